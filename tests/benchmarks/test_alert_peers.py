@@ -46,7 +46,6 @@ def said(peer: str, given: Series) -> list[tuple[int, str]]:
 
 @pytest.mark.parametrize("peer", PEERS)
 def test_a_quiet_run_is_quiet(peer: str) -> None:
-    """Nobody says anything."""
     assert said(peer, series()) == []
 
 
@@ -61,13 +60,11 @@ def test_sagemaker_looks_at_each_tensor_and_ends() -> None:
 
 
 def test_sagemaker_tells_non_finite_tensors() -> None:
-    """And again after a while, which is kinder than its end."""
     bad = changed(series().nonfinite, ([50, 51, 200], 0), True)
     assert said("SageMaker", series(nonfinite=bad)) == [(50, "nonfinite"), (200, "nonfinite")]
 
 
 def test_olmo_core_needs_six_deviations_of_a_full_window() -> None:
-    """Of 1.0 and 1.1 in turns the mean is 1.05 and the deviation 0.05."""
     norm = series().norm
     assert said("OLMo-core", series(norm=changed(norm, 128, 1.36))) == [(128, "spike")]
     assert said("OLMo-core", series(norm=changed(norm, 128, 1.34))) == []
@@ -84,7 +81,6 @@ def test_olmo_core_is_silent_while_nan_is_in_its_window() -> None:
 
 
 def test_zclip_compares_with_its_moving_average() -> None:
-    """After 25 steps; a spike enters the averages as what it is clipped to."""
     norm = series().norm
     assert said("ZClip", series(norm=changed(norm, 24, 9.0))) == []
     assert said("ZClip", series(norm=changed(norm, 100, 1.2))) == [(100, "spike")]
@@ -102,7 +98,6 @@ def test_zclip_compares_with_its_moving_average() -> None:
 
 
 def test_zclip_warms_up_anew_in_each_attempt() -> None:
-    """It has no checkpoint."""
     norm = changed(series().norm, [110, 160], 9.0)
     attempt = (np.arange(STEPS) >= 100).astype(np.int64)
     assert said("ZClip", series(norm=norm, attempt=attempt)) == [(160, "spike")]
@@ -119,7 +114,6 @@ def test_megatron_compares_with_the_first_hundred() -> None:
 
 
 def test_megatron_does_not_check_gradients_with_a_dynamic_scale() -> None:
-    """But the loss."""
     local = changed(series().local_norm, (150, 0), np.nan)
     assert said("Megatron", series(local_norm=local)) == [(150, "nonfinite")]
     assert said("Megatron", series(local_norm=local, has_scaler=True)) == []
@@ -129,7 +123,6 @@ def test_megatron_does_not_check_gradients_with_a_dynamic_scale() -> None:
 
 
 def test_lightning_looks_at_the_loss_alone() -> None:
-    """Of any rank."""
     loss = changed(series().loss, (150, 1), np.nan)
     (found,) = PEERS["Lightning"].findings(series(loss=loss))
     assert (found.step, found.rule, found.rank) == (150, "nonfinite", 1)
@@ -160,7 +153,6 @@ def test_a_series_has_the_numbers_of_the_loop(runs: Collection) -> None:
 
 
 def test_a_detached_layer_is_absent_and_not_zero(runs: Collection) -> None:
-    """Its mean is NaN, and the norm is that of the others."""
     fork = runs.read("mlp-0+detached")
     given = Series.of(fork)
     absent = [fork.layers.index(name) for name in fork.fault.layers] if fork.fault else []

@@ -155,7 +155,6 @@ def test_the_quick_statistics_are_those_of_the_client() -> None:
 
 @pytest.mark.slow
 def test_every_record_can_be_sent(runs: Collection) -> None:
-    """Through the real codec, which refuses what is not allowed."""
     for name in runs.names:
         for entry in entries(runs.read(name)):
             if isinstance(entry.body, Received):
@@ -298,7 +297,6 @@ def test_harm_is_a_loss_above_that_of_the_healthy_run() -> None:
 
 
 def test_the_set_is_large_enough() -> None:
-    """What issue 11 asks for: 60 runs, 200,000 healthy steps to report, 1, 2 and 4 ranks."""
     whole = [(WORKLOADS[workload](seed), seed) for workload, seed, _ in all_runs()]
     reported = [t.steps for t, seed in whole if split_of(t.name, seed) is Split.REPORT]
     assert len(whole) >= 60
@@ -319,7 +317,6 @@ def test_every_workload_learns_or_at_least_stays_finite(workload: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", sorted(FAULTS))
 def test_every_fault_is_what_it_says_somewhere(variant: str, tmp_path: Path) -> None:
-    """On a training that it fits, with its label asserted."""
     fit = {"saturated": ("mlp_saturating", 0), "rank": ("mlp", 2), "scaler": ("mlp_scaler", 0)}
     key = {"overflow_x6": "scaler", "overflow_x3": "scaler", "scale_collapse": "scaler"}
     ranks = ("rank_", "unreduced", "replica", "bit_error")

@@ -70,13 +70,11 @@ def healthy(*findings: Finding, steps: int = 1000) -> Healthy:
 
 
 def test_alerts_closer_than_32_steps_are_one_incident() -> None:
-    """Each to the one before it."""
     found = incidents([finding(step) for step in (131, 100, 162, 194)])
     assert [[each.step for each in some] for some in found] == [[100, 131, 162], [194]]
 
 
 def test_what_was_said_before_a_fault_shows_is_not_about_it() -> None:
-    """Neither found nor counted."""
     own = fork(finding(FIRST - 1))
     assert (own.found, own.named, own.delay, own.findings) == (False, False, None, ())
 
@@ -94,13 +92,11 @@ def test_what_was_said_before_a_fault_shows_is_not_about_it() -> None:
 def test_a_fault_is_found_by_any_warning_and_named_by_a_right_one(
     said: Finding, *, found: bool, named: bool, told: bool
 ) -> None:
-    """And told also by a right one that wakes nobody."""
     own = fork(said)
     assert (own.found, own.named, own.told) == (found, named, told)
 
 
 def test_the_delay_is_that_of_the_first_warning() -> None:
-    """Not of what was info."""
     info = finding(FIRST, severity=Severity.INFO)
     assert fork(finding(FIRST + 9), finding(FIRST + 4, "vanishing"), info).delay == 4
 
@@ -111,12 +107,10 @@ def test_the_delay_is_that_of_the_first_warning() -> None:
 def test_the_origin_of_a_sudden_fault_is_right_within_two_steps(
     origin: int | None, *, right: bool
 ) -> None:
-    """To say nothing is not right."""
     assert fork(finding(FIRST + 5, origin_step=origin)).step_right is right
 
 
 def test_the_origin_of_a_slow_fault_is_right_while_it_was_small() -> None:
-    """Within a factor of 2, or a quarter of the time that it took."""
     slow = fault(is_gradual=True, factor=0.95)
     doubled = math.log(2) / -math.log(0.95)
     assert 13 < doubled < 14
@@ -138,7 +132,6 @@ def test_module_and_layer_are_those_of_the_first_warning_that_names_one() -> Non
 
 
 def test_what_began_everywhere_has_no_layer_to_be_right_about() -> None:
-    """Nor has what was not found."""
     everywhere = fault(module=None, layers=())
     own = fork(finding(FIRST, layer="body.0.weight"), label=everywhere)
     assert (own.module_right, own.layer_right) == (None, None)
@@ -146,7 +139,6 @@ def test_what_began_everywhere_has_no_layer_to_be_right_about() -> None:
 
 
 def test_a_rank_is_right_or_blamed() -> None:
-    """In runs of several; a fault of all ranks is none of one."""
     local = fault(ranks=(2,))
     assert fork(finding(FIRST, rank=2), label=local, world=4).rank_right is True
     assert fork(finding(FIRST, rank=1), label=local, world=4).rank_right is False
@@ -158,8 +150,6 @@ def test_a_rank_is_right_or_blamed() -> None:
 
 
 def test_a_warning_in_the_same_healthy_steps_is_chance() -> None:
-    """Those of before and after are not."""
-
     def by_chance(*said: Finding) -> bool:
         return judged("x", Split.TUNE, 1, fault(), (), said, LAST).by_chance
 
@@ -170,7 +160,6 @@ def test_a_warning_in_the_same_healthy_steps_is_chance() -> None:
 
 @pytest.mark.parametrize(("count", "limit"), [(0, 2.996), (1, 4.744), (2, 6.296), (10, 16.962)])
 def test_the_limit_of_a_rate_is_that_of_poisson(count: int, limit: float) -> None:
-    """By the tables of the chi-squared distribution; with none it is the rule of three."""
     assert poisson_limit(count) == pytest.approx(limit, abs=1e-3)
     assert Rate(count=count, steps=200_000).limit_per_100k == pytest.approx(limit / 2, abs=1e-3)
 
@@ -184,7 +173,6 @@ def test_false_alarms_are_incidents_and_info_is_apart() -> None:
 
 
 def test_all_warnings_about_a_fault_are_one_incident() -> None:
-    """However far they are apart; what was not found is none."""
     runs = [healthy(finding(10), finding(20), finding(100))]
     faults = [fork(finding(FIRST), finding(FIRST + 90), finding(FIRST + 91)), fork()]
     assert alerts_per_incident(runs, faults) == (2 + 1 + 3) / 3
@@ -213,7 +201,6 @@ def test_the_table_counts_what_a_rule_is_about() -> None:
 
 
 def test_the_page_takes_the_tables_between_its_marks() -> None:
-    """As often as they are made; a page without marks is refused."""
     own = {name: results(fork(finding(FIRST)), runs=(healthy(),)) for name in RULE_SETS}
     page = SECTION.read()
     once = SECTION.filled(page, render(own))
@@ -271,7 +258,6 @@ def test_the_set_is_judged_by_all(runs: Collection) -> None:
 
 
 def test_a_replica_that_differs_is_found_by_its_digests(runs: Collection) -> None:
-    """They are in the records that a client would send them in."""
     name = "mlp-1+replica_corrupted"
     fork = runs.read(name)
     _, found = judge(runs.read("mlp-1"), [fork])
@@ -306,7 +292,6 @@ def test_a_rank_that_no_number_tells_is_not_to_be_named() -> None:
 
 
 def test_of_what_is_only_looked_at_now_and_then_the_step_is_between_two() -> None:
-    """Both ends are said, and it has to be between them."""
     told: dict[str, Any] = {"origin_step": FIRST + 40}
     right = finding(FIRST + 40, last_good_step=FIRST - 60, **told)
 

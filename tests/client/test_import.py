@@ -61,7 +61,6 @@ os._exit(0)
 
 
 def test_on_top_of_torch_it_imports_little() -> None:
-    """Neither the compiler nor sharded tensors, which take longer than torch itself."""
     result = run(
         "import sys, torch; before = set(sys.modules); import gradwatch\n"
         "print(*sorted(n for n in set(sys.modules) - before if n.count('.') < 1))\n"
@@ -90,7 +89,6 @@ def test_the_frameworks_are_imported_by_who_asks_for_them() -> None:
 
 @pytest.mark.exhaustive
 def test_without_the_framework_a_callback_says_what_to_install() -> None:
-    """One error with the line for pip."""
     result = run(WITHOUT + "import gradwatch.integrations.lightning", "lightning,pytorch_lightning")
 
     assert result.returncode == 1
@@ -98,7 +96,6 @@ def test_without_the_framework_a_callback_says_what_to_install() -> None:
 
 
 def test_without_torch_it_says_what_to_install() -> None:
-    """One error with the line for pip, without the way it came about."""
     result = run(WITHOUT + "import gradwatch", "torch")
 
     assert result.returncode == 1

@@ -27,7 +27,6 @@ SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 
 @pytest.mark.slow
 def test_the_file_is_valid() -> None:
-    """By the schema of the Compose specification."""
     pytest.importorskip("check_jsonschema", reason="pip install --group readers")
     schema = ("--builtin-schema", "vendor.compose-spec")
     done = subprocess.run(
@@ -50,7 +49,6 @@ def test_without_a_profile_there_is_the_aggregator_alone() -> None:
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_each_service_is_confined_and_on_loopback(name: str) -> None:
-    """Its image has a version, and there is nothing secret in the file."""
     service = SERVICES[name]
 
     assert service["read_only"] is True
@@ -93,7 +91,6 @@ def aggregator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aggregator]
 def test_prometheus_is_answered_under_the_name_of_the_service(
     aggregator: Aggregator, host: str, status: int
 ) -> None:
-    """Another name is no host of its own."""
     answer = aggregator.get("/metrics", headers={"Host": host})
 
     assert answer.status_code == status

@@ -34,7 +34,6 @@ def command(name: str) -> list[str]:
 
 
 def test_base_images_have_tags_and_the_image_has_no_build_tools_of_its_own() -> None:
-    """What is installed comes from another stage, as a whole."""
     images = [stage.split()[0] for stage in STAGES]
 
     assert all(re.fullmatch(r"[a-z]+:[\w.-]*\d[\w.-]*", image) for image in images), images
@@ -58,7 +57,6 @@ def test_what_is_installed_is_what_an_operator_wants_and_no_torch() -> None:
 
 
 def test_everything_that_is_copied_is_let_into_the_build() -> None:
-    """By .dockerignore, which leaves out all else."""
     let_in = {
         line.removeprefix("!")
         for line in (REPOSITORY / ".dockerignore").read_text("utf-8").splitlines()
@@ -87,7 +85,6 @@ for module in pkgutil.walk_packages(gradwatch_server.__path__, "gradwatch_server
 
 @pytest.mark.slow
 def test_its_commands_run_as_its_user_with_a_root_that_is_read_only(tmp_path: Path) -> None:
-    """All modules import; its health check succeeds once it serves, and no longer thereafter."""
     (number,) = {int(part) for part in instructions(STAGES[-1], "USER")[-1].split(":")}
     (build,) = instructions(STAGES[-1], "RUN")
     (volume,) = instructions(STAGES[-1], "VOLUME")

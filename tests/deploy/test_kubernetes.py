@@ -25,7 +25,6 @@ POD: dict[str, Any] = OBJECTS["StatefulSet"]["spec"]["template"]["spec"]
 
 @pytest.mark.slow
 def test_the_manifest_and_the_pods_of_the_page_are_valid() -> None:
-    """By the API's own schemas, in which nothing else may stand, of the newest version known."""
     library = pytest.importorskip("kubernetes_validate", reason="pip install --group readers")
     blocks = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
@@ -36,7 +35,6 @@ def test_the_manifest_and_the_pods_of_the_page_are_valid() -> None:
 
 
 def test_the_pod_keeps_to_the_restricted_standard() -> None:
-    """Of Kubernetes' pod security standards; besides, it has no token of the API."""
     pod, container = POD["securityContext"], CONTAINER["securityContext"]
 
     assert pod["runAsNonRoot"]
@@ -51,7 +49,6 @@ def test_the_pod_keeps_to_the_restricted_standard() -> None:
 
 
 def test_names_and_ports_fit_together() -> None:
-    """What the service selects, what the probes ask, and as whom the image runs."""
     service, stateful = OBJECTS["Service"]["spec"], OBJECTS["StatefulSet"]["spec"]
     ports = {port["name"]: port["containerPort"] for port in CONTAINER["ports"]}
     mounts = {mount["name"]: mount["mountPath"] for mount in CONTAINER["volumeMounts"]}
@@ -88,7 +85,6 @@ SECRET = """
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_it_starts_with_a_secret_and_a_volume_as_kubernetes_mounts_them(tmp_path: Path) -> None:
-    """It answers the probes, asks all others for a token, and knows the names of the service."""
     context = POD["securityContext"]
     user, group = context["runAsUser"], context["fsGroup"]
     environ = [f"{each['name']}={each['value']}" for each in CONTAINER["env"]]

@@ -84,7 +84,6 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.slow
 def test_the_job_says_how_its_training_was(printed: str) -> None:
-    """By what it prints, and by the exit code that sbatch hands on."""
     assert re.search(r"^ended with 3$", printed, re.MULTILINE), printed
     assert re.search(r"^step +7 ", printed, re.MULTILINE)
     assert re.search(r"NaN .*rank 1", printed)
@@ -92,7 +91,6 @@ def test_the_job_says_how_its_training_was(printed: str) -> None:
 
 @pytest.mark.slow
 def test_what_it_recorded_is_kept_where_it_was_submitted(printed: str) -> None:
-    """Another aggregator shows it; on the node nothing is left."""
     kept = printed.split("ended with")[1]
 
     assert "600 gradwatch-keys/client.key" in kept

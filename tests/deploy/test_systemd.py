@@ -41,12 +41,10 @@ def analyze(*arguments: str | Path) -> str:
 
 
 def test_systemd_takes_the_unit(unit: Path) -> None:
-    """Without a warning: no word in it is unknown."""
     assert analyze("verify", unit) == ""
 
 
 def test_the_unit_is_confined(unit: Path) -> None:
-    """By systemd's own measure."""
     printed = analyze("security", "--offline=yes", unit)
 
     found = re.search(r"Overall exposure level for gradwatch.service: ([\d.]+)", printed)
@@ -78,10 +76,6 @@ BOOT = r"""
 
 @pytest.mark.slow
 def test_systemd_runs_the_service(tmp_path: Path) -> None:
-    """Another systemd than this machine's: it starts, is reloaded, gets keys, and stops cleanly.
-
-    A start that leads to nothing is told to whoever asked for it.
-    """
     program("systemctl", "systemd")
     script = f"""
         {BOOT}

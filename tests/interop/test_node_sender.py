@@ -55,7 +55,6 @@ def send(aggregator: Aggregator) -> Callable[..., list[dict[str, Any]]]:
 
 
 def test_its_records_are_stored_and_judged(aggregator: Aggregator, send: Any) -> None:
-    """All that it sent is acknowledged, counted and understood, down to the layer that went bad."""
     answers = send("from-node", 300)  # more than may be in one batch, and above small integers
 
     kinds = [answer["kind"] for answer in answers]

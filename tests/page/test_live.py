@@ -29,7 +29,6 @@ NO_ANSWER = (
 def test_an_aggregator_that_is_killed_is_said_to_be_gone_and_comes_back(
     tab: Any, aggregator: Aggregator, peers: Any
 ) -> None:
-    """What was drawn stays, dimmed; nothing is missed, and an alert fired meanwhile is there."""
     feed(aggregator, peers, poison_step=None)
     shown = tab("/?run=gpt")
     shown.allow(*NO_ANSWER)
@@ -54,7 +53,6 @@ def test_an_aggregator_that_is_killed_is_said_to_be_gone_and_comes_back(
 def test_a_real_training_is_watched_and_its_fault_found(
     tab: Any, aggregator: Aggregator, train: Callable[..., Job]
 ) -> None:
-    """Two ranks of DDP; at step 20 one gets a bad batch: the page says which."""
     job = train(2, "--run", "real", "--steps", "60", "--fault", "batch", "--fault-rank", "1")
     shown = tab("/")
     wait_until(lambda: aggregator.json("/runs"), "the training is attached")
@@ -127,7 +125,6 @@ def test_a_token_in_the_address_is_taken_out_of_it(
 def test_a_token_that_expires_in_an_open_page_is_asked_for_and_the_picture_stays(
     tab: Any, aggregator: Aggregator, tokens: dict[str, str], tmp_path: Path, peers: Any
 ) -> None:
-    """Of many requests that are refused, none says that a token was tried which nobody gave."""
     feed(aggregator, peers, poison_step=None)
     _lock(aggregator, tmp_path)
     shown = tab(f"/?run=gpt#token={tokens['read']}")
@@ -156,7 +153,6 @@ def test_a_token_that_expires_in_an_open_page_is_asked_for_and_the_picture_stays
 def test_a_tab_that_nobody_sees_gives_its_stream_back(
     tab: Any, aggregator: Aggregator, peers: Any
 ) -> None:
-    """And it catches up when it is seen again."""
     peer = feed(aggregator, peers, poison_step=None)
     shown: Tab = tab("/?run=gpt")
     shown.until_live()

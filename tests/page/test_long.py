@@ -124,7 +124,6 @@ def test_an_alert_that_goes_on_draws_its_page_anew_and_keeps_nothing(
 def test_the_keyboard_stays_where_it_is_while_steps_come(
     tab: Any, aggregator: Aggregator, peers: Any
 ) -> None:
-    """In the list, in the line of numbers, and in the alerts."""
     peer = feed(aggregator, peers)
     shown = tab("/")
     shown.until_live()

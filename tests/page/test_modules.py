@@ -73,7 +73,6 @@ def test_addresses_that_are_wrong_are_read_as_far_as_they_go(shown: Any) -> None
 
 
 def test_parts_of_an_address_that_the_page_leaves_out_are_told(shown: Any) -> None:
-    """Others, numbers that are none, and what stands twice; modules may be several."""
     search = "?run=x&run=y&step=abc&open=a&open=b&beside=z"
 
     found = shown.module("address", "return m.unknownParts(a)", search)
@@ -98,7 +97,6 @@ def test_what_cannot_be_seen_is_written_out(shown: Any) -> None:
 
 
 def test_codes_mean_what_the_aggregator_means(shown: Any) -> None:
-    """Every code above the words, and the words too."""
     values = np.array([2.0**-149, 1e-38, 1e-7, 0.118, 1.0, 100.0, 65504.0, 3.4e38, 0.0])
     coded = codes.encode(values)
 
@@ -208,7 +206,6 @@ def test_rows_fold_by_module(shown: Any) -> None:
 
 
 def test_runs_that_are_equally_well_keep_their_places(shown: Any) -> None:
-    """Whoever was heard of last is not put first each second; what is worse is."""
     body = """
       const row = (run, seconds, status, phase = "running") => ({
         run, status, phase, step: 1, updated_at: new Date(Date.now() - 1000 * seconds).toJSON(),

@@ -17,7 +17,6 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def test_the_pictures_in_the_readme_are_there_and_small() -> None:
-    """One for readers of light pages, one for those of dark ones."""
     text = (ROOT / "README.md").read_text("utf-8")
     (picture,) = re.findall(r"<picture>.*?</picture>", text, re.DOTALL)
 
@@ -34,7 +33,6 @@ def test_the_pictures_in_the_readme_are_there_and_small() -> None:
 def test_pictures_are_made_of_a_run(
     browser: Any, aggregator: Aggregator, peers: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    """In the colours that are asked for, with the readout of the poisoned layer in it."""
     monkeypatch.syspath_prepend(ROOT / "scripts")
     page = pytest.importorskip("demonstration.page")
     feed(aggregator, peers, run="demo")

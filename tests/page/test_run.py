@@ -95,7 +95,6 @@ def test_values_are_those_of_the_api(tab: Any, fed: Any, aggregator: Aggregator)
 
 
 def test_what_is_read_out_is_of_the_step_that_was_chosen(tab: Any, fed: Any) -> None:
-    """Not of the newest one, which may be well again."""
     shown = _open(tab, f"&layer={POISONED}&step={POISON_STEP}")
     value = shown.page.locator(".drawer .chart .value").first
     shown.page.locator(".drawer dl.facts").wait_for()

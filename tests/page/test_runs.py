@@ -76,7 +76,6 @@ def test_runs_are_filtered_and_the_filter_is_in_the_address(
 def test_a_layer_may_be_called_anything(
     tab: Any, aggregator: Aggregator, peers: Any, run: str
 ) -> None:
-    """Nothing of a name runs or becomes an element; it opens its layer, by itself and by link."""
     layers = [f"h.{at}.{name}" for at, name in enumerate(HOSTILE)]
     feed(aggregator, peers, run, steps=range(4), poison_step=None, names=layers)
     shown = tab("/")

@@ -26,7 +26,6 @@ def test_an_address_is_host_and_port(address: str, parts: tuple[str, int]) -> No
     "address", ["", ":", "8420", ":8420", "h:", "h:65536", "h:-1", "h:8²", "h:" + "9" * 5000]
 )
 def test_what_is_no_address_is_refused(address: str) -> None:
-    """Whatever is missing or too much."""
     with pytest.raises(ValueError, match=r"not of the form|invalid literal|integer string"):
         split_address(address)
 
@@ -43,7 +42,6 @@ def test_what_is_no_address_is_refused(address: str) -> None:
     ],
 )
 def test_the_host_of_an_endpoint(endpoint: str, host: str | None) -> None:
-    """None for a socket file, which only this machine can reach."""
     assert endpoint_host(endpoint) == host
 
 
@@ -67,7 +65,6 @@ def test_the_host_of_an_endpoint(endpoint: str, host: str | None) -> None:
     ],
 )
 def test_what_is_no_endpoint_is_refused(endpoint: str) -> None:
-    """With an example of one."""
     with pytest.raises(GradwatchError, match=r"is not like tcp://127\.0\.0\.1:5555 or ipc:///path"):
         endpoint_host(endpoint)
 

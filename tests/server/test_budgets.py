@@ -13,7 +13,6 @@ SUFFIXES = {"bytes": "_bytes", "s": "_s", "per min": "_per_min", "share": "_shar
 
 @pytest.mark.parametrize("budget", BUDGETS, ids=lambda budget: budget.name)
 def test_each_budget_says_all_of_itself(budget: Budget) -> None:
-    """Its unit stands in its name, and its default is allowed."""
     stem, _, of = budget.name.partition("_per_")
     name = budget.name if budget.unit == "per min" else stem if of else budget.name
     assert name.endswith(SUFFIXES.get(budget.unit, ""))
@@ -23,7 +22,6 @@ def test_each_budget_says_all_of_itself(budget: Budget) -> None:
 
 
 def test_the_table_has_a_line_for_each() -> None:
-    """With its default as people read it."""
     lines = table().splitlines()
 
     assert len(lines) == len(BUDGETS) + 2
@@ -36,7 +34,6 @@ def test_the_table_has_a_line_for_each() -> None:
 
 
 def test_budgets_survive_the_log() -> None:
-    """As plain data and back they are the same; before a log has any, nothing is limited."""
     own = Budgets(runs=3).logged()
 
     assert set(LoggedBudgets.unlimited().model_dump().values()) == {UNLIMITED}
@@ -45,7 +42,6 @@ def test_budgets_survive_the_log() -> None:
 
 
 def test_what_is_used_is_noted_under_the_names_of_the_table() -> None:
-    """No other name can be."""
     use = BudgetUse(Budgets(runs=5))
     use["runs"].used = 3
     use["runs"].num_evicted += 1

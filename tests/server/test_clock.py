@@ -13,7 +13,6 @@ HOUR_NS = 3_600 * 10**9
 
 @pytest.mark.parametrize("hours", [-1, 1])
 def test_it_goes_on_when_the_system_clock_is_set(hours: int) -> None:
-    """It reads that one once."""
     set_by_ns = 0
     clock = Clock(wall_ns=lambda: time.time_ns() + set_by_ns)
     before = clock.now_ns()
@@ -61,7 +60,6 @@ def test_it_follows_the_log_while_the_system_clock_is_not_set() -> None:
 
 
 def test_it_does_not_wait_for_what_is_long_ago() -> None:
-    """It was set forward, or nobody was here for an hour."""
     clock = Clock()
     now = clock.now_ns()
     clock.catch_up(now - HOUR_NS)

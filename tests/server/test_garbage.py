@@ -62,7 +62,6 @@ def test_growing_looks_at_all_objects_only_when_memory_grew(full_collections: li
 
 @pytest.mark.slow
 def test_what_was_there_at_the_start_is_never_looked_at() -> None:
-    """It makes each pause longer; what is usual again afterwards."""
     before = gc.get_threshold()
     with GarbageCollector().pausing_briefly():
         assert gc.get_freeze_count() > 10_000
@@ -71,7 +70,6 @@ def test_what_was_there_at_the_start_is_never_looked_at() -> None:
 
 
 def test_the_memory_of_a_process_is_that_of_now() -> None:
-    """Of a fresh process: one that ran tests has room of its own to give."""
     subprocess.run([sys.executable, "-c", MEASURED], check=True)
 
 

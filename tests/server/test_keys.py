@@ -33,7 +33,6 @@ def refusal(directory: Path) -> str:
 
 
 def test_what_is_made_is_for_its_owner_alone(tmp_path: Path) -> None:
-    """Whatever the umask: the directory 0700, each file 0600."""
     before = os.umask(0)
     try:
         files = make_keys(tmp_path / "keys")
@@ -71,7 +70,6 @@ def test_no_two_directories_are_alike(tmp_path: Path) -> None:
 
 
 def test_keys_are_never_overwritten(made: Path) -> None:
-    """Those in use would be gone."""
     before = {path.name: path.read_bytes() for path in made.iterdir()}
     with pytest.raises(GradwatchError, match=r"has keys already; add a client with --client NAME"):
         make_keys(made)
@@ -80,7 +78,6 @@ def test_keys_are_never_overwritten(made: Path) -> None:
 
 
 def test_a_client_is_bound_to_its_runs(made: Path) -> None:
-    """By pattern; the others stay as they are."""
     path = add_client(made, "team-a", ["gpt-*", "probe"])
     client = read_keys(made).clients[read_client_key(path).public]
 
@@ -106,7 +103,6 @@ def test_a_client_is_bound_to_its_runs(made: Path) -> None:
     ],
 )
 def test_a_client_that_cannot_be_is_refused(made: Path, name: str, run: str, says: str) -> None:
-    """Nothing is written then."""
     before = sorted(made.iterdir())
     with pytest.raises(GradwatchError, match=says):
         add_client(made, name, [run])
@@ -118,14 +114,12 @@ def test_a_client_that_cannot_be_is_refused(made: Path, name: str, run: str, say
 @pytest.mark.parametrize("file", FILES[:3])
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o602, 0o644, 0o700, 0o660])
 def test_a_file_that_is_open_to_others_is_refused(made: Path, file: str, mode: int) -> None:
-    """With the command that closes it."""
     (made / file).chmod(mode)
 
     assert f"{file}: mode {mode:04o} is open to others; run: chmod 600 {made}" in refusal(made)
 
 
 def test_a_directory_that_others_may_change_is_refused(made: Path) -> None:
-    """They could put files of theirs in the place of ours."""
     made.chmod(0o770)
 
     assert f"others may change {made}; run: chmod 700 {made}" in refusal(made)
@@ -133,7 +127,6 @@ def test_a_directory_that_others_may_change_is_refused(made: Path) -> None:
 
 @pytest.mark.parametrize("file", FILES[:3])
 def test_a_missing_file_is_named(made: Path, file: str) -> None:
-    """With the command that makes it."""
     (made / file).unlink()
 
     message = refusal(made)
@@ -163,7 +156,6 @@ MALFORMED = {
 
 @pytest.mark.parametrize(("file", "old", "new", "says"), MALFORMED.values(), ids=MALFORMED.keys())
 def test_a_malformed_file_is_named(made: Path, file: str, old: str, new: str, says: str) -> None:
-    """With what is wrong in it, and nothing that is secret."""
     secrets = [read_keys(made).secret, read_keys(made).tokens.read, read_keys(made).tokens.write]
     replaced(made / file, old, new)
     message = refusal(made)
@@ -182,7 +174,6 @@ def test_a_pair_that_does_not_fit_is_refused(made: Path) -> None:
 
 
 def test_one_key_for_two_clients_is_refused(made: Path) -> None:
-    """It would not be clear which runs are its own."""
     entry = (made / "clients.toml").read_text()
     (made / "clients.toml").write_text(entry + entry.replace('"client"', '"other"'))
 
@@ -210,7 +201,6 @@ def test_what_is_no_plain_file_is_refused_at_once(made: Path) -> None:
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    """With the option that gives another."""
     (tmp_path / "file").write_text("")
 
     with pytest.raises(GradwatchError, match=r"cannot write keys into .*/file/x: Not a dir.*--dir"):

@@ -56,7 +56,6 @@ def test_a_kind_is_told_once_for_each_peer(log: Log) -> None:
 
 
 def test_peers_without_number_fill_neither_log_nor_memory(log: Log) -> None:
-    """So many lines in all; of the rest so many peers are named."""
     for number in range(1_000):
         for _ in range(2):
             log.tell("nonsense", peer=f"10.0.{number // 250}.{number % 250}")
@@ -85,7 +84,6 @@ def test_a_traceback_of_the_event_loop_is_told_once(
 
 
 def test_other_loggers_are_left_alone(log: Log, caplog: pytest.LogCaptureFixture) -> None:
-    """What we say ourselves is not limited; nor is anything once the service has ended."""
     for _ in range(3):
         logging.getLogger("gradwatch_server.engine").warning("ours")
     assert len(caplog.records) == 3

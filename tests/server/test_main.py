@@ -73,7 +73,6 @@ def stand_in(tmp_path: Path) -> Path:
 
 
 def test_the_command_names_the_missing_extra() -> None:
-    """Without typer the real command exits 1 with the pip line, and without a traceback."""
     result = _run("typer", PACKAGE.parent)
 
     assert result.stderr == (
@@ -122,7 +121,6 @@ def test_other_commands_name_the_extra() -> None:
 def test_what_a_killed_worker_left_is_sent_without_the_server(
     tmp_path: Path, service: Aggregator
 ) -> None:
-    """It stands in the log; and what cannot be read is one line."""
     session = os.urandom(16)
     path = tmp_path / segment_name(stem_of("left", 0, session), 0)
     kind, body = encode_body(Event(name="mark", step=3))
@@ -143,7 +141,6 @@ def test_what_a_killed_worker_left_is_sent_without_the_server(
 
 @pytest.mark.slow
 def test_the_way_to_the_aggregator_is_looked_at_without_the_server(service: Aggregator) -> None:
-    """As lines and as JSON, with the exit code of the whole command; a slip in usage exits 2."""
     asked = ("doctor", "--endpoint", service.ingest, "--url", service.url)
     result = _run(SERVER_EXTRA, PACKAGE.parent, *asked)
     assert (result.returncode, result.stderr) == (0, "")
@@ -171,7 +168,6 @@ def test_a_missing_package_is_named_whatever_the_server_is(stand_in: Path) -> No
 
 
 def test_the_command_starts_where_nothing_is_missing(stand_in: Path) -> None:
-    """With everything there, the command runs the server's application."""
     (stand_in / "typer").mkdir()
     (stand_in / "typer" / "main.py").write_text("")
     result = _run("nothing", stand_in)

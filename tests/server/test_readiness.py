@@ -28,7 +28,6 @@ def test_it_is_told_at_the_address_in_the_environment(
 
 @pytest.mark.parametrize("address", ["", "/nowhere/socket", "@nobody", "/" + "x" * 200])
 def test_nobody_who_listens_is_no_error(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor is an address that cannot be."""
     monkeypatch.setenv("NOTIFY_SOCKET", address)
 
     tell_ready()

@@ -85,7 +85,6 @@ def test_rules_are_taken_over_and_outlive_a_restart(
 
 @pytest.mark.slow
 def test_what_needs_a_restart_is_said(serve: Any, config: Path) -> None:
-    """In one line; the rules of the same file are taken over."""
     service = serve("--config", str(config))
     config.write_text("window_steps = 128\nsession_timeout_s = 5\n" + LIMIT_5 + TARGET)
     line = hang_up(service, "only rules are taken over")
@@ -124,7 +123,6 @@ def test_patterns_that_match_nothing_are_told_once(
 
 @pytest.mark.slow
 def test_a_hang_up_while_it_starts_does_not_end_it(serve: Any, config: Path) -> None:
-    """Nor do many of them."""
     service = serve()
     for _ in range(20):
         service.send(signal.SIGHUP)

@@ -42,7 +42,6 @@ def test_a_failed_engine_ends_the_process_with_an_error(
 def test_signals_are_what_they_were_before(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also after it ended by one of them, which uvicorn raises again."""
     handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     add = Housekeeping.add
 
@@ -60,7 +59,6 @@ def test_signals_are_what_they_were_before(
 def test_what_stays_is_no_work_for_the_garbage_collector(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its passes hold up all threads; what comes later is collected as ever."""
     frozen: list[int] = []
 
     def look(*_: Any) -> None:

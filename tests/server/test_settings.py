@@ -44,7 +44,6 @@ def test_defaults_are_those_of_the_design() -> None:
 def test_the_command_line_is_before_the_environment_is_before_the_file(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each for the keys it has."""
     (folder / "gradwatch.toml").write_text(
         'http = "127.0.0.1:1"\ningest = "tcp://127.0.0.1:1"\ndata = "from-file"\n'
     )
@@ -59,7 +58,6 @@ def test_the_command_line_is_before_the_environment_is_before_the_file(
 
 
 def test_another_file_can_be_named(folder: Path) -> None:
-    """Then the one in the working directory is not read."""
     (folder / "gradwatch.toml").write_text("window_steps = 100\n")
     (folder / "other.toml").write_text("session_timeout_s = 5\n")
 
@@ -71,7 +69,6 @@ def test_another_file_can_be_named(folder: Path) -> None:
 def test_the_environment_names_a_file_unless_the_command_line_does(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that is not there is refused, and an empty variable is none."""
     for number, name in enumerate(["gradwatch.toml", "named.toml", "given.toml"]):
         (folder / name).write_text(f"window_steps = {100 + number}\n")
     monkeypatch.setenv("GRADWATCH_CONFIG", "")
@@ -102,7 +99,6 @@ def test_rules_of_file_and_environment_are_put_together(
 def test_budgets_of_file_and_environment_are_put_together(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One variable each, before the file."""
     (folder / "gradwatch.toml").write_text("[budgets]\nruns = 5\nattempts = 20\n")
     monkeypatch.setenv("GRADWATCH_BUDGETS__RUNS", "6")
 
@@ -113,7 +109,6 @@ def test_budgets_of_file_and_environment_are_put_together(
 
 
 def test_variables_of_the_client_are_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both halves often share one environment."""
     for name in ("RUN", "ENDPOINT", "DISABLED", "URL"):
         monkeypatch.setenv(f"GRADWATCH_{name}", "x")
 
@@ -148,7 +143,6 @@ def test_variables_of_the_client_are_no_settings(monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_a_bad_file_is_refused_by_the_name_of_the_key(folder: Path, text: str, says: str) -> None:
-    """In one line."""
     (folder / "gradwatch.toml").write_text(text)
 
     assert refusal().startswith(says)
@@ -163,7 +157,6 @@ def test_a_file_that_cannot_be_read_is_named(folder: Path) -> None:
 
 
 def test_a_bad_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the setting it is for, not by the file."""
     monkeypatch.setenv("GRADWATCH_WINDOW_STEPS", "many")
     assert refusal().startswith("setting 'window_steps': should be a whole number")
     monkeypatch.setenv("GRADWATCH_RULES", "{")
@@ -185,7 +178,6 @@ def test_a_bad_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_an_address_beyond_loopback_is_refused_unless_it_is_wanted(key: str, value: str) -> None:
-    """Nothing checks who calls there, so it takes a word of the operator."""
     message = refusal(None, **{key: value})
     assert message.startswith(f"{key} address {value} is reachable from other machines")
     assert "--insecure" in message
@@ -203,12 +195,10 @@ def test_local_addresses_are_allowed(ingest: str) -> None:
 
 @pytest.mark.parametrize("ingest", ["tcp://[x", "5555", "tcp://127.0.0.1:²", "http://x:1"])
 def test_a_malformed_endpoint_is_refused(ingest: str) -> None:
-    """With an example."""
     assert "is not like tcp://127.0.0.1:5555" in refusal(ingest=ingest)
 
 
 def test_settings_cannot_be_changed() -> None:
-    """They are what was checked."""
     settings = load_settings(None)
     with pytest.raises(ValueError, match="frozen"):
         settings.http = "0.0.0.0:1"  # type: ignore[misc]  # that is the point
@@ -224,7 +214,6 @@ def test_a_far_address_needs_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 
 def test_an_operator_is_warned_of_what_is_open() -> None:
-    """Not of what is closed."""
     near = Settings()
     far = Settings(http="0.0.0.0:8420", ingest="tcp://0.0.0.0:5555", insecure=True)
     keys = far.model_copy(update={"keys_dir": Path("keys")})

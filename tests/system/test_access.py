@@ -72,7 +72,6 @@ def test_a_training_job_with_its_key_is_seen_and_one_without_trains_unseen(
     tokens: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Both end well; the aggregator never sees the second."""
     url = locked.url
     monkeypatch.setenv("GRADWATCH_KEYS", str(folder / "client.key"))
     seen = train(1, "--run", "seen", "--steps", "40", "--pause-s", "0.05")
@@ -123,7 +122,6 @@ def test_a_key_writes_its_own_runs_and_no_other(
     folder: Path,
     tokens: dict[str, str],
 ) -> None:
-    """Neither by name nor by the session of another; not after a restart either."""
     add_client(folder, "team-a", ["a-*"])
     locked.stop()
     locked.start()
@@ -155,7 +153,6 @@ def test_a_key_writes_its_own_runs_and_no_other(
 def test_a_client_opens_only_so_many_runs_and_the_others_as_many_as_they_like(
     aggregator: Aggregator, environ: dict[str, str], peers: NewPeer, folder: Path
 ) -> None:
-    """It is told how many it has; after a restart too, once they have spoken."""
     add_client(folder, "team-a", ["a-*"])
     add_client(folder, "team-c", ["c-*"])
     environ |= {"GRADWATCH_KEYS_DIR": str(folder), "GRADWATCH_BUDGETS__RUNS_PER_CLIENT": "2"}
@@ -193,7 +190,6 @@ def test_a_client_opens_only_so_many_runs_and_the_others_as_many_as_they_like(
 def test_a_refused_training_job_trains_on(
     locked: Aggregator, train: Train, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It logs the reason once, and at its end how many records that cost."""
     path = add_client(folder, "team-a", ["a-*"])
     locked.stop()
     locked.start()
@@ -326,7 +322,6 @@ def test_tls_is_spoken_with_a_certificate(
 
 
 def test_a_browser_listens_with_a_stream_token(locked: Aggregator, tokens: dict[str, str]) -> None:
-    """In the URL, for an EventSource sends no headers."""
     url = locked.url
     answer = httpx.post(f"{url}/alerts/stream-token", headers=bearer(tokens["read"])).json()
     address = f"{url}/alerts/stream?token={answer['token']}"
@@ -365,7 +360,6 @@ def test_a_stream_too_many_takes_the_place_of_the_oldest(aggregator: Aggregator)
 def test_hostile_names_are_shown_inert_everywhere(
     aggregator: Aggregator, peers: NewPeer, ask: Command
 ) -> None:
-    """In the terminal, the log and the API: no escape sequence, no markup, no line of their own."""
     aggregator.start()
     url = aggregator.url
     hostile = "[bold red]x[/] \x1b]0;owned\x07\x1b[2J\r\n<script>alert(1)</script>\u202e\x9b31m"

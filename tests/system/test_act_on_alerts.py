@@ -47,7 +47,6 @@ def train(aggregator: Aggregator, folder: Path, *arguments: str) -> list[tuple[i
 def test_all_ranks_save_slow_down_and_stop_at_the_same_step(
     aggregator: Aggregator, tmp_path: Path
 ) -> None:
-    """Each of the three once, on both ranks, and training ends long before its last step."""
     told = train(aggregator, tmp_path, "--explode-step", "30", "--poison-step", "150")
     own = [[line[1:] for line in told if line[0] == rank] for rank in (0, 1)]
 
@@ -69,7 +68,6 @@ def test_all_ranks_save_slow_down_and_stop_at_the_same_step(
 
 @pytest.mark.exhaustive
 def test_a_healthy_training_is_left_alone(aggregator: Aggregator, tmp_path: Path) -> None:
-    """No action, and no alert: that gradients fall as the task is solved is told as info."""
     assert train(aggregator, tmp_path, "--pause-s", "0") == []
     assert [alert for alert in aggregator.json("/alerts") if alert["severity"] != "info"] == []
     assert aggregator.health_of_ended("acts-on-alerts")["status"] == "healthy"

@@ -69,7 +69,6 @@ class Client(Peer):
 def test_a_thousand_clients_connect_at_once_and_again_after_a_restart(
     aggregator: Aggregator, context: Context
 ) -> None:
-    """All are welcomed, all that they send is stored, once."""
     aggregator.start()
     clients = [
         Client(aggregator.ingest, run="crowd", context=context, rank=rank, world=CLIENTS)

@@ -40,7 +40,6 @@ def _page(name: str) -> str:
 
 @pytest.mark.parametrize("kind", Kind)
 def test_every_kind_of_record_has_its_line(kind: Kind) -> None:
-    """With its number and whether it is sequenced."""
     rows = _page("protocol.md").splitlines()
     line = next(row for row in rows if row.startswith(f"| {kind.name} "))
 
@@ -49,14 +48,12 @@ def test_every_kind_of_record_has_its_line(kind: Kind) -> None:
 
 
 def test_the_sections_of_the_rules_are_those_of_the_definitions() -> None:
-    """If not: scripts/docs writes them."""
     page = _page("alerts.md")
 
     assert fill(page) == page
 
 
 def test_the_table_of_budgets_is_that_of_the_definitions() -> None:
-    """If not: scripts/docs writes it."""
     page = _page("operations.md")
 
     assert page.count(TABLE) == 1
@@ -64,7 +61,6 @@ def test_the_table_of_budgets_is_that_of_the_definitions() -> None:
 
 
 def test_the_table_of_the_doctors_checks_is_that_of_the_definitions() -> None:
-    """If not: scripts/docs writes it."""
     page = _page("doctor.md")
 
     assert page.count(checks.TABLE) == 1
@@ -72,7 +68,6 @@ def test_the_table_of_the_doctors_checks_is_that_of_the_definitions() -> None:
 
 
 def test_the_table_of_metrics_is_that_of_the_definitions() -> None:
-    """If not: scripts/docs writes it."""
     page = _page("metrics.md")
 
     assert page.count(metrics.TABLE) == 1
@@ -80,7 +75,6 @@ def test_the_table_of_metrics_is_that_of_the_definitions() -> None:
 
 
 def test_the_table_of_targets_is_that_of_the_definitions() -> None:
-    """If not: scripts/docs writes it."""
     page = _page("notifications.md")
 
     assert page.count(targets.TABLE) == 1
@@ -91,14 +85,12 @@ def test_the_table_of_targets_is_that_of_the_definitions() -> None:
 def test_every_rule_says_when_it_raises_how_it_is_tuned_and_where_it_comes_from(
     rule: type[Rule],
 ) -> None:
-    """By its class attributes; the formula names its limits."""
     assert all((rule.formula, rule.tuning, rule.source)), rule.name
     limit = {"limit", "clear", "low", "high", "share"}.intersection(rule.model_fields)
     assert all(re.search(rf"`[^`]*\b{key}\b[^`]*`", rule.formula) for key in limit)
 
 
 def test_the_benchmark_has_its_place() -> None:
-    """Another script writes its table there."""
     assert _page("alerts.md").count("\n<!-- benchmark -->\n") == 1
 
 
@@ -109,7 +101,6 @@ def _settings_of(text: str, folder: Path) -> Settings:
 
 @pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda path: path.stem)
 def test_settings_files_in_the_pages_are_valid(page: Path, tmp_path: Path) -> None:
-    """Each as a whole file."""
     for text in re.findall(
         r"^```toml\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL
     ):
@@ -122,7 +113,6 @@ def test_settings_files_in_the_pages_are_valid(page: Path, tmp_path: Path) -> No
 
 
 def test_the_example_of_a_settings_file_does_what_it_says(tmp_path: Path) -> None:
-    """Every limit in it is one of its rules, and each matches what it is there for."""
     rules = _settings_of((DOCS / "examples" / "gradwatch.toml").read_text("utf-8"), tmp_path).rules
     names = ("h.0.attn.key.bias", "h.0.attn.key.weight", "lm_head.weight")
 
@@ -140,7 +130,6 @@ def test_the_example_of_a_settings_file_does_what_it_says(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("name", Settings.model_fields)
 def test_every_setting_has_its_line_with_default_and_description(name: str) -> None:
-    """In the table of docs/commands.md."""
     field = Settings.model_fields[name]
     default = "" if name in ("budgets", "rules", "notify") else f"`{field.default}`"
 
@@ -153,12 +142,10 @@ def test_every_setting_has_its_line_with_default_and_description(name: str) -> N
 
 @pytest.mark.parametrize("command", sorted(get_command(app).commands))  # type: ignore[attr-defined]  # a Group
 def test_every_command_has_its_line(command: str) -> None:
-    """In the table of docs/commands.md."""
     assert f"`gradwatch {command}" in _page("commands.md")
 
 
 def test_every_option_has_its_line() -> None:
-    """If not: scripts/docs writes the table."""
     script = runpy.run_path(str(ROOT / "scripts" / "optiontable.py"))
     options = list(script["options"]())
 
@@ -169,7 +156,6 @@ def test_every_option_has_its_line() -> None:
 
 
 def test_every_environment_variable_of_the_server_is_in_a_page() -> None:
-    """Those that are no settings, read off the sources."""
     sources = (ROOT / "server").rglob("*.py")
     used = {
         name
@@ -183,7 +169,6 @@ def test_every_environment_variable_of_the_server_is_in_a_page() -> None:
 
 
 def test_every_route_has_its_line_and_no_other_has_one(engine_stub: Any) -> None:
-    """In the table of docs/http.md."""
     paths = make_app(engine_stub, engine_stub, engine_stub).openapi()["paths"]
     routes = {f"{method.upper()} {path}" for path, item in paths.items() for method in item}
 
@@ -194,7 +179,6 @@ def test_every_route_has_its_line_and_no_other_has_one(engine_stub: Any) -> None
 
 
 def test_the_keys_of_an_alert_are_all_explained_and_no_other_is() -> None:
-    """In docs/http.md; those of its origin, its news and its worst, too."""
     section = _page("http.md").split("\n## Alerts\n")[1].split("\n## ")[0]
     rows = re.findall(r"^\| (`[^|]+`) \|", section, re.MULTILINE)
     keys = {key for row in rows for key in re.findall(r"`([a-z_]+)`", row)}
@@ -218,7 +202,6 @@ def engine_stub() -> Any:
 
 @pytest.mark.slow
 def test_the_keys_of_health_are_all_explained(aggregator: Aggregator, peers: NewPeer) -> None:
-    """Those of the answer about a run that trains."""
     aggregator.start()
     peer = peers(aggregator.ingest).attach()
     peer.steps(0, 1.0)
@@ -241,7 +224,6 @@ STATISTICS: dict[str, list[str]] = {
 
 @pytest.mark.parametrize("table", STATISTICS)
 def test_every_number_label_and_path_has_its_line_and_no_other_has_one(table: str) -> None:
-    """In docs/statistics.md."""
     section = _page("statistics.md").split(f"\n## {table}")[1].split("\n## ")[0]
     written = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
 

@@ -56,7 +56,6 @@ def _described(function: Callable[..., Any]) -> list[list[str]]:
 def test_every_argument_has_its_line_with_type_and_default(
     heading: str, function: Callable[..., Any]
 ) -> None:
-    """In the order of the signature; none is forgotten and none is invented."""
     rows = _rows(heading)
 
     assert [row[:3] for row in rows] == _described(function)
@@ -80,7 +79,6 @@ def test_every_counter_has_its_line() -> None:
 
 
 def test_every_environment_variable_of_the_client_has_its_line() -> None:
-    """Read off the sources."""
     sources = [
         *(ROOT / "client" / "gradwatch").rglob("*.py"),
         *(ROOT / "shared" / "gradwatch_wire").rglob("*.py"),
@@ -172,7 +170,6 @@ def test_every_error_is_raised_as_written(error: Error) -> None:
 
 
 def test_every_argument_that_can_be_wrong_has_an_error() -> None:
-    """None is forgotten."""
     arguments = set(inspect.signature(gradwatch.attach).parameters)
 
     assert {error.argument for error in ERRORS} == arguments

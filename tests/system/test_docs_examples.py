@@ -53,7 +53,6 @@ RUN: Final = {
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: f"{block.page}-{block.code[:20]!r}")
 def test_each_block_of_python_compiles(block: Block) -> None:
-    """Also one that stands inside a function."""
     code = textwrap.dedent(block.code)
     ast.parse(f"async def function():\n{textwrap.indent(code, '    ')}\n    ...")
 
@@ -90,7 +89,6 @@ def test_an_excerpt_that_was_changed_is_seen() -> None:
 
 
 def test_each_way_of_training_has_its_excerpt_and_a_link() -> None:
-    """And the page that lists them all links to it."""
     pages = {page.name for page in DOCS.glob("train-*.md")}
     listed = set(re.findall(r"\((train-\w+\.md)\)", (DOCS / "frameworks.md").read_text("utf-8")))
 
@@ -112,7 +110,6 @@ def _runs(test: str, example: Path) -> bool:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_each_example_is_named_by_a_page_and_run_by_a_test(example: Path) -> None:
-    """One that nobody runs would rot."""
     demo = ROOT / "scripts" / "demonstration" / "processes.py"  # CI runs the demo
     tests = [demo, *(ROOT / "tests").rglob("test_*.py")]
     pages = "".join(page.read_text("utf-8") for page in PAGES)
@@ -173,5 +170,4 @@ def _first_alert(aggregator: Aggregator, run: str) -> str:
 def test_an_example_is_told_where_it_went_wrong(
     told: dict[str, str], example: str, message: str
 ) -> None:
-    """At the step of the spoilt batch, on its rank."""
     assert message in told[example]

@@ -57,7 +57,6 @@ def test_an_incident_is_what_its_training_gives_today(
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_picture_is_made_of_a_log(incidents: dict[str, Any], load: Load, tmp_path: Path) -> None:
-    """That an aggregator computes everything from."""
     if why := missing():
         (pytest.fail if os.environ.get("GRADWATCH_BROWSER") == "required" else pytest.skip)(why)
     chosen, pictures = [incidents[QUICK[0]]], load("pictures")
@@ -71,7 +70,6 @@ def test_a_picture_is_made_of_a_log(incidents: dict[str, Any], load: Load, tmp_p
 
 
 def test_each_incident_has_its_section_and_a_small_picture(load: Load) -> None:
-    """And there is no other of either."""
     cases = load("cases").CASES
     pictures = sorted((ROOT / "docs" / "pictures").glob("incident-*.png"))
 

@@ -38,7 +38,6 @@ def _anchors(page: Path) -> set[str]:
 
 @each_page
 def test_links_lead_to_files_and_headings(page: Path) -> None:
-    """Those to places in this repository."""
     links = re.findall(r"\]\((?!https?:)([^)\s#]*)(?:#([^)\s]*))?\)", page.read_text("utf-8"))
     for target, anchor in links:
         found = (page.parent / target) if target else page
@@ -47,7 +46,6 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
 
 
 def test_every_page_can_be_reached_from_the_readme() -> None:
-    """By links."""
     reached, new = set[Path](), [ROOT / "README.md"]
     while new:
         page = new.pop()
@@ -84,7 +82,6 @@ def test_tests_and_paths_that_are_named_exist(page: Path) -> None:
 
 
 def test_the_picture_fetches_nothing_from_elsewhere() -> None:
-    """No font, no style, no script, no image, whatever shows it."""
     picture = ROOT / "docs" / "pictures" / "demo.svg"
     text = picture.read_text("utf-8")
     elements = {element.tag.rpartition("}")[2] for element in ET.fromstring(text).iter()}
@@ -96,7 +93,6 @@ def test_the_picture_fetches_nothing_from_elsewhere() -> None:
 
 @pytest.mark.slow
 def test_the_glossary_is_in_order_and_has_only_words_that_are_used() -> None:
-    """In another page, or in the first line of a module."""
     glossary = ROOT / "docs" / "glossary.md"
     words = re.findall(r"^\| ([a-z][a-z ]+) \|", glossary.read_text("utf-8"), re.MULTILINE)[1:]
     others = " ".join(page.read_text("utf-8") for page in PAGES if page != glossary).lower()

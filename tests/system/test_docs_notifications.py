@@ -19,7 +19,6 @@ RECIPES = dict(re.findall(r"^### (.*)\n\n```toml\n(.*?)^```", PAGE, re.MULTILINE
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_each_recipe_is_a_target_whose_url_is_taken(recipe: str, tmp_path: Path) -> None:
-    """And it says what of it is tested."""
     (tmp_path / "gradwatch.toml").write_text(RECIPES[recipe])
     ((name, target),) = load_settings(tmp_path / "gradwatch.toml").notify.root.items()
 
@@ -37,7 +36,6 @@ def test_the_keys_of_a_target_are_all_explained() -> None:
 
 
 def test_the_numbers_are_those_of_the_code() -> None:
-    """Each as the page has it."""
     assert message.MAX_NAMED == 10
     assert f"{plan.MAX_ENTRIES:,} alerts of each target" in PAGE
     assert worker.FIRST_RETRY_S == 1.0

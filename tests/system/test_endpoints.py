@@ -72,7 +72,6 @@ def relays(aggregator: Aggregator) -> Iterator[list[Relay]]:
 def test_a_path_that_hangs_costs_no_record(
     aggregator: Aggregator, relays: list[Relay], training: Any, tmp_path: Path
 ) -> None:
-    """In the middle of a stream; it goes on later, and is not gone back to."""
     first, second = relays
     spill = tmp_path / "spill"
     one = training([first.endpoint, second.endpoint], spill=spill)
@@ -96,7 +95,6 @@ def test_a_path_that_hangs_costs_no_record(
 def test_an_aggregator_that_comes_back_on_another_port_is_found(
     aggregator: Aggregator, training: Any, tmp_path: Path
 ) -> None:
-    """With the same data: killed after WELCOME, in the middle of a stream."""
     again = Aggregator(tmp_path / "data")
     try:
         aggregator.start()

@@ -76,7 +76,6 @@ def test_micro_batches_put_together_are_the_whole_batch() -> None:
 
 
 def test_pre_and_post_layer_norm_differ_the_more_the_deeper() -> None:
-    """On the way back the gradient grows in the one and shrinks in the other."""
     rows = re.findall(rf"(\d+)  (pre|post)-LN +({NUMBER})", run("pre_post_ln"))
     pre = [float(ratio) for _, kind, ratio in rows if kind == "pre"]
     post = [float(ratio) for _, kind, ratio in rows if kind == "post"]
@@ -101,7 +100,6 @@ def test_norm_types_differ_by_the_widths_they_depend_on() -> None:
 
 
 def test_the_plot_has_bars_to_the_side_of_the_sign_and_their_length_by_the_value() -> None:
-    """And the logarithms add up to that of the whole way."""
     *lines, last = run("plot").splitlines()
     total, whole = numbers(last)
     bars = [(numbers(line)[0], *line.partition("|")[::2]) for line in lines]
@@ -117,7 +115,6 @@ def test_the_plot_has_bars_to_the_side_of_the_sign_and_their_length_by_the_value
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_each_example_has_a_test_and_a_link(example: Path) -> None:
-    """One that nobody runs would rot."""
     name = example.stem.removeprefix("gains_")
 
     assert f'run("{name}")' in Path(__file__).read_text("utf-8")

@@ -134,8 +134,6 @@ HEADERS = st.dictionaries(
 
 
 def test_requests_made_of_anything_never_fail(asker: Asker) -> None:
-    """Any path, method, header and body."""
-
     @some
     @given(METHODS, PATHS, st.text(max_size=30), HEADERS, st.binary(max_size=300))
     def check(method: str, path: str, query: str, headers: dict[str, str], body: bytes) -> None:

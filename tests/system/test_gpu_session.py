@@ -50,7 +50,6 @@ def known(folder: Path) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_rehearsal_runs_every_stage_to_its_end(tmp_path: Path) -> None:
-    """What a stage does wrong by itself shows here, and not in the minutes on a GPU."""
     process = session(tmp_path)
     output, errors = process.communicate()
 
@@ -70,7 +69,6 @@ def test_a_rehearsal_runs_every_stage_to_its_end(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_stage_that_takes_too_long_is_ended_and_keeps_what_it_has(tmp_path: Path) -> None:
-    """And is not taken for finished."""
     path = [str(ROOT / name) for name in ("client", "shared", "server", ".")]
     found = Session(tmp_path, is_rehearsal=True, path=path).run(0, 0.1)
 
@@ -98,7 +96,6 @@ def test_what_cannot_be_imported_is_said_with_how_to_get_it(tmp_path: Path) -> N
 
 
 def test_lines_are_kept_up_to_where_a_stage_was_ended(tmp_path: Path) -> None:
-    """Also where the last one is not whole, and where something was raised."""
     path = tmp_path / "rows"
     with Rows(path, is_rehearsal=False) as rows:
         rows.limit("fast", [1.0, 2.0, 9.0], "ms", 2.0, Aim.HOST)
@@ -146,7 +143,6 @@ def test_wheels_that_were_carried_are_unpacked(tmp_path: Path) -> None:
 
 
 def test_each_stage_is_on_the_page_with_its_limit() -> None:
-    """In docs/gpu.md, as the session has it."""
     page = (ROOT / "docs" / "gpu.md").read_text("utf-8")
     listed = re.findall(r"^\| (\d+) \| (\d+) \|", page, re.MULTILINE)
 

@@ -32,7 +32,6 @@ def test_a_layer_that_is_frozen_midway_is_told_to_nobody(
 def test_a_layer_that_is_detached_midway_is_a_warning_that_names_it(
     aggregator: Aggregator, train: Train, world: int
 ) -> None:
-    """At step 40 the loss stops to depend on it, though it requires a gradient."""
     aggregator.start()
     train(world, "--run", "detached", "--midway", "detach", worker=WORKER).wait()
     aggregator.health_of_ended("detached")
@@ -51,7 +50,6 @@ def test_a_layer_that_is_detached_midway_is_a_warning_that_names_it(
 
 @pytest.mark.exhaustive
 def test_the_alert_is_over_once_the_layer_is_frozen(aggregator: Aggregator, train: Train) -> None:
-    """After 20 steps without any other sign of it; it says why."""
     aggregator.start()
     train(1, "--run", "both", "--midway", "detach, then freeze", worker=WORKER).wait()
     aggregator.health_of_ended("both")

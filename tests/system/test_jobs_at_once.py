@@ -28,7 +28,6 @@ def has_attempts(aggregator: Aggregator, ranks: list[list[int]]) -> bool:
 def test_two_jobs_at_once_are_two_attempts_and_both_are_judged(
     aggregator: Aggregator, train: Train
 ) -> None:
-    """Their ranks attach in turns: the first of one job, then the other rank of the other."""
     aggregator.start()
     sound = train(2, "--run", RUN, worker="meeting_worker.py")
     broken = train(2, "--run", RUN, "--broken", worker="meeting_worker.py")

@@ -78,7 +78,6 @@ WRONG: Final[dict[str, tuple[str, Change]]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("what", WRONG)
 def test_what_is_not_as_gradwatch_says_is_wrong(plain: Outcome, what: str) -> None:
-    """Only the column that it is about."""
     column, change = WRONG[what]
     outcome = copy.deepcopy(plain)
     change(outcome)

@@ -95,7 +95,6 @@ def same(found: list[float], wanted: list[float]) -> bool:
 
 @pytest.mark.exhaustive
 def test_tensorboard_shows_the_steps_with_their_layers_and_the_alerts(mirrored: Mirrored) -> None:
-    """Its own reader of event files says so."""
     from tensorboard.backend.event_processing import event_accumulator  # type: ignore[import-untyped]  # it ships no types
 
     events = event_accumulator.EventAccumulator(
@@ -121,7 +120,6 @@ def test_tensorboard_shows_the_steps_with_their_layers_and_the_alerts(mirrored: 
 def test_mlflow_has_the_steps_as_metrics_and_the_alerts(
     mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its own client says so, of a store of local files."""
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     from mlflow import MlflowClient
 
@@ -139,7 +137,6 @@ def test_mlflow_has_the_steps_as_metrics_and_the_alerts(
 def test_wandb_has_the_steps_and_the_alerts_beside_the_rows_of_the_training(
     mirrored: Mirrored,
 ) -> None:
-    """What its offline mode wrote, in its own protobuf."""
     (file,) = mirrored.folder.glob("wandb/offline-run-*/run-*.wandb")
     rows: list[dict[str, Any]] = []
     for record in read_records(file):
@@ -161,7 +158,6 @@ def test_wandb_has_the_steps_and_the_alerts_beside_the_rows_of_the_training(
 
 
 def test_each_example_has_a_link() -> None:
-    """From the page of its tracker."""
     page = (EXAMPLES.parent / "trackers.md").read_text("utf-8")
 
     for example in EXAMPLES.glob("mirror_*.py"):
@@ -170,7 +166,6 @@ def test_each_example_has_a_link() -> None:
 
 @pytest.mark.exhaustive
 def test_each_step_comes_once_and_again_with_an_attempt(mirrored: Mirrored, peers: Any) -> None:
-    """Also the numbers of a second attempt at the same steps; a jump of more than 4,096 steps."""
     service = mirrored.aggregator
     peer = peers(service.ingest, run="again").attach()
     steps: list[tuple[int, float]] = []
@@ -196,7 +191,6 @@ def test_each_step_comes_once_and_again_with_an_attempt(mirrored: Mirrored, peer
 def test_an_aggregator_with_tokens_is_asked_with_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, peers: Any
 ) -> None:
-    """And without it is said which variable to set."""
     make_keys(tmp_path / "keys")
     token = read_keys(tmp_path / "keys").tokens.read
     service = Aggregator(tmp_path / "data", "--keys-dir", str(tmp_path / "keys"))

@@ -138,7 +138,6 @@ def prometheus(
 def test_prometheus_has_what_the_aggregator_says(
     aggregator: Aggregator, prometheus: Prometheus
 ) -> None:
-    """As numbers of the run."""
     health = aggregator.health(RUN)
 
     def value(name: str, **labels: str) -> float:
@@ -159,7 +158,6 @@ def test_prometheus_has_what_the_aggregator_says(
 
 
 def test_prometheus_knows_type_and_help_of_every_metric(prometheus: Prometheus) -> None:
-    """Those of the table; what a run without faults has not, is not there."""
     known = prometheus.ask("metadata")
     own = {name: about[0] for name, about in known.items() if name.startswith("gradwatch_")}
     table = {each.name: each for each in METRICS}
@@ -171,7 +169,6 @@ def test_prometheus_knows_type_and_help_of_every_metric(prometheus: Prometheus) 
 
 
 def test_the_rules_are_loaded_and_the_one_of_a_critical_run_fires(prometheus: Prometheus) -> None:
-    """And no other that would be told at once."""
     groups = prometheus.ask("rules")["groups"]
     assert [len(group["rules"]) for group in groups] == [11, 4]
     assert {rule["health"] for group in groups for rule in group["rules"]} <= {"ok", "unknown"}
@@ -194,7 +191,6 @@ def test_the_rules_are_loaded_and_the_one_of_a_critical_run_fires(prometheus: Pr
     ],
 )
 def test_promtool_takes_the_files(command: tuple[str, ...], file: str) -> None:
-    """Each rule fires where its test says, and not before."""
     done = subprocess.run(
         [program("promtool", "prometheus"), *command, DEPLOY / file],
         capture_output=True,
@@ -206,7 +202,6 @@ def test_promtool_takes_the_files(command: tuple[str, ...], file: str) -> None:
 
 
 def test_every_rule_has_a_test_in_which_it_fires() -> None:
-    """One that never fires would not be missed."""
     rules = re.findall(r"- alert: (\w+)", (DEPLOY / "gradwatch.rules.yml").read_text("utf-8"))
     tests = (DEPLOY / "gradwatch.rules.test.yml").read_text("utf-8")
 
@@ -246,7 +241,6 @@ def test_each_expression_of_the_dashboard_is_answered(
 
 
 def test_the_dashboard_asks_only_through_its_variables() -> None:
-    """So that it works with any data source, and for one run as for all."""
     dashboard = json.loads(DASHBOARD.read_text("utf-8"))
     variables = {own["name"]: own for own in dashboard["templating"]["list"]}
 
@@ -262,7 +256,6 @@ def test_the_dashboard_asks_only_through_its_variables() -> None:
 
 
 def test_the_variables_of_the_dashboard_have_values(prometheus: Prometheus) -> None:
-    """Those that Grafana asks Prometheus for."""
     dashboard = json.loads(DASHBOARD.read_text("utf-8"))
     for own in dashboard["templating"]["list"][1:]:
         asked = re.fullmatch(r"label_values\((.+), (\w+)\)", own["query"]["query"])

@@ -76,7 +76,6 @@ def test_training_never_waits(aggregator: Aggregator, train: Train) -> None:
 def test_every_record_is_stored_once_or_counted_as_lost_under_its_run_and_rank(
     aggregator: Aggregator, train: Train, buffer_bytes: int
 ) -> None:
-    """Over two kills of the aggregator and an outage, with a send buffer large enough or not."""
     aggregator.start()
     job = train(
         *(2, "--run", "promise", "--steps", "200", "--pause-s", "0.02"),

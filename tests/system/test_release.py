@@ -80,7 +80,6 @@ def test_the_top_level_has_the_packages_and_files_asked_for() -> None:
 
 
 def test_the_citation_is_yaml_and_of_this_version() -> None:
-    """It is the only other place that has the version."""
     citation = importlib.import_module("yaml").safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
 
     assert citation["version"] == __version__
@@ -88,7 +87,6 @@ def test_the_citation_is_yaml_and_of_this_version() -> None:
 
 
 def test_the_version_stands_in_one_place() -> None:
-    """Nowhere else in what is shipped, and the build takes it from there."""
     assert 'path = "shared/gradwatch_wire/version.py"' in (ROOT / "pyproject.toml").read_text()
     said = re.compile(rf"^__version__ *=|[\"']{re.escape(__version__)}[\"']", re.MULTILINE)
     found = [
@@ -120,7 +118,6 @@ def test_a_wheel_that_is_whole_is_right(distribution: Any, tmp_path: Path) -> No
 def test_what_is_wrong_with_a_wheel_is_told(
     distribution: Any, tmp_path: Path, without: str, more: dict[str, str], problem: str
 ) -> None:
-    """By name."""
     wheel = wheel_of(tmp_path / "a.whl", without, **more)
 
     assert problem in distribution.wheel_problems(wheel, "1.2.3", TRACKED)

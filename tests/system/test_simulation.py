@@ -45,7 +45,6 @@ DATA_LOST = {"amnesia": 0.6, "crash_points": 60, "cut": 0.1, "duplicate": 0.9}
     "seeds", [range(40), pytest.param(range(40, 200), marks=pytest.mark.exhaustive)]
 )
 def test_every_seed_keeps_every_promise(seeds: range) -> None:
-    """Whatever happens, nothing is lost unsaid, nothing stored twice, nothing forgotten."""
     outcomes = [simulate(seed) for seed in seeds]
 
     assert {o.seed: (o.violation, o.trace) for o in outcomes if o.violation} == {}
@@ -61,7 +60,6 @@ def test_every_seed_keeps_every_promise(seeds: range) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_greedy_peer_costs_an_honest_run_nothing(kind: str) -> None:
-    """Whatever it takes too much of, the totals stay in their budgets."""
     outcomes = [simulate(seed, changes={"greedy": kind}) for seed in range(SEEDS_OF_A_KIND)]
 
     assert {o.seed: (o.violation, o.trace) for o in outcomes if o.violation} == {}
@@ -75,7 +73,6 @@ def test_a_greedy_peer_costs_an_honest_run_nothing(kind: str) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_long_runs_keep_every_promise_once_it_is_known_what_is_usual() -> None:
-    """With open spikes and losses, alerts that somebody knows of, and silences that end."""
     outcomes = [simulate(seed, is_long=True) for seed in range(LONG_SEEDS)]
 
     assert {o.seed: (o.violation, o.trace) for o in outcomes if o.violation} == {}
@@ -88,7 +85,6 @@ def test_long_runs_keep_every_promise_once_it_is_known_what_is_usual() -> None:
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_same_seed_is_the_same_run() -> None:
-    """Or a failing one could not be looked at again."""
     for seed in range(10):
         assert simulate(seed) == simulate(seed)
 
@@ -269,7 +265,6 @@ class NumbersTwice(Session[Outbox]):
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
 def test_a_planted_bug_is_found(bug: type[Engine | Session[Outbox]], promise: str) -> None:
-    """By some seed, as the promise that it breaks."""
     parts = Parts(engine=bug) if issubclass(bug, Engine) else Parts(session=bug)
     assert_found(promise, parts)
 
@@ -277,7 +272,6 @@ def test_a_planted_bug_is_found(bug: type[Engine | Session[Outbox]], promise: st
 @pytest.mark.slow
 @pytest.mark.parametrize("promise", ["open frames are bounded", "every frame is closed in the end"])
 def test_frames_that_never_close_are_found(promise: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While they grow, or in the end."""
     monkeypatch.setattr(Attempt, "close_frames", lambda *_: iter(()))
     assert_found(promise, Parts())
 
@@ -308,10 +302,6 @@ def test_frames_that_never_close_are_found(promise: str, monkeypatch: pytest.Mon
 def test_a_rare_bug_is_found(
     bug: str, faults: Any, promise: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where late processes, and data directories that are lost, are more often than they are drawn.
-
-    What is planted says no, whatever it is asked.
-    """
     monkeypatch.setattr(bug, lambda *_: False)
     assert_found(promise, Parts(), faults)
 
@@ -346,7 +336,6 @@ def test_a_rare_bug_is_found(
 def test_a_bug_that_serves_a_greedy_peer_is_found(
     bug: str, does: Any, greedy: str, promise: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By what it costs."""
     monkeypatch.setattr(bug, lambda *_, **__: does)
     assert_found(promise, Parts(), {"greedy": greedy, "delay_s": 1.5, "hwm": 5})
 
@@ -385,7 +374,6 @@ def run_command(*arguments: str) -> str:
 def test_a_failing_seed_is_printed_with_the_command_that_shows_it_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each of them with the last things that happened, and exit code 1."""
     buggy = functools.partial(simulate, parts=Parts(engine=AcknowledgesFirst))
     monkeypatch.setattr("simulation.__main__.simulate", buggy)
 

@@ -70,7 +70,6 @@ class _Fetched(HTMLParser):
 
 @pytest.mark.exhaustive
 def test_a_page_fetches_nothing_from_elsewhere(site: Path) -> None:
-    """No font, no style, no script, no image; what it names is there."""
     pages = sorted(site.rglob("*.html"))
     assert len(pages) > 25
     for page in pages:
@@ -150,7 +149,6 @@ WRONG: Final = {
 
 @pytest.mark.exhaustive
 def test_what_leads_nowhere_and_a_page_that_is_in_no_menu_are_errors(tmp_path: Path) -> None:
-    """Each of them is told."""
     for name in ("mkdocs.yml", "README.md", "CONTRIBUTING.md", "CHANGELOG.md"):
         shutil.copy(ROOT / name, tmp_path)
     shutil.copytree(ROOT / "docs", tmp_path / "docs")

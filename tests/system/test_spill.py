@@ -71,7 +71,6 @@ def test_what_a_worker_killed_in_an_outage_produced_is_replayed_once(
 def test_the_next_process_sends_what_a_killed_one_left(
     aggregator: Aggregator, train: Train, tmp_path: Path
 ) -> None:
-    """As an attempt of the past: what trains now stays the current one."""
     spill = tmp_path / "spill"
     killed_worker(train, spill)
     aggregator.start()
@@ -92,7 +91,6 @@ def test_the_next_process_sends_what_a_killed_one_left(
 def test_an_outage_longer_than_the_memory_loses_nothing(
     aggregator: Aggregator, train: Train, tmp_path: Path
 ) -> None:
-    """What the send buffer let go is sent from the files, which are gone at the end."""
     spill = tmp_path / "spill"
     job = train(
         1, "--run", "gpt", "--spill", str(spill), "--steps", str(STEPS), worker="spill_worker.py"

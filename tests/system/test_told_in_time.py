@@ -118,7 +118,6 @@ def test_a_hang_is_told_three_times(
 def test_an_exception_is_told_at_once(
     aggregator: Aggregator, stream: Listener, job: Callable[..., Job]
 ) -> None:
-    """With the rank that it was on; the other one fails as the first is gone."""
     crashed = job("crashed", "--raise-at", "100", "--fault-rank", "1")
     crashed.ranks[1].wait()
     ended_s = time.monotonic()
@@ -163,7 +162,6 @@ def test_a_run_that_diverges_is_told_at_that_step(
 
 @pytest.mark.exhaustive
 def test_a_loss_of_nan_is_told_at_that_step(stream: Listener, job: Callable[..., Job]) -> None:
-    """On the rank that had it, with the step."""
     job("poisoned", "--fault", "batch", "--fault-step", "100", "--fault-rank", "1")
     event, _ = told(stream, "nonfinite", "critical", 0.0)
 

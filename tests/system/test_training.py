@@ -109,7 +109,6 @@ def test_gains_groups_and_local_norms_reach_their_pages(
 
 
 def test_a_healthy_run_raises_nothing(aggregator: Aggregator, train: Train) -> None:
-    """No news is good news, and complete."""
     aggregator.start()
     train(2, "--run", "fine").wait()
 
@@ -167,7 +166,6 @@ def test_a_restarted_aggregator_is_as_it_was(aggregator: Aggregator, train: Trai
 
 
 def test_training_goes_on_without_an_aggregator_and_ends(train: Train) -> None:
-    """Nothing answers at the endpoint: every step is taken, and closing gives up."""
     (output,) = train(1, "--run", "alone").wait()
 
     assert "collected=40\n" in output
@@ -237,7 +235,6 @@ def test_a_full_buffer_loses_the_oldest_and_the_loss_is_stated(
 def test_a_killed_worker_shows_as_lost_and_the_run_as_critical(
     aggregator: Aggregator, train: Train
 ) -> None:
-    """It sent no BYE; the aggregator gives up on it after the session timeout."""
     aggregator.start()
     job = train(1, "--run", "killed", "--kill-at", "20")
     job.ranks[0].wait(PATIENCE_S)
@@ -250,7 +247,6 @@ def test_a_killed_worker_shows_as_lost_and_the_run_as_critical(
 
 @pytest.mark.exhaustive
 def test_a_relaunched_run_is_a_new_attempt(aggregator: Aggregator, train: Train) -> None:
-    """The same name again: steps begin at 0 anew, and what was counted stays counted."""
     aggregator.start()
     for _ in range(2):
         train(2, "--run", "twice", "--steps", "10").wait()

@@ -33,7 +33,6 @@ def test_a_corrupted_weight_of_one_rank_is_told_with_rank_and_layer(
 
 @pytest.mark.exhaustive
 def test_replicas_that_train_well_disagree_on_nothing(aggregator: Aggregator, train: Train) -> None:
-    """Other batches on each rank, 40 steps, ten digests."""
     aggregator.start()
     train(3, "--run", "well", "--steps", "40", worker=WORKER).wait()
     aggregator.health_of_ended("well")

@@ -140,7 +140,6 @@ def test_values_of_wrong_type_or_size_are_refused_or_read(
     frames=st.lists(st.binary(max_size=64), max_size=3) | st.binary().map(lambda b: [VERSION, b])
 )
 def test_random_frames_are_refused(frames: list[bytes], survive: Decode) -> None:
-    """No random bytes are a message: a session's 16 bytes and a body do not come by chance."""
     assert survive(frames) is None
 
 
@@ -228,7 +227,6 @@ def _peak_bytes(frame: bytes) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_peak_memory_is_a_small_multiple_of_the_input(name: str) -> None:
-    """At most 40 bytes per byte of input and 160 KiB, whatever the input promises or nests."""
     frame = HOSTILE[name]
     # The interpreter's table of interned strings grows by doubling, now and then, whatever adds to
     # it; that is not what a record costs, and does not happen three times running.
@@ -470,7 +468,6 @@ BAD: list[tuple[list[bytes], str, str, str]] = [
 def test_an_error_names_the_place_what_was_expected_and_what_was_there(
     frames: list[bytes], where: str, expected: str, got: str, survive: Decode
 ) -> None:
-    """Each kind of wrong record is refused with its path, the rule and the value, shortened."""
     with pytest.raises(wire.ProtocolError) as caught:
         wire.decode(frames)
 

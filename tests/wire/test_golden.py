@@ -216,7 +216,6 @@ KINDS = [kind.name for kind in wire.Kind]
 
 
 def test_every_kind_has_golden_bytes_of_its_own_number(golden: dict[str, list[bytes]]) -> None:
-    """Each member of Kind is in the golden file, with its number as the second byte."""
     numbers = {name: frames[1][1] for name, frames in golden.items()}
 
     assert {kind.name: kind.value for kind in wire.Kind}.items() <= numbers.items()
@@ -234,7 +233,6 @@ def test_encoding_gives_exactly_the_golden_bytes(name: str, golden: dict[str, li
 def test_decoding_the_golden_bytes_gives_the_record(
     name: str, golden: dict[str, list[bytes]]
 ) -> None:
-    """What version 1.0 wrote is read today as the same record."""
     assert ENVELOPES[name] == wire.decode(golden[name])
 
 
@@ -258,7 +256,6 @@ def test_a_message_without_optional_keys_decodes_to_the_defaults(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_required_key_is_missed_by_its_name(kind: str, golden: dict[str, list[bytes]]) -> None:
-    """Without a required key there is no record, and the error says which key it was."""
     body, _ = REQUIRED_ONLY[kind]
     for key in body:
         envelope = msgpack.unpackb(golden[kind][1])
@@ -282,7 +279,6 @@ def test_unknown_keys_are_ignored(kind: str, golden: dict[str, list[bytes]]) -> 
 def test_an_optional_key_of_welcome_comes_after_those_of_version_1_0(
     golden: dict[str, list[bytes]],
 ) -> None:
-    """Where HTTP is answered: an old reader ignores it, and without it nothing changes."""
     known = ENVELOPES["WELCOME"].record
     assert isinstance(known, wire.Welcome)
     welcome = replace(known, http="http://h:1")
@@ -295,7 +291,6 @@ def test_an_optional_key_of_welcome_comes_after_those_of_version_1_0(
 
 
 def test_numbers_of_any_msgpack_width_are_read(golden: dict[str, list[bytes]]) -> None:
-    """Another language may write floats as float32 and integers wider than they need be."""
     body = b"\x82\xa9last_step\xd3" + (7).to_bytes(8, "big") + b"\xa7since_s\xca\x3f\x00\x00\x00"
     head = golden["BEAT"][1].partition(b"\x83\xa9last_step")[0]
 

@@ -43,13 +43,11 @@ def test_health_falls_with_the_shares_of_bad_layers(
 
 
 def test_health_never_leaves_0_to_1() -> None:
-    """All layers bad on both counts is 0, not -0.3; a penalty below zero does not pass 1."""
     assert health_score(1.0, 1.0).hex() == (0.0).hex()
     assert health_score(1.0, 0.0, vanishing_penalty=-3.0) == 1.0
 
 
 def test_a_caller_can_change_the_penalties() -> None:
-    """Each penalty weighs its own share."""
     assert health_score(0.5, 0.25, vanishing_penalty=0.2) == pytest.approx(0.7)
     assert health_score(0.5, 0.25, exploding_penalty=1.0) == pytest.approx(0.5)
 
@@ -98,7 +96,6 @@ def test_a_plain_name_is_a_run_name(name: str) -> None:
     ],
 )
 def test_a_name_that_could_be_misread_is_no_run_name(name: str) -> None:
-    """Whatever means something to a URL, a path, a shell or a terminal is refused."""
     assert not is_run_name(name)
 
 
@@ -122,11 +119,9 @@ def test_a_name_that_could_be_misread_is_no_run_name(name: str) -> None:
 def test_the_ratio_of_two_groups(
     seed_norm: float, seed_numel: int, host_norm: float, host_numel: int, ratio: float
 ) -> None:
-    """Each norm is divided by the root of its number of elements; nothing overflows on the way."""
     assert normalized_ratio(seed_norm, seed_numel, host_norm, host_numel) == pytest.approx(ratio)
 
 
 @pytest.mark.parametrize(("seed", "host"), [(math.nan, 1.0), (1.0, math.nan), (math.inf, math.inf)])
 def test_the_ratio_of_what_is_unknown_is_nan(seed: float, host: float) -> None:
-    """Not zero, which would pass for a group without gradients."""
     assert math.isnan(normalized_ratio(seed, 1, host, 1))

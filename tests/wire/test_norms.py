@@ -59,7 +59,6 @@ def test_the_total_of_finite_norms_is_finite(
     ],
 )
 def test_nan_and_inf_stay(total: Any, norms: list[float], expected: float) -> None:
-    """They are what the total is looked at for."""
     assert str(total(norms)) == str(expected)
 
 
@@ -67,5 +66,4 @@ def test_nan_and_inf_stay(total: Any, norms: list[float], expected: float) -> No
 @given(st.lists(st.floats(min_value=0.0), min_size=1, max_size=20))
 @settings(max_examples=200, deadline=None)
 def test_both_sides_give_the_same_number(norms: list[float]) -> None:
-    """Up to the order in which they add."""
     assert by_numpy(norms) == pytest.approx(by_torch(norms), rel=1e-14, nan_ok=True)

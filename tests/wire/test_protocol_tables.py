@@ -37,7 +37,6 @@ FULL: Final[tuple[wire.Record, ...]] = (
 
 
 def test_the_tables_are_what_the_readers_ask_for() -> None:
-    """If not: scripts/docs writes them."""
     text = PAGE.partition(SCRIPT["BEGIN"])[2].partition(END)[0]
 
     assert text.strip() == SCRIPT["tables"]().strip()
@@ -45,7 +44,6 @@ def test_the_tables_are_what_the_readers_ask_for() -> None:
 
 @pytest.mark.parametrize("record", FULL, ids=lambda record: type(record).__name__)
 def test_every_key_that_is_written_is_in_the_tables(record: wire.Record) -> None:
-    """What our own client and aggregator send has no key that the page lacks."""
     kind, write = WRITERS[type(record)]
     section = PAGE.partition(f"### {kind.name}\n")[2].partition("\n##")[0]
     keys = {line.split("`")[1] for line in section.splitlines() if line.startswith("| `")}

@@ -177,7 +177,6 @@ def test_any_valid_record_comes_back_bit_for_bit(
 
 
 def test_an_order_that_is_not_given_is_a_plain_string() -> None:
-    """As one that is read; not a member of the enumeration of orders."""
     manifest = wire.Manifest(manifest_id=1, names=(), numel=wire.Column.pack("<u8", []), dtypes=())
 
     assert type(manifest.order) is str

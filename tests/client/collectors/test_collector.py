@@ -137,7 +137,6 @@ def test_the_collector_has_the_documented_thresholds_and_no_dict() -> None:
 
 
 def test_the_collector_uses_its_own_thresholds_and_penalties() -> None:
-    """In both ways of collecting."""
     params = params_with(of_norm(1.0), of_norm(3.0), of_norm(10.0), of_norm(3.0))
     made = SeedGradientCollector(2.0, 5.0, vanishing_penalty=0.4, exploding_penalty=1.0)
     expected = {
@@ -169,7 +168,6 @@ class TestParameters:
     """What all collectors take and refuse."""
 
     def test_a_generator_is_consumed_once(self, collect: Callable[[Any], Any]) -> None:
-        """And gives the same as a list."""
         params = params_with(of_norm(3.0), None, of_norm(4.0))
         drawn = []
 
@@ -202,7 +200,6 @@ class TestParameters:
         assert str(caught.value).startswith(("params", "host", "seed"))
 
     def test_a_complex_gradient_is_refused(self, collect: Callable[[Any], Any]) -> None:
-        """With its place, shape and dtype."""
         params = params_with(torch.ones(2), torch.ones(2, 3, dtype=torch.complex64))
 
         with pytest.raises(ValueError, match=r"\[1\].*shape \(2, 3\).*torch.complex64.*only real"):
@@ -211,7 +208,6 @@ class TestParameters:
     def test_all_come_from_the_one_function(
         self, collect: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Nobody has norms of one's own."""
         calls = []
         real = vars(_collector_norms)["statistics"]
 
@@ -227,7 +223,6 @@ class TestParameters:
 
 @pytest.mark.parametrize("thresholds", [(-1.0, 1.0), (math.nan, 1.0), (0.0, -1.0), (0.0, math.nan)])
 def test_thresholds_that_are_no_norm_are_refused(thresholds: tuple[float, float]) -> None:
-    """When the collector is made, and by the functions; named and shown."""
     wrong = "vanishing_threshold" if not thresholds[0] >= 0 else "exploding_threshold"
 
     for call in (
@@ -244,7 +239,6 @@ def test_thresholds_that_are_no_norm_are_refused(thresholds: tuple[float, float]
 
 
 def test_pending_statistics_are_tensors_on_the_device() -> None:
-    """With exactly the documented keys, shapes and types."""
     stats = collect_seed_gradients_async(
         params_with(of_norm(3.0), None, torch.zeros(0), of_norm(1e-8), of_norm(math.inf))
     )
@@ -266,7 +260,6 @@ def test_pending_statistics_are_tensors_on_the_device() -> None:
 
 
 def test_the_total_is_the_sum_of_squares() -> None:
-    """In float64."""
     stats = collect_seed_gradients_async(params_with(torch.full((7,), 3.0), torch.full((4,), 2.0)))
 
     assert stats["_total_squared_norm"].dtype == torch.float64
@@ -275,7 +268,6 @@ def test_the_total_is_the_sum_of_squares() -> None:
 
 @pytest.mark.parametrize("params", [[], params_with(None), params_with(torch.zeros(0, 3))])
 def test_without_gradients_pending_statistics_are_neutral(params: list[nn.Parameter]) -> None:
-    """They have the keys of statistics at hand; what has no elements is not vanishing."""
     stats = collect_seed_gradients_async(params)
 
     assert stats == {"_empty": True, "_n_grads": 0, **NEUTRAL}
@@ -285,7 +277,6 @@ def test_without_gradients_pending_statistics_are_neutral(params: list[nn.Parame
 
 
 def test_collecting_reads_nothing_back() -> None:
-    """Of meta tensors nothing can be read, and of devices that differ the CPU goes to the other."""
     params = params_with(torch.ones(3), torch.ones(2, 4, device="meta"))
 
     stats = collect_seed_gradients_async(params)
@@ -299,7 +290,6 @@ def test_collecting_reads_nothing_back() -> None:
 
 
 def test_every_key_is_documented() -> None:
-    """In the class, and on the page with every function."""
     page = Path(__file__).parents[3].joinpath("docs/collectors.md").read_text("utf-8")
 
     for kind in (AsyncGradStats, GradientHealthStats, AsyncDualGradStats, GradientHealthMetrics):
@@ -344,7 +334,6 @@ def test_finite_gradients_have_finite_norms_and_never_zero(
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.floats(min_value=0, allow_infinity=False), min_size=1, max_size=9))
 def test_norms_are_put_together_without_overflow_and_underflow(norms: list[float]) -> None:
-    """From the smallest subnormal to the largest float; only zeros make zero."""
     total = total_norm(torch.tensor(norms, dtype=torch.float64), torch).item()
 
     assert total == pytest.approx(min(math.hypot(*norms), LARGEST), rel=1e-12, abs=1e-323)
@@ -360,7 +349,6 @@ def test_norms_are_put_together_without_overflow_and_underflow(norms: list[float
     ],
 )
 def test_a_total_is_infinite_only_if_a_norm_is(norms: list[float], expected: float) -> None:
-    """And NaN if one is NaN."""
     total = total_norm(torch.tensor(norms, dtype=torch.float64), torch).item()
 
     assert str(total) == str(expected)
@@ -383,7 +371,6 @@ def test_a_total_is_infinite_only_if_a_norm_is(norms: list[float], expected: flo
 def test_health_falls_with_vanishing_and_exploding_gradients(
     norms: list[float], vanishing: bool, exploding: bool, expected: float
 ) -> None:
-    """What is not finite is exploding; the same in both forms."""
     params = params_with(*(of_norm(norm) for norm in norms))
     stats = collect_seed_gradients(params)
     metrics = collect_seed_gradients(params, return_enhanced=True)
@@ -404,7 +391,6 @@ def test_an_infinite_threshold_still_finds_what_is_not_finite() -> None:
 
 
 def test_a_caller_can_change_the_penalties() -> None:
-    """Of both forms; the defaults are the constants that the aggregator has, too."""
     params = params_with(of_norm(0.0), of_norm(1.0), of_norm(1e3), of_norm(1.0))
     changed: dict[str, Any] = {"vanishing_penalty": 0.8, "exploding_penalty": 0.4}
 
@@ -419,7 +405,6 @@ def test_a_caller_can_change_the_penalties() -> None:
 
 @pytest.mark.parametrize("enhanced", [False, True])
 def test_collecting_waits_once(model: nn.Sequential, waits: list[str], enhanced: bool) -> None:
-    """For all numbers together."""
     collect_seed_gradients(model.parameters(), return_enhanced=enhanced)
 
     assert waits == ["tolist"]
@@ -440,7 +425,6 @@ def test_materializing_is_one_transfer(model: nn.Sequential, waits: list[str]) -
 
 
 def test_metrics_count_what_is_in_the_gradients() -> None:
-    """Against a float64 reference, element by element."""
     gradients = [
         torch.tensor([[0.0, 3.0], [-0.0, 4.0]]),
         torch.tensor([math.nan, math.inf, -math.inf, 1.0, 0.0], dtype=torch.float16),
@@ -462,7 +446,6 @@ def test_metrics_count_what_is_in_the_gradients() -> None:
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks")
 def test_zeros_that_a_sparse_gradient_leaves_out_are_zeros() -> None:
-    """What is stored twice is added up first."""
     indices, values = torch.tensor([[1, 1, 3]]), torch.tensor([1.0, 2.0, 0.0])
     (sparse,) = params_with(torch.zeros(5))
     sparse.grad = torch.sparse_coo_tensor(indices, values, (5,))
@@ -495,7 +478,6 @@ def test_the_ratio_of_norms_is_always_finite(norms: list[float], expected: float
 
 
 def test_a_dead_layer_makes_the_ratio_large_but_finite() -> None:
-    """It is far beyond every limit."""
     metrics = collect_seed_gradients(params_with(of_norm(0.0), of_norm(1.0)), return_enhanced=True)
 
     assert 1e300 < metrics.norm_ratio <= LARGEST
@@ -503,7 +485,6 @@ def test_a_dead_layer_makes_the_ratio_large_but_finite() -> None:
 
 
 def test_metrics_without_gradients_are_neutral() -> None:
-    """And healthy."""
     metrics = collect_seed_gradients(iter(()), return_enhanced=True)
 
     assert metrics.to_dict() == {
@@ -548,7 +529,6 @@ def test_one_thing_wrong_is_not_healthy(change: dict[str, Any]) -> None:
 
 
 def test_the_limits_of_healthy_can_be_changed() -> None:
-    """Up and down."""
     metrics = GradientHealthMetrics(**WELL)
 
     assert not metrics.is_healthy(max_norm_ratio=999.0)
@@ -595,7 +575,6 @@ def test_parameters_without_gradient_are_not_counted() -> None:
 
 @pytest.mark.parametrize("params", [[], params_with(None)])
 def test_without_gradients_sums_are_zero_tensors(params: list[nn.Parameter]) -> None:
-    """No device is needed, and the ratio is 0.0."""
     stats = collect_dual_gradients_async(params, iter(params))
     host = collect_host_gradients_async(params)
     seed = collect_seed_gradients_only_async(params)
@@ -630,7 +609,6 @@ def test_the_device_comes_from_the_first_gradient_unless_given() -> None:
 
 @pytest.mark.parametrize("device", ["cuda:99", "xpu:99", "gpu", 99])
 def test_a_device_that_does_not_exist_is_refused(device: str | int) -> None:
-    """With what was given and what there is, before a parameter is looked at."""
     calls: list[Callable[[Any], Any]] = [
         lambda params: collect_host_gradients_async(params, device),
         lambda params: collect_seed_gradients_only_async(params, device),
@@ -668,7 +646,6 @@ def test_a_device_that_attach_refuses_is_refused_here_as_well(
 
 
 def test_squared_sums_alone_are_enough() -> None:
-    """As after a sum over ranks, which changes them."""
     stats: AsyncDualGradStats = {
         "_host_squared_sum": torch.tensor(16.0),
         "_host_param_count": 4,
@@ -726,7 +703,6 @@ def test_a_slower_path_is_warned_of_with_its_cause(
 
 @pytest.mark.slow
 def test_threads_collect_at_once() -> None:
-    """Each gets the numbers of its own parameters."""
     groups = [params_with(*(of_norm(float(n)) for n in range(1, k + 2))) for k in range(8)]
     expected = [close(math.sqrt(sum(n * n for n in range(1, k + 2)))) for k in range(8)]
     shared = SeedGradientCollector()
@@ -740,7 +716,6 @@ def test_threads_collect_at_once() -> None:
 
 
 def test_the_page_runs_as_it_stands() -> None:
-    """Every example of docs/collectors.md."""
     page = Path(__file__).parents[3].joinpath("docs/collectors.md").read_text("utf-8")
     names: dict[str, Any] = {}
     blocks = page.split("```python\n")[1:]
@@ -751,7 +726,6 @@ def test_the_page_runs_as_it_stands() -> None:
 
 
 def test_every_function_has_its_lines() -> None:
-    """All that is offered says what it does."""
     for name in collector.__all__:
         value = getattr(collector, name)
         assert not callable(value) or inspect.getdoc(value), name
@@ -778,7 +752,6 @@ class TestCuda:
         assert materialize_dual_grad_stats(dual).host_grad_norm == close(2.0)
 
     def test_gradients_of_several_devices_keep_their_order(self) -> None:
-        """And meet on the GPU."""
         gradients = [of_norm(1.0), of_norm(2.0).cuda(), of_norm(3.0)]
         stats = collect_seed_gradients_async(params_with(*gradients))
 

@@ -111,7 +111,6 @@ def test_other_values_need_no_other_graph() -> None:
     ids=str,
 )
 def test_generated_code_is_as_exact(dtype: torch.dtype, value: float) -> None:
-    """By the default backend, per tensor and in total."""
     params = params_with(*(torch.full((n,), value, dtype=dtype) for n in (3, 1000)))
     exact = float(torch.tensor(value, dtype=dtype).double())
 

@@ -68,7 +68,6 @@ def decoy() -> Tensor:
 
 @pytest.mark.parametrize("kind", ["mps", "xpu"])
 def test_blocks_on_a_device_that_attach_refuses_are_refused(kind: str) -> None:
-    """Before a hook is registered; the first backward pass would end in an error."""
     first, second = nn.Linear(2, 2), module_on(kind)
     with pytest.raises(ValueError, match=rf"^block 1 is on {kind}:0; .* cpu and cuda"):
         GradientGainMonitor([first, second])
@@ -77,7 +76,6 @@ def test_blocks_on_a_device_that_attach_refuses_are_refused(kind: str) -> None:
 
 
 def test_norms_are_those_of_the_gradient_at_each_output() -> None:
-    """Of a chain of factors the gradient at each output is the product of the later factors."""
     model = chain(5.0, 2.0, 0.25)
     with GradientGainMonitor(model) as monitor:
         backward(model, scale=3.0)
@@ -111,7 +109,6 @@ def test_norms_equal_those_that_autograd_gives() -> None:
     [("l2", 5.0), ("l1", 7.0), ("linf", 4.0), ("mean", 7.0 / 3)],
 )
 def test_each_norm_type_is_the_norm_of_its_name(norm_type: str, expected: float) -> None:
-    """Of the gradient (3, -4, 0)."""
     block = Block(1.0)
     with GradientGainMonitor([block], norm_type=norm_type) as monitor:
         (block(torch.ones(3)) * torch.tensor([3.0, -4.0, 0.0])).sum().backward()
@@ -121,7 +118,6 @@ def test_each_norm_type_is_the_norm_of_its_name(norm_type: str, expected: float)
 
 @pytest.mark.parametrize("norm_type", ["l2", "l1", "linf", "mean"])
 def test_an_output_without_elements_has_norm_zero(norm_type: str) -> None:
-    """No division by its size."""
     block = Block(1.0)
     with GradientGainMonitor([block], norm_type=norm_type) as monitor:
         block(torch.ones(0)).sum().backward()
@@ -139,7 +135,6 @@ def test_norms_of_half_precision_are_taken_without_overflow() -> None:
 
 
 def test_nan_in_a_gradient_is_a_norm_of_nan_and_a_missing_gain() -> None:
-    """It reaches every block before it."""
     model = chain(1.0, math.nan, 1.0)
     with GradientGainMonitor(model) as monitor:
         backward(model)
@@ -150,14 +145,12 @@ def test_nan_in_a_gradient_is_a_norm_of_nan_and_a_missing_gain() -> None:
 
 @pytest.mark.parametrize("container", [list, tuple, nn.ModuleList, lambda b: nn.Sequential(*b)])
 def test_blocks_come_in_any_container(container: Callable[[list[nn.Module]], Any]) -> None:
-    """Its length is the number of blocks."""
     blocks = container([Block(1.0), Block(2.0), Block(3.0)])
 
     assert len(GradientGainMonitor(blocks)) == 3
 
 
 def test_a_wrong_norm_type_is_refused_by_name() -> None:
-    """With those that are allowed."""
     with pytest.raises(ValueError, match=r"^norm_type must be one of l2, l1, linf, mean, not 'l3'"):
         GradientGainMonitor([Block(1.0)], norm_type="l3")
 
@@ -183,20 +176,17 @@ def test_a_monitor_of_no_blocks_is_empty(blocks: Any) -> None:
 
 @pytest.mark.parametrize("blocks", [[Block(1.0), "block"], nn.ModuleDict({"a": Block(1.0)}), "ab"])
 def test_a_block_that_is_no_module_is_refused(blocks: Any) -> None:
-    """With its number and what it is; a ModuleDict iterates over names."""
     with pytest.raises(TypeError, match=r"block [01] must be a module, not a str"):
         GradientGainMonitor(blocks)
 
 
 def test_a_single_module_in_place_of_a_list_is_refused() -> None:
-    """It is the likely slip."""
     blocks: Any = Block(1.0)
     with pytest.raises(TypeError, match="blocks must be a list, ModuleList or Sequential"):
         GradientGainMonitor(blocks)
 
 
 def test_the_same_module_twice_is_refused() -> None:
-    """Which of its runs a gradient belongs to cannot be told."""
     block = Block(1.0)
     with pytest.raises(ValueError, match="block 2 is the same module as block 0"):
         GradientGainMonitor([block, Block(1.0), block])
@@ -220,7 +210,6 @@ def test_the_same_module_twice_is_refused() -> None:
     ],
 )
 def test_the_hidden_state_is_found_in_every_kind_of_output(wrap: Callable[[Tensor], Any]) -> None:
-    """Only the right one gets a gradient."""
     block = Block(1.0, wrap)
     with GradientGainMonitor([block]) as monitor:
         block(torch.ones(4))
@@ -242,7 +231,6 @@ def test_the_hidden_state_is_found_in_every_kind_of_output(wrap: Callable[[Tenso
 def test_an_output_without_a_real_tensor_is_refused_by_the_name_of_its_block(
     output: Any, kind: str
 ) -> None:
-    """With what came instead."""
     model = nn.Sequential(Block(1.0), Block(1.0, lambda h: output))
     with (
         GradientGainMonitor(model),
@@ -254,7 +242,6 @@ def test_an_output_without_a_real_tensor_is_refused_by_the_name_of_its_block(
 
 
 def test_without_gradients_a_block_may_return_anything() -> None:
-    """In evaluation, say."""
     model = chain(1.0)
     model.append(Block(1.0, lambda h: "text"))
     with GradientGainMonitor(model), torch.no_grad():
@@ -262,7 +249,6 @@ def test_without_gradients_a_block_may_return_anything() -> None:
 
 
 def test_with_on_error_a_wrong_output_is_told_and_training_goes_on() -> None:
-    """The other blocks are measured."""
     told: list[str] = []
     model = nn.Sequential(Block(2.0), Block(1.0, lambda h: PlainOutput(h=1)))
     with GradientGainMonitor(model, on_error=told.append) as monitor:
@@ -277,8 +263,6 @@ def test_with_on_error_a_wrong_output_is_told_and_training_goes_on() -> None:
 def test_with_on_error_a_failure_in_backward_is_told_and_training_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whatever it is: here the device has no memory left."""
-
     def fail(*_: object) -> None:
         raise torch.OutOfMemoryError("no memory")
 
@@ -305,7 +289,6 @@ def test_before_any_backward_there_is_nothing_to_ask_for(ask: str) -> None:
 
 
 def test_a_vanished_later_norm_makes_the_gain_infinite() -> None:
-    """Below eps, and of the norm type in use."""
     model = chain(1.0, 4.0)
     with GradientGainMonitor(model, eps=1e-3) as monitor:
         backward(model, scale=1e-4)
@@ -337,7 +320,6 @@ def test_the_summary_has_its_keys_and_counts_every_transition_once() -> None:
 
 
 def test_one_block_has_no_transitions() -> None:
-    """Its norm is there, and a report."""
     model = chain(2.0)
     with GradientGainMonitor(model) as monitor:
         backward(model)
@@ -383,12 +365,10 @@ def test_the_report_names_what_vanished_and_what_is_missing() -> None:
 
 
 def test_the_report_before_backward_says_so() -> None:
-    """It does not raise."""
     assert "No gradients recorded" in GradientGainMonitor([Block(1.0)]).report()
 
 
 def test_a_second_backward_without_reset_raises_in_strict_mode() -> None:
-    """With the remedy; the first numbers stay."""
     model = chain(1.0, 2.0)
     with GradientGainMonitor(model) as monitor:
         backward(model)
@@ -401,7 +381,6 @@ def test_a_second_backward_without_reset_raises_in_strict_mode() -> None:
 
 
 def test_reset_makes_way_for_the_next_backward() -> None:
-    """In strict mode; before that backward there is nothing."""
     model = chain(1.0, 2.0)
     with GradientGainMonitor(model) as monitor:
         backward(model)
@@ -414,7 +393,6 @@ def test_reset_makes_way_for_the_next_backward() -> None:
 
 
 def test_in_permissive_mode_the_last_backward_overwrites() -> None:
-    """Its own gradients, not their sum."""
     model = chain(1.0, 2.0)
     with GradientGainMonitor(model, strict_single_backward=False) as monitor:
         backward(model)
@@ -474,7 +452,6 @@ def test_a_block_that_no_gradient_reaches_gives_none() -> None:
 
 
 def test_close_removes_every_hook_and_keeps_the_numbers() -> None:
-    """Also one on an output that still waits for its backward pass."""
     model = chain(1.0, 2.0)
     with GradientGainMonitor(model) as monitor:
         backward(model)
@@ -489,7 +466,6 @@ def test_close_removes_every_hook_and_keeps_the_numbers() -> None:
 
 
 def test_an_exception_inside_with_closes_too() -> None:
-    """And goes on its way."""
     model = chain(1.0)
     with pytest.raises(KeyError), GradientGainMonitor(model):
         raise KeyError
@@ -507,7 +483,6 @@ def test_a_model_that_is_watched_can_be_copied() -> None:
 
 
 def test_two_monitors_watch_the_same_blocks() -> None:
-    """Each with its own norm."""
     model = chain(1.0, 2.0)
     with GradientGainMonitor(model) as two, GradientGainMonitor(model, norm_type="linf") as largest:
         backward(model)
@@ -624,7 +599,6 @@ def test_blocks_compiled_one_by_one_are_measured_without_a_graph_break() -> None
 @pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 def test_a_model_compiled_whole_after_the_monitor_is_measured() -> None:
-    """At the price of graph breaks at the hooks."""
     model = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(2)))
     with GradientGainMonitor(model) as monitor:
         backward(model)

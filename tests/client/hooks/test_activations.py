@@ -105,7 +105,6 @@ def steps(optimizer: Any, model: Any, *batches: Tensor) -> None:
 
 @pytest.mark.slow
 def test_the_magnitudes_are_those_of_the_outputs(aggregator: Any, attach: Any) -> None:
-    """As computed by hand, one number per chosen module."""
     model = Model()
     _, optimizer = watched(attach, model)
     batch = good()
@@ -162,7 +161,6 @@ def test_of_several_passes_the_largest_and_the_first_bad(aggregator: Any, attach
 
 @pytest.mark.slow
 def test_passes_that_take_another_way_are_told_apart(aggregator: Any, attach: Any) -> None:
-    """In accumulation, each micro-batch calls other modules; the second is the bad one."""
     model = nn.ModuleDict({"a": Block(), "b": Block(math.nan)})
     _, optimizer = watched(attach, model, report_every=2)
     for name, batch in (("a", good()), ("b", good()), ("a", good()), ("b", broken())):
@@ -320,7 +318,6 @@ def test_outputs_of_any_kind_and_dtype(aggregator: Any, attach: Any, compiled: b
 @pytest.mark.slow
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_a_checkpoint_changes_nothing(aggregator: Any, attach: Any, reentrant: bool) -> None:
-    """What is recomputed is not counted again; a reentrant one is measured when it is."""
     model = Model()
     model.reentrant = reentrant
     _, optimizer = watched(attach, model)
@@ -396,7 +393,6 @@ def test_the_weights_are_those_without_it(attach: Any) -> None:
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # Dynamo's own, of a block
 @pytest.mark.parametrize("kind", ["whole", "checkpointed", "in place", "wrapped"])
 def test_compiled_hooks_are_in_the_graph(aggregator: Any, attach: Any, kind: str) -> None:
-    """No break and at most two graphs of one kind of block, however many blocks there are."""
     counters.clear()
     model = Model(bad=5, blocks=12)
     if kind == "wrapped":
@@ -445,7 +441,6 @@ def test_hooks_that_come_too_late_are_told_and_nothing_is_claimed(
 
 @pytest.mark.slow
 def test_without_it_there_is_no_trace_of_it(aggregator: Any, attach: Any) -> None:
-    """No hook, no key."""
     model = Model()
     _, optimizer = watched(attach, model, activations=False)
     steps(optimizer, model, good())
@@ -458,7 +453,6 @@ def test_without_it_there_is_no_trace_of_it(aggregator: Any, attach: Any) -> Non
 
 @pytest.mark.slow
 def test_closing_removes_the_hooks(attach: Any) -> None:
-    """All of them."""
     model = Model()
     watch, _ = watched(attach, model)
     assert model.blocks[0]._forward_hooks

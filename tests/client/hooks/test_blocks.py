@@ -32,7 +32,6 @@ def make() -> tuple[nn.Sequential, nn.Sequential]:
 
 
 def test_the_same_norms_as_the_monitors_are_sent(aggregator: Any, attach: Any) -> None:
-    """Under the names that the blocks have in the model, once per step."""
     model, blocks = make()
     watch = attach(model, blocks=blocks)
     expected = []
@@ -87,7 +86,6 @@ def test_the_loss_scale_is_divided_out(aggregator: Any, attach: Any) -> None:
 def test_a_block_without_a_tensor_is_told_once_and_training_goes_on(
     aggregator: Any, attach: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One line names the block; the others are measured."""
     model, blocks = make()
     odd = Twin()
     watch = attach(model, blocks=[blocks[0], odd, blocks[1]])
@@ -106,7 +104,6 @@ def test_a_block_without_a_tensor_is_told_once_and_training_goes_on(
 
 
 def test_no_backward_through_the_blocks_makes_no_record(aggregator: Any, attach: Any) -> None:
-    """Nothing is known, nothing is sent."""
     model, blocks = make()
     watch = attach(model, blocks=blocks)
     model[1](torch.ones(2, 4)).mean().backward()

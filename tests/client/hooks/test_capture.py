@@ -125,7 +125,6 @@ def test_no_hook_does_anything_inside_a_capture(
 def test_nothing_is_measured_while_a_stream_is_captured(
     attach: Any, monkeypatch: pytest.MonkeyPatch, capturing: Capturing
 ) -> None:
-    """No operation of torch is called by any hook beside those of the model itself."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Counting(TorchDispatchMode):
@@ -160,7 +159,6 @@ def test_nothing_is_measured_while_a_stream_is_captured(
 def test_a_capture_between_a_pass_and_its_step_leaves_the_window_as_it_was(
     aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch, capturing: Capturing
 ) -> None:
-    """Neither settled, though the captured pass zeroed the gradients, nor reported."""
     watch, model, optimizer = everything(attach, monkeypatch, local=False)
     train(model)
     with capturing():
@@ -181,7 +179,6 @@ def test_a_capture_between_a_pass_and_its_step_leaves_the_window_as_it_was(
 def test_a_step_outside_of_the_graph_measures_what_a_replay_has_left(
     aggregator: Any, attach: Any, capturing: Capturing
 ) -> None:
-    """As with any gradients that no pass has shown; local norms are unknown, not zero."""
     model = Chain()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     attach(model, optimizer, local=True)
@@ -199,7 +196,6 @@ def test_a_step_outside_of_the_graph_measures_what_a_replay_has_left(
 
 
 def test_a_monitor_of_its_own_records_nothing_inside_a_capture(capturing: Capturing) -> None:
-    """And raises nothing into it; a strict one can be used after it."""
     model = Chain()
     with GradientGainMonitor(model.blocks) as monitor:
         with capturing():

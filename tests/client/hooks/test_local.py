@@ -56,10 +56,6 @@ if __name__ == "__main__":
 def test_every_rank_shows_its_own_gradient_beside_the_reduced_one(
     aggregator: Any, run_script: Any, tmp_path: Any
 ) -> None:
-    """The one that went wrong has a name, a size and a layer, on real DDP.
-
-    Over several passes it is the largest of them.
-    """
     result = run_script(DDP_SCRIPT, tmp_path / "group")
     assert result.returncode == 0, result.stderr
 
@@ -82,7 +78,6 @@ def test_every_rank_shows_its_own_gradient_beside_the_reduced_one(
 def test_a_layer_that_no_backward_pass_reached_got_nothing_here(
     aggregator: Any, attach: Any
 ) -> None:
-    """What was accumulated is what counts, not what was done to the gradient since."""
     model = nn.Linear(4, 2)
     watch = attach(model, local=True)
     model(torch.ones(1, 4)).sum().backward()

@@ -51,7 +51,6 @@ def saved(model: nn.Module) -> Any:
     "duplicate", [copy.deepcopy, copy.copy, lambda m: pickle.loads(pickle.dumps(m)), saved]
 )
 def test_a_copy_works_and_is_not_listened_to(duplicate: Any) -> None:
-    """Its hooks do nothing, also when it is compiled, copied again or saved."""
     listener, faults = Listener(), Faults()
     model = hooked(listener, faults)
     again = duplicate(duplicate(model)) if duplicate is not copy.copy else copy.deepcopy(model)
@@ -66,7 +65,6 @@ def test_a_copy_works_and_is_not_listened_to(duplicate: Any) -> None:
 
 @pytest.mark.exhaustive
 def test_a_saved_module_is_loaded_where_there_is_no_gradwatch() -> None:
-    """Who serves the model need not have what watched its training."""
     data = pickle.dumps(hooked(Listener(), Faults()))
     script = (
         "import pickle, sys, torch; sys.modules['gradwatch'] = None; "
@@ -90,7 +88,6 @@ def test_an_error_of_the_listener_is_noted_and_not_raised() -> None:
 
 
 def test_a_hook_whose_listener_is_gone_does_nothing() -> None:
-    """It holds the listener weakly."""
     listener = Listener()
     model = hooked(listener, Faults())
     del listener

@@ -88,7 +88,6 @@ def in_turn(names: str) -> Callable[[Model, Tensor], Tensor]:
 
 @pytest.mark.parametrize("names", ["abcdef", "fedcba", "cafebd"])
 def test_layers_called_in_turn_come_in_that_turn(names: str) -> None:
-    """Whatever order they were registered in."""
     assert observe(Model(in_turn(names))) == (list(names), True)
 
 
@@ -101,8 +100,6 @@ def test_weight_and_bias_of_a_sequence_stay_together() -> None:
 
 
 def test_branches_come_in_the_order_they_were_called() -> None:
-    """Both branches lie between what is before and what is after them."""
-
     def forward(model: Model, x: Tensor) -> Tensor:
         x = model["e"](x)
         left = torch.tanh(model["d"](torch.tanh(model["c"](x))))
@@ -130,7 +127,6 @@ def test_a_weight_used_twice_stands_at_its_first_use() -> None:
 
 
 def test_frozen_and_unused_layers_do_not_hinder() -> None:
-    """Only layers that have a gradient have to have a place."""
     model = Model(in_turn("fdb"))
     model["d"].requires_grad_(False)
 
@@ -213,8 +209,6 @@ def test_checkpointed_layers_keep_their_place(reentrant: bool) -> None:
 
 
 def test_several_passes_of_a_step_through_reentrant_checkpoints_have_one_order() -> None:
-    """Each forward pass has calls of its own; those in the backward pass are no order."""
-
     def forward(model: Model, x: Tensor) -> Tensor:
         x = model["f"](x)
         for pair in ("ed", "cb"):
@@ -356,7 +350,6 @@ class Whole(torch.autograd.Function):
 
 
 def test_a_function_that_takes_the_parameters_of_several_modules_tells_no_order() -> None:
-    """It lists them as its author liked, which need not be the order of use."""
     apply: Any = Whole.apply
     model = Model(lambda model, x: apply(x, *(model[name].weight for name in "abc")))
 
@@ -365,7 +358,6 @@ def test_a_function_that_takes_the_parameters_of_several_modules_tells_no_order(
 
 @pytest.mark.slow
 def test_the_hook_keeps_no_output_and_no_model_alive() -> None:
-    """What it reads, it reads at once."""
     model = Model(in_turn("cab"))
     observed = Observed(model)
     output = model(torch.ones(2, 3))

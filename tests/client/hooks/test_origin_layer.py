@@ -92,7 +92,6 @@ def train(model: nn.Module, run: Callable[[Tensor], Tensor], watch: Any, *, loss
 
 
 def test_an_eager_model_names_the_layer(aggregator: Any, attach: Any) -> None:
-    """From the first step on."""
     model = Stack()
     train(model, plain(model), attach(model), loss=False)
 

@@ -82,14 +82,12 @@ def test_of_many_the_chosen_are_spread_from_first_to_last(count: int) -> None:
 
 
 def test_where_all_are_large_the_smallest_is_chosen() -> None:
-    """One is better than none."""
     chosen = choose(layers_of(MAX_NUMEL + 3, MAX_NUMEL + 1, MAX_NUMEL + 2))
 
     assert sizes_of(chosen) == [MAX_NUMEL + 1]
 
 
 def test_frozen_parameters_are_not_chosen() -> None:
-    """They never have a gradient to look at."""
     layers = layers_of(3, 4)
     layers[0].parameter.requires_grad = False
 
@@ -109,7 +107,6 @@ def sums_after(probe: LocalProbe, layers: Any, *gradients: Tensor) -> list[float
 
 
 def test_the_sums_are_those_of_the_last_backward_pass() -> None:
-    """Taken once, then gone."""
     layers = layers_of(2, 3)
     probe = LocalProbe(layers, Faults())
 
@@ -175,7 +172,6 @@ def test_a_model_is_freed_with_its_probe() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_nonfinite_element_shows_in_the_sum(value: float) -> None:
-    """Wherever in the parameter it is."""
     layers = layers_of(5)
     probe = LocalProbe(layers, Faults())
     gradient = torch.ones(5)
@@ -189,7 +185,6 @@ def test_a_nonfinite_element_shows_in_the_sum(value: float) -> None:
     ("dtype", "value"), [(torch.float16, 6e4), (torch.bfloat16, 3e38), (torch.float32, 3e38)]
 )
 def test_large_finite_gradients_do_not_pass_for_nonfinite(dtype: torch.dtype, value: float) -> None:
-    """Their sum would overflow in their own dtype, and name an innocent rank."""
     parameter = nn.Parameter(torch.ones(MAX_NUMEL, dtype=dtype))
     layers = find_layers(nn.ParameterList([parameter]), None, None)
     probe = LocalProbe(layers, Faults())
@@ -282,7 +277,6 @@ def test_nothing_is_summed_while_it_is_not_active_or_after_close() -> None:
 def test_backward_passes_of_steps_that_are_not_collected_are_not_probed(
     aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """Every third step is, from the first on."""
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))

@@ -68,7 +68,6 @@ def train(
 
 @pytest.mark.parametrize("collect", ["", "before unscaling", "after unscaling"])
 def test_the_numbers_are_unscaled(aggregator: Any, attach: Any, kind: Any, collect: str) -> None:
-    """Whatever the optimizer, and wherever they are collected; the scale is told beside them."""
     model = nn.Linear(8, 3)
     optimizer = kind(model.parameters())
     scaler = GradScaler("cpu", init_scale=1024.0, growth_interval=2)
@@ -87,7 +86,6 @@ def test_the_numbers_are_unscaled(aggregator: Any, attach: Any, kind: Any, colle
 def test_each_skipped_step_has_a_record(
     aggregator: Any, attach: Any, kind: Any, collect: str
 ) -> None:
-    """On the step that overflowed an unfused optimizer's hooks never run."""
     model = nn.Linear(8, 3)
     optimizer = kind(model.parameters())
     scaler = GradScaler("cpu", init_scale=1024.0)
@@ -109,7 +107,6 @@ def test_each_skipped_step_has_a_record(
 def test_a_record_of_several_steps_says_of_the_last_whether_it_was_taken(
     aggregator: Any, attach: Any, kind: Any
 ) -> None:
-    """As all its labels are those of the last; that of a fused optimizer is known late."""
     model = nn.Linear(8, 3)
     optimizer = kind(model.parameters())
     scaler = GradScaler("cpu", init_scale=1024.0)
@@ -122,7 +119,6 @@ def test_a_record_of_several_steps_says_of_the_last_whether_it_was_taken(
 
 
 def test_of_two_optimizers_the_skipped_one_is_named(aggregator: Any, attach: Any) -> None:
-    """The other one steps; the step counts once for both."""
     model = nn.ModuleDict({"g": nn.Linear(8, 1), "d": nn.Linear(8, 1)})
     optimizers = [SGD(model[name].parameters(), lr=0.1) for name in ("g", "d")]
     scaler = GradScaler("cpu", init_scale=64.0)
@@ -197,7 +193,6 @@ def test_a_scaler_that_is_switched_off_is_passed_through(aggregator: Any, attach
 
 
 def test_the_scaler_stays_as_it_is(attach: Any) -> None:
-    """Nothing is put in place of its methods: it can be pickled and copied, and two may watch."""
     model = nn.Linear(8, 3)
     optimizer = SGD(model.parameters(), lr=0.1)
     scaler = GradScaler("cpu")
@@ -216,7 +211,6 @@ def test_the_scaler_stays_as_it_is(attach: Any) -> None:
 
 
 def test_of_two_watches_on_one_scaler_one_may_be_closed(aggregator: Any, attach: Any) -> None:
-    """The other goes on telling of skipped steps."""
     models = [nn.Linear(8, 3) for _ in range(2)]
     optimizers = [SGD(model.parameters(), lr=0.1) for model in models]
     scaler = GradScaler("cpu", init_scale=64.0)
@@ -260,7 +254,6 @@ def test_the_optimizer_is_watched_when_it_steps_without_the_scaler(
 def test_a_step_with_a_closure_is_not_divided_by_another_training_s_scaler(
     aggregator: Any, attach: Any, passes: int
 ) -> None:
-    """One that is still alive; the last pass runs within the step, as Lightning's does."""
     old = GradScaler("cpu", init_scale=1024.0)
     old.scale(torch.ones(()))
     model = nn.Linear(8, 3)
@@ -295,10 +288,6 @@ def test_a_step_with_a_closure_is_not_divided_by_another_training_s_scaler(
 def test_a_scaler_that_was_not_given_is_found_at_the_first_step(
     aggregator: Any, attach: Any, kind: Any, passes: int, others: int
 ) -> None:
-    """It is the one that steps; what was measured before is divided then.
-
-    Whatever other scalers are alive, of a training before this one.
-    """
     alive = [GradScaler("cpu", init_scale=8.0) for _ in range(others)]
     for other in alive:
         other.scale(torch.ones(()))

@@ -39,7 +39,6 @@ def train(model: Any, optimizer: Any, steps: int, passes: int = 1) -> None:
 def test_they_come_at_the_first_collected_step_of_every_so_many(
     aggregator: Any, attach: Any, settings: Any, steps: int, expected: list[int]
 ) -> None:
-    """By the number of the step alone: so it is on all ranks. One process compares with nobody."""
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     watch = attach(model, optimizer, **settings)
@@ -52,7 +51,6 @@ def test_they_come_at_the_first_collected_step_of_every_so_many(
 
 @pytest.mark.slow
 def test_they_are_of_the_weights_that_the_step_has_used(aggregator: Any, attach: Any) -> None:
-    """Not of those that the optimizer made of them."""
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     before = [int(sum_of_bits(each.detach())) % 2**64 for each in (model.weight, model.bias)]
@@ -71,7 +69,6 @@ def test_they_are_of_the_weights_that_the_step_has_used(aggregator: Any, attach:
 def test_a_record_of_several_steps_has_the_newest(
     aggregator: Any, attach: Any, passes: int
 ) -> None:
-    """Also where its last step has none; micro-batches change nothing."""
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     watch = attach(model, optimizer, weights_every=6, report_every=4)

@@ -151,7 +151,6 @@ def test_a_resumed_run_goes_on_with_the_step_it_is_told(
 
 
 def test_a_nan_batch_is_seen_in_its_step(attach: Any, check: Any, batches: Any) -> None:
-    """In the loss and in all norms, and in every step after it."""
     loop = Loop(batches(8, bad=3))
     loop.train(attach(loop.model, loop.optimizer).annotate)
     sent = check(loop.said)
@@ -182,10 +181,6 @@ def test_an_explosion_has_its_true_norm_under_clipping(
 def test_the_scaler_of_a_prepared_optimizer_is_found(
     attach: Any, aggregator: Any, batches: Any
 ) -> None:
-    """Beside the optimizer in its wrapper, even where several scalers are alive.
-
-    Accelerate makes one for fp16, which takes a GPU; here the same class is given one.
-    """
     Accelerator(cpu=True)
     others = [GradScaler("cpu") for _ in range(2)]
     model, scaler = regression(), GradScaler("cpu", init_scale=1024.0)
@@ -223,7 +218,6 @@ def test_bf16_autocast(attach: Any, check: Any, batches: Any) -> None:
 
 
 def test_fp16_with_a_scaler(attach: Any, check: Any, aggregator: Any, batches: Any) -> None:
-    """In the loop itself: norms without the scale, and the first steps are skipped."""
     loop = Loop(batches(8), mixed_precision="fp16", clip=0.1)
     loop.train(attach(loop.model, loop.optimizer).annotate)
     sent = check(loop.said)
@@ -236,7 +230,6 @@ def test_fp16_with_a_scaler(attach: Any, check: Any, aggregator: Any, batches: A
 
 
 def test_an_attach_that_fails_leaves_nothing_on_prepared_objects() -> None:
-    """One clear error, and no hook on any parameter."""
     accelerator = Accelerator(cpu=True)
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(nn.Linear(4, 1).parameters(), lr=0.1)

@@ -48,7 +48,6 @@ def service(tmp_path: Path) -> Iterator[dict[str, str]]:
 def test_an_example_is_told_where_it_went_wrong(
     service: dict[str, str], tmp_path: Path, example: str, step: int
 ) -> None:
-    """At the step of the spoilt batch, in the numbering of the framework, to the last step."""
     done = subprocess.run(
         [sys.executable, DOCS / "examples" / f"train_{example}.py"],
         env=os.environ | {"GRADWATCH_ENDPOINT": service["ingest"], "OMP_NUM_THREADS": "1"},

@@ -164,7 +164,6 @@ class OwnCallback(TrainerCallback):
 def test_attach_in_a_callback_of_ones_own(
     new_trainer: NewTrainer, aggregator: Any, accumulate: int
 ) -> None:
-    """Each step has the norm that is logged, also in the shorter window at the epoch's end."""
     settings = {"gradient_accumulation_steps": accumulate, "max_grad_norm": 0.01}
     trainer, plain = new_trainer(texts(26), **settings), new_trainer(texts(26), **settings)
     callback = OwnCallback(aggregator.endpoint)
@@ -187,7 +186,6 @@ def test_attach_in_a_callback_of_ones_own(
 def test_a_resumed_run_goes_on_with_the_step_of_the_checkpoint(
     new_trainer: NewTrainer, watched: NewTrainer, check: Any
 ) -> None:
-    """The same weights and the same numbers as if it had not been interrupted."""
     whole = new_trainer(save_strategy="steps", save_steps=4)
     whole.train()
     trainer = watched()
@@ -207,7 +205,6 @@ class BadBatch(Trainer):
 
 
 def test_a_nan_batch_is_seen_in_its_step(watched: NewTrainer, check: Any) -> None:
-    """In the loss and in all norms, and in every step after it."""
     trainer = watched(kind=BadBatch)
     trainer.train()
     sent = check(logged(trainer))
@@ -254,7 +251,6 @@ def test_an_explosion_has_its_true_norm_under_clipping(
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("accumulate", [1, 4])
 def test_bf16_autocast(watched: NewTrainer, check: Any, accumulate: int) -> None:
-    """Each step as the Trainer logs it; there is no scaler."""
     trainer = watched(bf16=True, gradient_accumulation_steps=accumulate)
     trainer.train()
     sent = check(logged(trainer))
@@ -314,7 +310,6 @@ def test_without_the_trainer_norms_are_right_and_the_loss_is_said_to_be_unknown(
 def test_the_run_is_called_as_the_trainer_calls_it(
     watched: NewTrainer, run_name: Any, settings: dict[str, str], name: str
 ) -> None:
-    """By the folder of its checkpoints if it has no other name."""
     watched(texts(2), **settings).train()
 
     assert run_name() == name
@@ -323,8 +318,6 @@ def test_the_run_is_called_as_the_trainer_calls_it(
 def test_an_exception_is_the_users_and_the_run_has_failed(
     watched: NewTrainer, farewell: Any
 ) -> None:
-    """From the forward or the backward pass."""
-
     class Broken(Trainer):
         def compute_loss(self, *arguments: Any, **settings: Any) -> Any:
             if self.state.global_step == 2:
@@ -341,7 +334,6 @@ def test_an_exception_is_the_users_and_the_run_has_failed(
 def test_what_attach_refuses_does_not_disturb_training(
     new_trainer: NewTrainer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is logged, with what was wrong."""
     trainer = new_trainer()
     trainer.add_callback(GradwatchCallback(trainer, endpoint="nowhere"))
     with caplog.at_level(logging.WARNING, "gradwatch"):
@@ -352,7 +344,6 @@ def test_what_attach_refuses_does_not_disturb_training(
 
 
 def test_an_unknown_setting_is_refused_at_once() -> None:
-    """Not hours later."""
     with pytest.raises(TypeError, match="'evry'"):
         GradwatchCallback(evry=2)
 

@@ -153,7 +153,6 @@ def test_each_record_is_what_lightning_says(
 def test_a_resumed_run_goes_on_with_the_step_of_the_checkpoint(
     fit: Fit, callback: GradwatchCallback, check: Any, batches: Any, tmp_path: Path
 ) -> None:
-    """The same weights and the same numbers as if it had not been interrupted."""
     whole, witness = Regression(), Witness()
     fit(whole, batches(6), witness, max_epochs=2)
     fit(Regression(), batches(6)).save_checkpoint(tmp_path / "half.ckpt")
@@ -167,7 +166,6 @@ def test_a_resumed_run_goes_on_with_the_step_of_the_checkpoint(
 def test_a_nan_batch_is_seen_in_its_step(
     fit: Fit, callback: GradwatchCallback, check: Any, batches: Any
 ) -> None:
-    """In the loss and in all norms, and in every step after it."""
     witness = Witness()
     fit(Regression(), batches(8, bad=3), witness, callback)
     sent = check(witness.said)
@@ -288,8 +286,6 @@ def test_a_step_of_many_evaluations_has_the_loss_and_norm_it_began_with(
 def test_an_exception_is_the_users_and_the_run_has_failed(
     fit: Fit, callback: GradwatchCallback, farewell: Any, batches: Any
 ) -> None:
-    """After three steps."""
-
     class Stop(Callback):
         def on_train_batch_end(self, trainer: Trainer, *args: Any) -> None:
             if trainer.global_step == 3:
@@ -304,7 +300,6 @@ def test_an_exception_is_the_users_and_the_run_has_failed(
 def test_the_run_is_called_as_lightnings_logger_calls_it(
     fit: Fit, callback: GradwatchCallback, run_name: Any, batches: Any, tmp_path: Path
 ) -> None:
-    """Its name and its version, by which a person finds the logs; unless told."""
     fit(Regression(), batches(1), callback, logger=CSVLogger(tmp_path, "a name", version=3))
 
     assert run_name() == "a-name-version_3"
@@ -332,7 +327,6 @@ def test_a_run_that_was_named_keeps_its_name(
 def test_what_attach_refuses_does_not_disturb_training(
     fit: Fit, batches: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is logged, with what was wrong."""
     callback = GradwatchCallback(endpoint="nowhere")
     with caplog.at_level(logging.WARNING, "gradwatch"):
         trainer = fit(Regression(), batches(2), callback)
@@ -342,7 +336,6 @@ def test_what_attach_refuses_does_not_disturb_training(
 
 
 def test_an_unknown_setting_is_refused_at_once() -> None:
-    """Not hours later."""
     with pytest.raises(TypeError, match="'evry'"):
         GradwatchCallback(evry=2)
 
@@ -350,7 +343,6 @@ def test_an_unknown_setting_is_refused_at_once() -> None:
 def test_a_second_fit_is_watched_anew(
     fit: Fit, callback: GradwatchCallback, aggregator: Any, batches: Any
 ) -> None:
-    """One callback, two trainings: two sessions."""
     fit(Regression(), batches(2), callback)
     fit(Regression(), batches(2), callback)
 

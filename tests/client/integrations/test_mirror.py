@@ -40,7 +40,6 @@ def train(endpoint: str, run: str, log: Log, **settings: Any) -> Mirror:
 
 
 def test_all_steps_arrive_in_order_before_close_returns(service: Aggregator) -> None:
-    """Though it never looked around before; to close it again does nothing."""
     calls: list[tuple[int, dict[str, float]]] = []
     mirror = train(service.ingest, "ordered", lambda numbers, step: calls.append((step, numbers)))
     mirror.close()
@@ -70,7 +69,6 @@ def test_a_function_that_raises_gets_every_step_and_is_told_of_once(
 def test_a_function_that_hangs_holds_nobody_up(
     service: Aggregator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither the training nor who closes."""
     monkeypatch.setattr(own, "CLOSE_S", 0.05)
     hanging, going_on = threading.Event(), threading.Event()
 
@@ -90,7 +88,6 @@ def test_a_function_that_hangs_holds_nobody_up(
 def test_a_run_without_an_aggregator_is_mirrored_in_vain(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """There is no address to ask, and nothing to tell."""
     calls: list[int] = []
     train("tcp://127.0.0.1:9", "alone", lambda _, step: calls.append(step)).close()
 
@@ -99,7 +96,6 @@ def test_a_run_without_an_aggregator_is_mirrored_in_vain(
 
 
 def test_the_watch_says_that_an_exception_ended_the_training(service: Aggregator) -> None:
-    """Although the mirror closes it, at the end of a block or by itself."""
     mirrors = [train(service.ingest, run, lambda _, _step: None) for run in ("left", "closed")]
     with pytest.raises(ZeroDivisionError), closing(mirrors[1]), mirrors[0]:
         1 / 0  # noqa: B018 - it raises

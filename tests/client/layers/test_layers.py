@@ -68,7 +68,6 @@ def test_names_are_those_of_the_users_own_model() -> None:
 
 @pytest.mark.slow
 def test_ddp_leaves_no_trace_in_the_names(one_process: None) -> None:
-    """Neither around the whole model nor around a part of it."""
     made = Model()
     expected = names(made)
     inside = Model()
@@ -79,7 +78,6 @@ def test_ddp_leaves_no_trace_in_the_names(one_process: None) -> None:
 
 
 def test_compile_leaves_no_trace_in_the_names() -> None:
-    """Neither around the whole model, nor around a part of it, nor twice."""
     made = Model()
     expected = names(made)
     inside = Model()
@@ -109,7 +107,6 @@ def test_wrappers_inside_each_other_leave_no_trace(one_process: None) -> None:
 
 
 def test_a_child_that_the_user_called_module_keeps_its_name() -> None:
-    """Only the child of a wrapper loses the name that the wrapper gave it."""
     made = nn.Module()
     made.module = nn.Linear(2, 2, bias=False)
 
@@ -151,7 +148,6 @@ def test_absent_and_frozen_parameters() -> None:
     ],
 )
 def test_patterns_choose_the_layers(include: Any, exclude: Any, expected: int) -> None:
-    """One pattern or several; what is excluded is out even if it is included."""
     chosen = names(Model(), include, exclude)
 
     assert len(chosen) == expected
@@ -228,7 +224,6 @@ def many(count: int) -> nn.Module:
 def test_what_cannot_be_watched_is_one_clear_error(
     made: Any, include: Any, exclude: Any, error: type[Exception], message: str
 ) -> None:
-    """It names the argument, what was given, and what is allowed."""
     with pytest.raises(error, match=message) as caught:
         find_layers(made, include, exclude)
 
@@ -238,7 +233,6 @@ def test_what_cannot_be_watched_is_one_clear_error(
 
 @pytest.mark.slow
 def test_a_sharded_parameter_is_a_layer_like_any_other(one_process: None) -> None:
-    """What this rank holds of it is the manifest's to say."""
     assert names(sharded()) == ["weight", "bias"]
 
 
@@ -260,7 +254,6 @@ def groups(given: Any) -> dict[str, set[str]]:
 
 
 def test_groups_are_given_by_patterns() -> None:
-    """One pattern or several; a layer may be in two groups."""
     assert groups(None) == {}
     assert groups({"first": "blocks.0.*", "heads": ["head.*", "embedding.*"]}) == {
         "first": {name for name in names(Model()) if name.startswith("blocks.0.")},
@@ -311,7 +304,6 @@ def test_groups_are_given_by_parameters() -> None:
     ],
 )
 def test_a_wrong_group_is_one_clear_error(given: Any, error: type[Exception], message: str) -> None:
-    """It names the group, what was given, and what is allowed."""
     with pytest.raises(error, match=message) as caught:
         groups(given)
 

@@ -58,7 +58,6 @@ def test_a_set_of_layers_is_declared_once() -> None:
 
 
 def test_groups_hold_places_in_the_manifest() -> None:
-    """Not those in the model; a group without a member there stays, empty."""
     groups = {"host": frozenset({0, 3, 5}), "seed": frozenset({4})}
     manifest = declared(Manifests(layers(), groups), 5, 1, 3)
 
@@ -66,7 +65,6 @@ def test_groups_hold_places_in_the_manifest() -> None:
 
 
 def test_the_same_layers_are_declared_anew_once_their_order_is_known() -> None:
-    """That of registration may turn out to be that of the forward pass; readers must hear of it."""
     manifests = Manifests(layers(), {})
 
     assert declared(manifests, 0, 2).order == "registration"
@@ -106,7 +104,6 @@ def test_layers_whose_dtype_has_changed_are_declared_anew() -> None:
 
 
 def test_a_set_in_pieces_has_a_manifest_for_each() -> None:
-    """Their ids follow one another; each is about its own layers alone, groups included."""
     manifests = Manifests(layers(), {"host": frozenset({0, 3, 5})}, num_pieces=2)
     number, (one, two) = manifests.find((5, 0, 3), gradients(5, 0, 3), ordered=True)
 
@@ -146,7 +143,6 @@ def test_so_many_pieces_that_each_record_fits(count: int, name_bytes: int, num_p
 
 @pytest.mark.slow
 def test_more_pieces_than_a_step_may_have_are_refused() -> None:
-    """Said with what makes them so many."""
     layers = [Layer(f"{number:0>500}", nn.Parameter(torch.ones(1))) for number in range(20_000)]
 
     with pytest.raises(
@@ -157,7 +153,6 @@ def test_more_pieces_than_a_step_may_have_are_refused() -> None:
 
 @pytest.mark.slow
 def test_names_of_modules_take_room_from_the_layers() -> None:
-    """Each record declares them; more than half of one they may not take."""
     layers = [Layer(f"{number:0>95}", nn.Parameter(torch.ones(1))) for number in range(30_000)]
 
     assert find_pieces(layers, 0, 1, ["block"]) == 3
@@ -200,7 +195,6 @@ def test_what_is_not_known_to_be_frozen_or_unused_is_neither() -> None:
 
 
 def test_optimizers_have_idle_layers_of_their_own() -> None:
-    """What one optimizer trains is not unused in the records of another."""
     manifests = Manifests(layers(), {})
     one, other = frozenset((0, 1)), frozenset((2, 3))
     for optimizer, members in enumerate((one, other)):
@@ -215,7 +209,6 @@ def test_optimizers_have_idle_layers_of_their_own() -> None:
 
 
 def test_the_pieces_of_a_set_share_its_idle_layers() -> None:
-    """Each idle layer is in one manifest: so none grows beyond what a record may be."""
     manifests = Manifests(layers(), {}, num_pieces=2)
     every = (0, 1, 2, 3, 4, 5)
     manifests.find(every, gradients(*every), ordered=False)

@@ -54,7 +54,6 @@ OUTLINE = ["head", "blocks.0", "blocks.1", "blocks.2", "embed"]
 
 
 def test_true_are_the_blocks_and_what_stands_beside_them() -> None:
-    """Not what is inside of a block, and nothing without parameters."""
     assert chosen(Model(), True) == OUTLINE
     assert chosen({"G": Model(), "D": nn.Linear(4, 1)}, True) == [
         *(f"G.{name}" for name in OUTLINE),
@@ -63,7 +62,6 @@ def test_true_are_the_blocks_and_what_stands_beside_them() -> None:
 
 
 def test_true_looks_through_lists_of_lists_and_wrappers() -> None:
-    """As vision models have them; wrappers have no name."""
     stages = nn.Sequential(nn.Sequential(Block(), Block()), nn.Sequential(Block()))
     model = nn.Sequential(OrderedDict(stem=nn.Linear(4, 4), act=nn.ReLU(), stages=stages))
 
@@ -76,7 +74,6 @@ def test_true_looks_through_lists_of_lists_and_wrappers() -> None:
 
 
 def test_true_of_a_model_without_parts_is_the_model() -> None:
-    """It has no name, and is called by its kind."""
     assert chosen(nn.Linear(2, 2), True) == ["Linear"]
 
 
@@ -116,13 +113,11 @@ MLP = ["mlp.0", "mlp.1", "mlp.2"]
     ],
 )
 def test_what_is_wrong_is_said(given: Any, error: type[Exception], said: str) -> None:
-    """With what was given and what is allowed."""
     with pytest.raises(error, match=said):
         chosen(Model(), given)
 
 
 def test_a_list_of_modules_among_others_is_refused() -> None:
-    """It would be silent for ever."""
     model = Model()
     with pytest.raises(ValueError, match="a ModuleList was given that is never called itself"):
         chosen(model, [model.blocks])

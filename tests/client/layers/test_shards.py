@@ -33,7 +33,6 @@ def test_a_gradient_on_one_rank_is_whole(one_process: None) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("placement", ["Replicate", "Shard", "Partial"])
 def test_on_one_rank_all_of_it_is_there(one_process: None, placement: str) -> None:
-    """Whatever the placement says."""
     from torch.distributed import tensor
 
     made = {"Replicate": tensor.Replicate(), "Shard": tensor.Shard(0), "Partial": tensor.Partial()}
@@ -42,7 +41,6 @@ def test_on_one_rank_all_of_it_is_there(one_process: None, placement: str) -> No
 
 @pytest.mark.slow
 def test_only_a_sum_over_ranks_that_nobody_has_made_is_partial(one_process: None) -> None:
-    """On any dimension of the mesh."""
     from torch.distributed.tensor import Partial, Replicate, Shard
 
     assert not is_partial(placed(Replicate(), Shard(0)))

@@ -71,7 +71,6 @@ def test_modules_have_the_names_of_the_users_own_model() -> None:
 
 @pytest.mark.slow
 def test_the_reduction_is_known_under_ddp_and_alone(one_process: None) -> None:
-    """Of several ranks without a wrapper nobody knows who reduces their gradients."""
     plain = nn.Linear(1, 1)
     wrapped = DistributedDataParallel(nn.Linear(1, 1))
 

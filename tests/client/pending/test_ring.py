@@ -73,7 +73,6 @@ def device(tmp_path: Path) -> Iterator[Device]:
 def test_a_reader_beside_the_writer_never_sees_a_wrong_number(
     device: Device, given_up: float
 ) -> None:
-    """Any bits, in any order, places used again, some given up while they are written to."""
     ring, dice = Ring(device.memory), random.Random(0)
     waiting: deque[tuple[RingNumbers, int, int]] = deque()
     num_read = num_given_up = num_full = 0
@@ -108,7 +107,6 @@ def read_oldest(waiting: deque[tuple[RingNumbers, int, int]]) -> bool:
 
 
 def test_numbers_are_there_when_the_last_of_them_is() -> None:
-    """One that lacks, wherever, holds the rest back."""
     for late in range(5):
         ring, memory = ring_of(5)
         found = ring.take(5)
@@ -123,7 +121,6 @@ def test_numbers_are_there_when_the_last_of_them_is() -> None:
 
 
 def test_the_pattern_across_two_numbers_is_none() -> None:
-    """Both have parts of it, and are numbers."""
     pattern = ABSENT.to_bytes(8, sys.byteorder)
     for shift in range(1, 8):
         place = memoryview(bytearray(bytes(shift) + pattern + bytes(8 - shift))).cast("Q")
@@ -134,7 +131,6 @@ def test_the_pattern_across_two_numbers_is_none() -> None:
 
 
 def test_a_place_is_used_again_only_once_it_was_read() -> None:
-    """In the order in which it was given out, around the end."""
     ring, memory = ring_of(10)
     places = [ring.take(4), ring.take(4)]
     assert [place[0] for place in places if place] == [0, 4]
@@ -162,7 +158,6 @@ def test_what_was_given_up_is_used_again_only_once_it_has_arrived() -> None:
 
 
 def test_numbers_that_were_read_stay_when_their_place_is_used_again() -> None:
-    """They are copied when they arrive."""
     ring, memory = ring_of(2)
     first = ring.take(2)
     assert first is not None
@@ -174,14 +169,12 @@ def test_numbers_that_were_read_stay_when_their_place_is_used_again() -> None:
 
 
 def test_more_than_the_ring_has_is_refused() -> None:
-    """Nothing waits for room."""
     ring, _ = ring_of(4)
     assert len(ring) == 4
     assert ring.take(5) is None
 
 
 def test_values_of_several_devices_find_their_places() -> None:
-    """Wherever they begin among those of the device; without room for one all are lost."""
     first, second = (NumbersAtHand(array("d", each).tobytes()) for each in ([9, 2, 3, 1], [4]))
     values = Values([1, 1, 2], [({0: 3, 2: 1}, first), ({1: 0}, second)])
     assert values.ready()

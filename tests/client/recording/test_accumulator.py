@@ -92,7 +92,6 @@ def test_what_a_rank_shows_is_that_of_the_first_bad_step(
 
 
 def test_a_loss_that_was_not_always_given_is_of_no_known_step(aggregator: Any, attach: Any) -> None:
-    """Which step it was of is not known, and within one step it is the step's own."""
     model = nn.Linear(4, 2)
     watch = attach(model, report_every=2)
     for losses in ((1.0, None), (None, 1.0)):
@@ -151,7 +150,6 @@ def test_the_largest_local_norm_is_unknown_where_one_was(
 
 
 def test_the_intervals_of_collecting_and_reporting_are_two(aggregator: Any, attach: Any) -> None:
-    """Every second step is collected, every third collection is reported."""
     model = nn.Linear(4, 2)
     watch = attach(model, every=2, report_every=3)
     for step in range(12):
@@ -171,7 +169,6 @@ def backward(model: nn.Module, norm: float) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("asked", [True, False])
 def test_each_micro_batch_is_in_the_maximum(aggregator: Any, attach: Any, asked: bool) -> None:
-    """One record per optimizer step; what has accumulated after each pass is in it."""
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     watch = attach(model, optimizer)
@@ -216,7 +213,6 @@ def test_micro_batches_whose_gradients_are_made_by_hand(aggregator: Any, attach:
 
 @pytest.mark.slow
 def test_micro_batches_with_several_optimizers(aggregator: Any, attach: Any) -> None:
-    """Each has its own window and its own record."""
     model = nn.ModuleDict({"a": nn.Linear(4, 2), "b": nn.Linear(4, 2)})
     optimizers = [torch.optim.SGD(model[name].parameters(), lr=0.1) for name in ("a", "b")]
     attach(model, optimizers)
@@ -267,7 +263,6 @@ def test_a_report_that_is_not_due_yet_is_sent_at_the_end(aggregator: Any, attach
 
 
 def test_other_layers_begin_another_record(aggregator: Any, attach: Any) -> None:
-    """What was kept for the old set of layers is sent under its own manifest."""
     model = nn.Linear(4, 2)
     watch = attach(model, report_every=3)
     for step in range(4):
@@ -357,7 +352,6 @@ def test_numbers_of_the_cpu_and_an_accelerator_meet_on_the_accelerator(first_on_
 
 
 def test_samples_of_different_scales_are_unscaled_before_they_are_combined() -> None:
-    """One sample's numbers keep the scale until they are on the host; several cannot."""
     cpu = torch.device("cpu")
     merged = None
     for scale in (2.0, 1024.0, 3.0):

@@ -141,7 +141,6 @@ def numbers_of(stats: Stats) -> dict[str, Any]:
 def test_a_gradient_that_the_kernel_leaves_has_its_number_too(
     aggregator: Any, attach: Any, far: list[LateMemory]
 ) -> None:
-    """Then the columns are put together elsewhere, and packed anew."""
     model = nn.ModuleList([nn.Linear(3, 1, bias=False), nn.Linear(2, 1, bias=False)])
     watch = attach(model)
     model[0].weight.grad = torch.ones(1, 6)[:, ::2]
@@ -155,7 +154,6 @@ def test_a_gradient_that_the_kernel_leaves_has_its_number_too(
 
 
 def test_no_number_that_is_put_beside_looks_absent() -> None:
-    """Neither one that is kept at once nor those that are brought later."""
     odd = torch.tensor([ABSENT, ABSENT - (1 << 63)]).view(torch.float64)
     packed = PackedNumbers(2, CPU)
     packed.rows.fill_(1.0)
@@ -195,7 +193,6 @@ def test_what_is_sent_has_nothing_in_it_that_nobody_wrote(
 
 
 def test_without_room_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More numbers than it was made for are packed another way."""
     monkeypatch.setattr(packed_numbers, "MIN_OTHERS", 0)
     packed = PackedNumbers(1, CPU)
     packed.rows.fill_(2.0)

@@ -123,7 +123,6 @@ def test_at_the_end_nobody_waits_for_what_has_not_arrived(
 
 
 def test_memory_does_not_grow_from_watch_to_watch(attach: Any, device: list[LateMemory]) -> None:
-    """It is never given back, which would be a call into the driver."""
     for number in range(5):
         watch = attach(with_gradient(1.0), run=f"run-{number}")
         watch.collect()
@@ -136,7 +135,6 @@ def test_memory_does_not_grow_from_watch_to_watch(attach: Any, device: list[Late
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_ring_has_room_for_several_of_the_largest_records(device: list[LateMemory]) -> None:
-    """However many layers there are."""
     ours = Readback(Faults())
     for size in (10, 10_000, 1_000_000):
         values = [torch.ones(size, dtype=torch.float64)]
@@ -145,7 +143,6 @@ def test_a_ring_has_room_for_several_of_the_largest_records(device: list[LateMem
 
 
 def test_no_number_looks_like_one_that_has_not_arrived(device: list[LateMemory]) -> None:
-    """Every NaN comes as the plain one, that with the bits of the ring as well."""
     odd = torch.tensor([ABSENT, ABSENT - (1 << 63), 0x7FF0000000000001]).view(torch.float64)
     values = Readback(Faults()).start([odd, torch.tensor([math.inf, -math.inf, -0.0, 5e-324])])
     assert not values.ready()
@@ -172,7 +169,6 @@ def test_the_memory_is_the_host_s_whatever_the_default_device(
 
 
 def test_nothing_is_copied_inside_a_graph_capture(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each replay would copy once more, into what holds the numbers of others by then."""
     monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
@@ -235,7 +231,6 @@ def test_the_background_thread_never_calls_torch(
 def test_what_is_handed_to_the_background_thread_holds_nothing_of_torch(
     attach: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To drop the last reference to a tensor there would be such a call, too."""
     found: set[str] = set()
     handed = 0
     put = Sender.put
@@ -267,7 +262,6 @@ def reachable(root: object) -> list[object]:
 
 
 def test_numbers_of_the_cpu_are_there_at_once() -> None:
-    """Without a ring, a thread or a wait."""
     ours = Readback(Faults())
     values = ours.start([torch.ones(3), torch.tensor(2)])
     assert isinstance(values.sources[0][1], NumbersAtHand)

@@ -24,7 +24,6 @@ def with_gradients() -> nn.Linear:
 def test_inside_a_graph_capture_nothing_is_collected(
     aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is captured does nothing, and is no step; around it all is well."""
     watch = attach(with_gradients())
     # There is none here to capture with.
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
@@ -51,7 +50,6 @@ def test_only_the_columns_asked_for_are_sent(aggregator: Any, attach: Any) -> No
 def test_a_record_has_the_names_of_the_vocabulary_and_no_others(
     aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every column, every scalar and every label that there is, in two records."""
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     names: set[str] = set()
@@ -129,7 +127,6 @@ def test_columns_are_narrower_only_while_a_slower_path_runs(
 def test_the_kernels_are_loaded_when_a_model_is_attached(
     attach: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """For each device and the dtypes on it, and what keeps them from running is told."""
     asked: list[tuple[torch.device, set[torch.dtype]]] = []
 
     def warm_up(device: torch.device, dtypes: set[torch.dtype]) -> str:
@@ -154,7 +151,6 @@ def placed(*placements: Any) -> Any:
 
 @pytest.mark.slow
 def test_a_partial_gradient_is_left_out(aggregator: Any, attach: Any, one_process: None) -> None:
-    """Its norm is that of a sum over ranks which nobody has made."""
     from torch.distributed.tensor import Partial, Replicate
 
     whole, partial = nn.Parameter(placed(Replicate())), nn.Parameter(placed(Replicate()))

@@ -45,7 +45,6 @@ def stats_of(
 
 
 def test_norms_and_scalars_find_their_places() -> None:
-    """All are packed into one tensor and taken apart again."""
     gradients = [torch.full((n,), 2.0) for n in (1, 4, 9)]
     scalars = {"loss": [torch.tensor(0.25)], "loss_scale": [torch.tensor(8.0)]}
     record = stats_of(gradients, scalars)
@@ -62,7 +61,6 @@ def test_norms_and_scalars_find_their_places() -> None:
 
 
 def test_the_loss_scale_is_divided_out_of_the_norms_only() -> None:
-    """Not out of the loss, the scale itself and the counts, and not twice."""
     scalars = {"loss": [torch.tensor(3.0)], "loss_scale": [torch.tensor(4.0)]}
     columns = ("l2", "l1", "linf", "zeros")
     record = stats_of([torch.tensor([8.0, 0.0])], scalars, is_scaled=True, columns=columns)
@@ -104,7 +102,6 @@ def test_one_bad_sum_of_several_shows(value: float) -> None:
 
 
 def test_a_new_manifest_comes_before_its_statistics() -> None:
-    """Both are made at once, when the numbers have arrived."""
     numel = Column.pack("<u8", [1])
     manifest = Manifest(manifest_id=3, names=("a",), numel=numel, dtypes=("float32",))
     sample = StepSample(step=0, manifest_id=3, layers=(0,))
@@ -132,7 +129,6 @@ def test_gradients_of_several_devices_are_measured_where_they_are() -> None:
 
 
 def test_what_is_packed_is_a_copy_in_float64() -> None:
-    """The one who gave it may change it at once."""
     single = torch.tensor([0.1, 0.2], dtype=torch.float64)
     values = Readback(Faults()).start([single, torch.tensor(1.5)])
     single.zero_()
@@ -161,7 +157,6 @@ class Operators(TorchDispatchMode):
 
 
 def test_a_record_is_one_tensor_whatever_is_in_it() -> None:
-    """No division, no addition of the probe's sums, one conversion for what is no float64."""
     sums = [torch.tensor(float(n), dtype=torch.float64) for n in range(16)]
     scalars = {"local_probe": sums, "loss_scale": [torch.tensor(2.0)]}
     sample = StepSample(step=0, layers=(0,), device_scalars=scalars)

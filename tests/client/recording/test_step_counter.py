@@ -65,7 +65,6 @@ def test_without_optimizers_each_advance_is_a_step() -> None:
 
 
 def test_a_late_record_of_an_earlier_step_is_its_next_part() -> None:
-    """That a guard skipped an optimizer is known when the others have gone on."""
     steps = StepCounter(3)
     for number in (0, 1):
         steps.begin(number)

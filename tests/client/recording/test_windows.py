@@ -184,7 +184,6 @@ def test_a_plain_loop_with_clipping(model: nn.Sequential, to_none: bool) -> None
 
 @pytest.mark.parametrize("to_none", [True, False])
 def test_accumulation_with_windows_of_several_lengths(model: nn.Sequential, to_none: bool) -> None:
-    """Each pass is measured, the last is the step's; an epoch's last window may be shorter."""
     optimizer = sgd(model)
     loop, expected = Loop(optimizer), []
     for step, passes in enumerate([4, 4, 2, 3, 1]):
@@ -199,7 +198,6 @@ def test_accumulation_with_windows_of_several_lengths(model: nn.Sequential, to_n
 
 
 def test_two_losses_with_a_retained_graph(model: nn.Sequential) -> None:
-    """Two passes, one step."""
     optimizer = sgd(model)
     loop, expected = Loop(optimizer), []
     for step in range(3):
@@ -230,7 +228,6 @@ def test_a_gradient_penalty(model: nn.Sequential) -> None:
 
 
 def test_gradients_that_are_never_zeroed(model: nn.Sequential) -> None:
-    """They add up, as the script says."""
     optimizer = sgd(model)
     loop, expected = Loop(optimizer), []
     for step in range(3):
@@ -258,7 +255,6 @@ def test_the_scripts_own_guard(model: nn.Sequential, to_none: bool) -> None:
 
 
 def test_a_guard_before_the_backward_pass_leaves_nothing(model: nn.Sequential) -> None:
-    """What was never computed is not known."""
     optimizer = sgd(model)
     loop = Loop(optimizer)
     for step in range(4):
@@ -369,7 +365,6 @@ def test_a_closure_called_by_hand_first(model: nn.Sequential) -> None:
 
 @pytest.mark.parametrize("detached", [True, False])
 def test_a_gan(detached: bool) -> None:
-    """What the generator's pass leaves in the discriminator is nobody's step."""
     torch.manual_seed(0)
     generator, critic = nn.Linear(4, 4), nn.Linear(4, 1)
     of_generator, of_critic = sgd(generator), sgd(critic)
@@ -391,7 +386,6 @@ def test_a_gan(detached: bool) -> None:
 
 
 def test_a_critic_that_is_trained_three_times_as_often() -> None:
-    """Its own steps take numbers of their own, the generator's joins the last."""
     torch.manual_seed(0)
     generator, critic = nn.Linear(4, 4), nn.Linear(4, 1)
     of_generator, of_critic = sgd(generator), sgd(critic)
@@ -433,7 +427,6 @@ def test_a_gan_whose_critic_has_a_guard() -> None:
 
 
 def test_two_optimizers_of_one_pass(model: nn.Sequential) -> None:
-    """Each has its part of the same step."""
     optimizers = [sgd(model[0]), sgd(model[2])]
     loop, expected = Loop(*optimizers), []
     for step in range(3):
@@ -464,7 +457,6 @@ def test_a_saliency_map_in_evaluation_mode(model: nn.Sequential) -> None:
 
 
 def test_a_step_without_a_backward_pass(model: nn.Sequential) -> None:
-    """It counts, and has no numbers."""
     optimizer = sgd(model)
     loop = Loop(optimizer)
     optimizer.step()
@@ -476,7 +468,6 @@ def test_a_step_without_a_backward_pass(model: nn.Sequential) -> None:
 
 
 def test_two_steps_on_one_gradient_and_gradients_by_hand(model: nn.Sequential) -> None:
-    """What no pass brought is measured right before the step."""
     optimizer = sgd(model)
     loop = Loop(optimizer)
     loss_of(model).backward()
@@ -598,7 +589,6 @@ def test_functional_calls_and_transforms(model: nn.Sequential) -> None:
 
 
 def test_an_optimizer_in_the_backward_pass(model: nn.Sequential) -> None:
-    """Each parameter steps as its gradient is ready; the numbers are those of that moment."""
     optimizers = [torch.optim.SGD([p], lr=0.05) for p in model.parameters()]
     loop, expected = Loop(*optimizers), []
     numbers = {id(p): n for n, p in enumerate(model.parameters())}
@@ -646,8 +636,6 @@ def test_passes_in_several_threads(model: nn.Sequential) -> None:
 
 @pytest.mark.slow
 def test_hooks_do_not_keep_the_model_alive() -> None:
-    """Neither those of parameters nor those of optimizers."""
-
     def make() -> tuple[weakref.ref[nn.Module], Callable[[], object]]:
         model = nn.Linear(4, 2)
         loop = Loop(sgd(model))

@@ -31,7 +31,6 @@ def never_waiting() -> Iterator[None]:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("fill", [1.0, 60000.0, 1e-7, 0.0, math.nan, math.inf])
 def test_the_compiled_kernel_agrees_with_the_cpu(dtype: torch.dtype, fill: float) -> None:
-    """All six statistics, of several sizes, strides and alignments."""
     square = torch.randn(700, 700).to(dtype)
     made = [square, square.T, square[::3], square.view(-1)[1:], torch.full((5000,), fill)]
     made = [gradient.to(dtype) for gradient in made] + [torch.empty(0, dtype=dtype)]
@@ -66,7 +65,6 @@ def test_collecting_never_waits_for_the_device(
 
 
 def test_nothing_is_compiled_after_attach(attach: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not for the first step, nor for another set of layers."""
     model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 1).bfloat16()).cuda()
     watch = attach(model)
     compiled = pytest.importorskip("triton.compiler.compiler")
@@ -110,7 +108,6 @@ def test_around_a_captured_step_all_is_collected(aggregator: Any, attach: Any) -
 def test_hooks_inside_a_capture_leave_it_whole(
     aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
 ) -> None:
-    """Of several ranks, so that the probe is there as well; replays and eager steps agree."""
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1)).cuda()

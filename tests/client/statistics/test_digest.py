@@ -23,7 +23,6 @@ def bits(tensor: Tensor) -> int:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 1001])
 def test_each_element_counts(dtype: torch.dtype, size: int) -> None:
-    """One unit in the last place of any, and the sign of a zero."""
     tensor = random(size, dtype=dtype)
     for place in {0, size // 2, size - 1}:
         other = tensor.clone()
@@ -38,7 +37,6 @@ def test_each_element_counts(dtype: torch.dtype, size: int) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_it_is_the_same_wherever_the_elements_lie(dtype: torch.dtype) -> None:
-    """In a buffer of several parameters, at a place that is no whole word of memory."""
     tensor = random(37, dtype=dtype)
     for offset in (1, 2, 3):
         buffer = torch.zeros(64, dtype=dtype)
@@ -47,7 +45,6 @@ def test_it_is_the_same_wherever_the_elements_lie(dtype: torch.dtype) -> None:
 
 
 def test_words_are_summed_modulo_2_to_the_64() -> None:
-    """As Python's own integers are; no order matters for it."""
     tensor = random(1000, dtype=torch.float64)
     whole = sum(tensor.view(torch.int64).tolist()) % 2**64
 
@@ -62,14 +59,12 @@ def test_nothing_has_a_digest_too() -> None:
 
 
 def test_transposed_weights_are_read_where_they_lie() -> None:
-    """Without a copy of all of them."""
     tensor = random(33, 17)
 
     assert bits(tensor.t()) == bits(tensor)
 
 
 def test_both_halves_are_exact() -> None:
-    """All 64 bits come through the float64 numbers that are copied to the host."""
     weights = [random(1000), torch.full((2,), -1.0), random(5, 5, dtype=torch.bfloat16)]
     columns = {name: values.tolist() for name, values in digest(weights).items()}
     join_bits(columns)

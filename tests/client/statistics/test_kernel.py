@@ -122,7 +122,6 @@ def test_large_tensors_are_put_together_right(dtype: torch.dtype) -> None:
 def test_sums_that_leave_the_range_are_made_again_in_float64(
     dtype: torch.dtype, value: float
 ) -> None:
-    """In each segment apart: a tensor may have both kinds."""
     size = 5 * plans.MIN_TILES * TILE_BYTES // dtype.itemsize
     same = torch.full((size,), value, dtype=dtype, device=DEVICE)
     mixed = same.clone()
@@ -143,7 +142,6 @@ def test_sums_that_leave_the_range_are_made_again_in_float64(
 
 @pytest.mark.slow
 def test_a_float32_sum_does_not_drift_over_a_whole_segment() -> None:
-    """Of the longest segment there is: a plain sum of it in float32 would be off by 1e-4."""
     size = MAX_TILES * TILE_BYTES // 4
     gradient = torch.full((size,), 0.1, device=DEVICE)
     gradient[: TILE_BYTES // 4] = 1.0
@@ -152,7 +150,6 @@ def test_a_float32_sum_does_not_drift_over_a_whole_segment() -> None:
 
 
 def test_zeros_are_not_measured_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of them zero is no sign of a sum that has left its range."""
     if DEVICE.type == "cuda":
         pytest.skip("the interpreter shows it")
     exact = []
@@ -177,7 +174,6 @@ def test_zeros_are_not_measured_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_program_has_as_many_threads_on_any_device(
     monkeypatch: pytest.MonkeyPatch, warp_size: int | None, hip: str | None, expected: int
 ) -> None:
-    """Of ROCm's, which are wider, there are half as many warps; older torch does not say."""
     known = {"multi_processor_count": 304} | ({"warp_size": warp_size} if warp_size else {})
     monkeypatch.setattr(
         torch.cuda, "get_device_properties", lambda _: types.SimpleNamespace(**known)
@@ -199,7 +195,6 @@ def test_small_tensors_share_a_program() -> None:
 
 
 def test_a_large_model_has_some_programs_per_multiprocessor() -> None:
-    """As many as the device holds, so that what they leave is combined in few iterations."""
     size = plans.DeviceSize(multiprocessors=132)
     numels = [50_257 * 768, 1024 * 768] + [768, 768 * 2304, 2304, 768 * 768, 768, 768 * 3072] * 12
     large = plans.Plan(numels, [torch.float32] * len(numels), torch.device("cpu"), size)
@@ -213,7 +208,6 @@ def test_a_large_model_has_some_programs_per_multiprocessor() -> None:
 
 
 def test_what_is_split_covers_each_element_once() -> None:
-    """Whatever the sizes: segments follow one another from the first element to the last."""
     numels = [0, 1, 2048, 2049, 10**6, 3 * 10**6 + 1, 2**31 + 5]
     made = plans.Plan(
         numels, [torch.bfloat16] * len(numels), torch.device("cpu"), plans.DeviceSize()
@@ -256,7 +250,6 @@ def huge(tmp_path: Path) -> Iterator[torch.Tensor]:
 def test_elements_behind_the_2_to_the_31st_are_read_where_they_lie(
     huge: torch.Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the programs that have them; the interpreter would take hours for the others."""
     places = [0, 2**30 - 1, 2**30, 2**31 - 1, 2**31, HUGE - 1]
     values = [3.0, 4.0, 12.0, 84.0, 132.0, 12.0]
     for place, value in zip(places, values, strict=True):
@@ -305,7 +298,6 @@ def test_elements_behind_the_2_to_the_31st_are_read_where_they_lie(
 
 @pytest.mark.slow
 def test_what_is_written_lies_where_it_was_asked_for() -> None:
-    """In the rows of a larger buffer, from which it is sent."""
     buffer = torch.full((6, 10), -1.0, dtype=torch.float64, device=DEVICE)
     gradients = [torch.full((5,), 2.0, device=DEVICE), torch.ones(30_000, device=DEVICE)]
     found = kernel.triton_statistics(gradients, ("l1", "linf"), buffer[:, 3:5])
@@ -318,7 +310,6 @@ def test_what_is_written_lies_where_it_was_asked_for() -> None:
 
 @pytest.mark.slow
 def test_addresses_are_uploaded_if_they_have_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And sizes and segments not again, as long as they are the same."""
     sent: list[Sequence[int]] = []
     send = addresses._Block.send
 
@@ -355,7 +346,6 @@ def test_addresses_are_uploaded_if_they_have_changed(monkeypatch: pytest.MonkeyP
 def test_memory_for_addresses_is_bounded_and_nothing_waits_for_it(
     monkeypatch: pytest.MonkeyPatch, number: int, room: int
 ) -> None:
-    """With the device that far behind, what it is to read stays as it was."""
     is_there: list[bool] = []
     monkeypatch.setattr(addresses._Block, "is_free", lambda block: bool(is_there))
     kept = addresses.Addresses(number, DEVICE)
@@ -430,7 +420,6 @@ def test_a_block_is_not_written_before_its_copy_is_done(monkeypatch: pytest.Monk
 
 
 def test_one_event_stands_behind_all_copies_from_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is asked before the first of them is written over, and not before."""
     asked: list[bool] = []
 
     def is_free(block: Any) -> bool:
@@ -508,7 +497,6 @@ def test_the_kernel_is_given_nothing_that_it_cannot_read(
 
 @pytest.mark.parametrize("place", [0, 1, 3])
 def test_an_odd_gradient_is_measured_apart(place: int) -> None:
-    """Each by the next path, between those that the kernel has measured."""
     gradients = [torch.full((n,), float(n), device=DEVICE) for n in (1, 2, 3, 4)]
     gradients[place] = torch.full((5,), 2.0, device=DEVICE).to(torch.float8_e4m3fn)
     gradients[2] = torch.full((3, 4), 1.0, device=DEVICE)[:, ::2]
@@ -522,7 +510,6 @@ def test_an_odd_gradient_is_measured_apart(place: int) -> None:
 
 
 def test_another_layout_of_the_same_size_is_seen() -> None:
-    """Same numbers of elements and addresses in a row, but of another type, or with gaps."""
     base = torch.arange(1.0, 33.0, device=DEVICE)
     whole = kernel.triton_statistics([base[:16]], MEASURED_COLUMNS)["l1"].item()
     halves = kernel.triton_statistics([base.half()[:16]], MEASURED_COLUMNS)["l1"].item()
@@ -537,7 +524,6 @@ def test_another_layout_of_the_same_size_is_seen() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("undecided")
 def test_sets_of_layers_that_take_turns_keep_their_plans(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two optimizers, or a hook on each parameter: nothing is worked out again."""
     sets = [
         [torch.ones(size, device=DEVICE) for size in sizes] for sizes in ([3, 4], [5, 6, 7], [8])
     ]
@@ -560,7 +546,6 @@ def test_sets_of_layers_that_take_turns_keep_their_plans(monkeypatch: pytest.Mon
 def test_gradients_without_torchs_comparison_are_compared_as_well(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is private, and may be gone in another version."""
     monkeypatch.setattr(importlib, "import_module", lambda name: object())
     is_same = kernel._comparison([torch.ones(4), torch.ones(2, 2)])
 
@@ -586,7 +571,6 @@ def undecided(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_dtype_that_is_refused_is_tried_once(
     undecided: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its gradients go to the next path, the others do not, and the cause is kept."""
     tried: list[str] = []
     warm_up = plans.Plan.warm_up
 
@@ -630,7 +614,6 @@ def test_without_triton_it_is_imported_once(
 def test_memory_that_is_short_once_costs_one_record(
     undecided: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may be there in the next step."""
     run = plans.Plan.run
     gradients = [torch.ones(4, device=DEVICE)]
     cuda_statistics(gradients, (L2,))
@@ -645,7 +628,6 @@ def test_memory_that_is_short_once_costs_one_record(
 
 
 def test_torchs_norm_of_many_makes_no_huge_temporary(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It fills tensors x chunks of the largest one: 640 MB for 10,000 beside one of 525M."""
     sizes: list[int] = []
     order: list[int] = []
 

@@ -67,7 +67,6 @@ def output_of(module: str, *arguments: str, triton: str = "") -> list[dict[str, 
 @each_triton
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120", "gfx942"])
 def test_every_kernel_loads_16_bytes_at_once_and_spills_nothing(arch: str, triton: str) -> None:
-    """In the main loop every load; few instructions and registers."""
     found = output_of("kernel_code", arch, triton=triton)
     kind = "amd" if arch.startswith("gfx") else "cuda"
 
@@ -96,7 +95,6 @@ def test_every_kernel_loads_16_bytes_at_once_and_spills_nothing(arch: str, trito
 @pytest.mark.exhaustive
 @each_triton
 def test_a_training_compiles_once_per_dtype_and_calls_the_driver_rarely(triton: str) -> None:
-    """Whatever the set of layers is, and before the first step."""
     (found,) = output_of("kernel_launches", triton=triton)
 
     # The first of them compiles the kernel that combines as well.

@@ -68,7 +68,6 @@ def random_bits(size: int, dtype: torch.dtype, seed: int) -> Tensor:
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_any_bits_at_any_offset_are_measured_right(dtype: torch.dtype) -> None:
-    """Of no element, of few, of whole tiles and of what is in front of and behind these."""
     per_tile = TILE_BYTES // dtype.itemsize
     tensors = []
     for seed, size in enumerate([0, 1, 7, per_tile - 1, 2 * per_tile + 5]):
@@ -86,7 +85,6 @@ def test_any_bits_at_any_offset_are_measured_right(dtype: torch.dtype) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_parts_of_any_scale_are_put_together(dtype: torch.dtype) -> None:
-    """Each program has another one: the largest, the smallest, zeros, something in between."""
     limits = torch.finfo(dtype)
     tiny = limits.smallest_normal * limits.eps
     per_tile = TILE_BYTES // dtype.itemsize
@@ -116,7 +114,6 @@ def test_parts_of_any_scale_are_put_together(dtype: torch.dtype) -> None:
     ids=str,
 )
 def test_a_program_goes_on_after_the_longest_segment(dtype: torch.dtype, last: Any) -> None:
-    """However large the tensor is: sums in float32 end where they would drift, and Inf shows."""
     size = (MAX_TILES + 2) * TILE_BYTES // dtype.itemsize + 3
     limits = torch.finfo(dtype)
     tensor = torch.full((size,), limits.smallest_normal, dtype=dtype, device=DEVICE)
@@ -129,7 +126,6 @@ def test_a_program_goes_on_after_the_longest_segment(dtype: torch.dtype, last: A
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_as_many_programs_as_a_device_has_room_for_agree(dtype: torch.dtype) -> None:
-    """As they are in a training."""
     gradient = torch.randn(300_001, device=DEVICE).to(dtype)[1:]
     num_bytes = gradient.numel() * dtype.itemsize
 
@@ -137,7 +133,6 @@ def test_as_many_programs_as_a_device_has_room_for_agree(dtype: torch.dtype) -> 
 
 
 def test_a_device_is_given_no_more_programs_than_it_has_room_for() -> None:
-    """And a tensor of one tile one."""
     size = DeviceSize(multiprocessors=132)
 
     assert num_programs(1, size) == num_programs(TILE_BYTES, size) == 1
@@ -163,7 +158,6 @@ def test_a_device_is_given_no_more_programs_than_it_has_room_for() -> None:
 def test_of_several_passes_the_largest_norm_is_kept(
     kept: float, other: float, larger: float, num_parts: int
 ) -> None:
-    """It takes the place of the parts, whose number may be more than a program reads at once."""
     parts = Parts([num_parts, num_parts, 2], DEVICE, SIZE)
     parts.measure(2, torch.full((4096,), 5.0, device=DEVICE))
     for place, number in enumerate((kept, other)):
@@ -245,7 +239,6 @@ def test_local_norms_and_blocks_are_measured_by_one_launch_each(
 @pytest.mark.slow
 @pytest.mark.usefixtures("for_all_devices")
 def test_accumulated_passes_keep_the_largest_of_any_path(aggregator: Any, attach: Any) -> None:
-    """One gradient of a layer by the kernel, the next, which the kernel cannot read, by another."""
     weight = nn.Parameter(torch.zeros(4, 6, device=DEVICE))
     model = nn.ParameterList([weight])
     watch = attach(model, local=True)
@@ -264,7 +257,6 @@ def test_accumulated_passes_keep_the_largest_of_any_path(aggregator: Any, attach
 @pytest.mark.slow
 @pytest.mark.usefixtures("for_all_devices")
 def test_room_grows_where_norms_are_taken(made: list[Any]) -> None:
-    """What is larger than was known, and what is new, is measured right all the time."""
     slots = NormSlots([Expected(DEVICE, DTYPES, 1)])
     large = torch.ones(5 * 4 * TILE_BYTES // 4, device=DEVICE)
     found = []
@@ -281,7 +273,6 @@ def test_room_grows_where_norms_are_taken(made: list[Any]) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("for_all_devices")
 def test_a_number_that_is_kept_outlasts_the_memory_it_was_measured_in() -> None:
-    """Of a layer that another optimizer trains, while room is made for others."""
     slots = NormSlots([Expected(DEVICE, DTYPES, 1)] * 2)
     for index in (0, 1):
         slots.keep(index, measure_norm(torch.full((4,), 2.0, device=DEVICE), slots, index))
@@ -294,7 +285,6 @@ def test_a_number_that_is_kept_outlasts_the_memory_it_was_measured_in() -> None:
 
 @pytest.mark.usefixtures("for_all_devices")
 def test_what_the_kernel_is_not_for_takes_the_other_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And nothing is compiled for it while hooks run."""
     slots = NormSlots([Expected(DEVICE, [torch.float32])])
     plain = torch.ones(4, 4, device=DEVICE)
     odd = [

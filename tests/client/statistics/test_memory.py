@@ -72,7 +72,6 @@ PATHS: dict[str, Path] = {
 
 
 def test_memory_is_counted_while_it_is_there() -> None:
-    """Two tensors at once, of three; a view is none."""
     with PeakMemory() as seen:
         first = torch.ones(1000)
         second = first + first.view(10, 100).view(-1)

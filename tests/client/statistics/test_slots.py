@@ -35,7 +35,6 @@ def test_another_pass_is_measured_beside_what_is_kept() -> None:
 
 
 def test_what_is_not_taken_waits() -> None:
-    """Of a layer that another optimizer trains."""
     slots = Slots([CPU] * 3)
     for index in range(3):
         write(slots, index, float(index))
@@ -47,7 +46,6 @@ def test_what_is_not_taken_waits() -> None:
 
 
 def test_a_layer_that_is_new_has_a_place_and_the_others_keep_theirs() -> None:
-    """More than there were at first; what was written before can still be read."""
     slots = Slots([CPU])
     write(slots, 0, 1.0)
     write(slots, 7, 7.0)
@@ -58,7 +56,6 @@ def test_a_layer_that_is_new_has_a_place_and_the_others_keep_theirs() -> None:
 
 @pytest.mark.slow
 def test_hooks_write_to_the_same_memory_in_each_step(attach: Any) -> None:
-    """No tensor that a hook made is handed to another stream."""
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     watch = attach(model, optimizer, local=True, blocks=model)
@@ -85,7 +82,6 @@ def test_hooks_write_to_the_same_memory_in_each_step(attach: Any) -> None:
 def test_a_single_norm_is_exact(
     dtype: torch.dtype, numel: int, scale: Any, forced: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As those of many gradients are, for every finite input; NaN and Inf show."""
     if forced:
         monkeypatch.setenv("GRADWATCH_FOREACH", "0")
     limits = torch.finfo(dtype)

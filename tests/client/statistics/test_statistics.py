@@ -125,7 +125,6 @@ def gradients(draw: st.DrawFn) -> torch.Tensor:
 @BRIEFLY
 @given(batch=st.lists(gradients(), min_size=1, max_size=4))
 def test_any_tensor_is_measured_right(name: str, batch: list[torch.Tensor]) -> None:
-    """Any bits in every dtype and mix of sizes: norms within 1e-5, counts exactly."""
     assert_right(PATHS[name], *batch)
 
 
@@ -133,7 +132,6 @@ def test_any_tensor_is_measured_right(name: str, batch: list[torch.Tensor]) -> N
 @BRIEFLY
 @given(batch=st.lists(gradients(), min_size=1, max_size=4))
 def test_any_small_tensor_is_measured_right(batch: list[torch.Tensor]) -> None:
-    """By the path for small models, which has the norm and the counts of what is not finite."""
     short = [each for each in batch if each.dtype is not torch.float64]
     if short:
         found = small_statistics(short, ("l2", "nans", "infs"))
@@ -144,7 +142,6 @@ def test_any_small_tensor_is_measured_right(batch: list[torch.Tensor]) -> None:
 
 
 def test_the_path_for_small_models_refuses_what_it_does_not_have() -> None:
-    """In place of sending something else under that name."""
     with pytest.raises(ValueError, match="'zeros'"):
         small_statistics([torch.ones(4)], ("l2", "zeros"))
 
@@ -273,7 +270,6 @@ def test_the_layout_in_memory_does_not_matter(path: Path, size: int) -> None:
 
 
 def test_gradients_of_several_dtypes_and_sizes_keep_their_order(path: Path) -> None:
-    """They are reduced apart and put back into place."""
     kinds = [(40_000, torch.float32), (1, torch.float64), (30_000, torch.bfloat16)]
     kinds += [(7, torch.float16), (20_000, torch.float64), (2, torch.float32)]
     made = [
@@ -285,7 +281,6 @@ def test_gradients_of_several_dtypes_and_sizes_keep_their_order(path: Path) -> N
 
 
 def test_many_small_tensors_share_blocks_of_rows() -> None:
-    """More of them than one block, and than one flush, has room for."""
     sizes = [1 + 37 * n % (3 * WIDTH) for n in range(3 * BLOCK_ROWS)]
     made = [torch.full((size,), float(n % 5)) for n, size in enumerate(sizes)]
     found = columns(row_statistics, *made)
@@ -295,7 +290,6 @@ def test_many_small_tensors_share_blocks_of_rows() -> None:
 
 
 def test_a_tensor_of_many_blocks_is_put_together() -> None:
-    """More rows than one flush has room for, and a rest."""
     gradient = torch.ones(3 * NORM_ROWS * WIDTH + 5)
     gradient[:100] = 0.0
 
@@ -359,7 +353,6 @@ def test_nonfinite_elements_are_counted(dtype: torch.dtype) -> None:
     "asked", [("l2",), ("zeros",), ("linf", "l2"), ("nans", "infs"), MEASURED_COLUMNS]
 )
 def test_only_what_is_asked_for_is_given(path: Path, asked: tuple[str, ...]) -> None:
-    """In the order in which it is asked for, and the same whatever else is asked."""
     gradient = torch.tensor([1.0, -2.0, 0.0, math.nan])
     found = path([gradient, gradient[:3]], asked)
 
@@ -370,7 +363,6 @@ def test_only_what_is_asked_for_is_given(path: Path, asked: tuple[str, ...]) -> 
 
 
 def test_a_column_that_a_path_does_not_know_is_an_error(path: Path) -> None:
-    """One that is new in the table and forgotten in a path must not come out as some number."""
     with pytest.raises(KeyError, match="new"):
         path([torch.ones(3)], ("l2", "new"))
 
@@ -394,7 +386,6 @@ def test_flats_cover_a_tensor_without_gaps_and_without_a_copy_where_there_is_non
 
 
 def test_the_path_on_this_device_is_the_best_one() -> None:
-    """On the CPU by how much there is, and what is asked for; it is told with the numbers."""
     found = statistics([torch.ones(4)])
     many = statistics([torch.ones(MAX_ELEMENTS), torch.ones(1)])
 
@@ -462,7 +453,6 @@ def test_the_public_path_can_be_forced(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_another_path_takes_over_and_says_why(
     monkeypatch: pytest.MonkeyPatch, problem: str
 ) -> None:
-    """When torch's private function is gone or refuses its input, on a device without rows."""
     if problem == "missing":
         monkeypatch.delattr(torch, "_foreach_norm")
     monkeypatch.setattr("gradwatch._statistics.statistics.is_small", lambda *_: False)

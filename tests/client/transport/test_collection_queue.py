@@ -49,7 +49,6 @@ def taken(queue: CollectionQueue) -> list[tuple[int, int]]:
 def test_collections_are_taken_in_order_once_their_numbers_are_there(
     queue: CollectionQueue,
 ) -> None:
-    """One that has not arrived holds back those after it."""
     late = Collected(1)
     late.arrived = False
     assert all(queue.put(each) for each in (Collected(0), late, Collected(2)))
@@ -64,7 +63,6 @@ def test_collections_are_taken_in_order_once_their_numbers_are_there(
 def test_when_it_is_full_the_oldest_is_dropped_and_counted_in_its_place(
     queue: CollectionQueue,
 ) -> None:
-    """Once: those after it have lost none."""
     assert [queue.put(Collected(step)) for step in range(5)] == [True, True, True, False, False]
     assert taken(queue) == [(2, 2), (0, 3), (0, 4)]
     queue.put(Collected(5))
@@ -74,7 +72,6 @@ def test_when_it_is_full_the_oldest_is_dropped_and_counted_in_its_place(
 
 
 def test_manifests_of_what_is_dropped_go_with_the_next_one(queue: CollectionQueue) -> None:
-    """Before its own: later records refer to them."""
     for step in range(5):
         queue.put(Collected(step, manifest(2 * step), manifest(2 * step + 1)))
     found = []
@@ -85,7 +82,6 @@ def test_manifests_of_what_is_dropped_go_with_the_next_one(queue: CollectionQueu
 
 
 def test_at_the_end_what_waits_is_dropped_with_what_was_before(queue: CollectionQueue) -> None:
-    """All of it is to be declared lost."""
     for step in range(4):
         queue.put(Collected(step))
 

@@ -102,7 +102,6 @@ def refusal(path: Path) -> str:
 
 
 def test_without_a_file_there_is_no_key() -> None:
-    """As before there were any."""
     assert find_key(None) is None
     assert find_key("") is None
 
@@ -125,7 +124,6 @@ def test_what_is_no_path_is_a_type_error() -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    """Not silently no key."""
     missing = tmp_path / "none.key"
     assert refusal(missing) == f"keys: key file {missing}: No such file or directory"
     assert refusal(tmp_path) == f"keys: key file {tmp_path}: Is a directory"
@@ -133,7 +131,6 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620, 0o700])
 def test_a_file_that_is_open_to_others_is_refused(file: Path, mode: int) -> None:
-    """With the command that closes it."""
     file.chmod(mode)
 
     assert refusal(file) == (
@@ -142,7 +139,6 @@ def test_a_file_that_is_open_to_others_is_refused(file: Path, mode: int) -> None
 
 
 def test_a_narrower_file_will_do(file: Path) -> None:
-    """It has to be read only."""
     file.chmod(0o400)
     assert find_key(file) is not None
 
@@ -165,7 +161,6 @@ MALFORMED = {
 
 @pytest.mark.parametrize("text", MALFORMED.values(), ids=MALFORMED.keys())
 def test_a_malformed_file_is_refused_and_not_shown(file: Path, text: str) -> None:
-    """It may be the right one with an error in it."""
     key = read_client_key(file)
     other = zmq.curve_keypair()[1].decode()
     for name, value in (("server", key.server), ("public", key.public), ("secret", key.secret)):
@@ -185,7 +180,6 @@ def test_a_malformed_file_is_refused_and_not_shown(file: Path, text: str) -> Non
 def test_with_a_key_the_aggregator_lets_us_in(
     open_port: Any, attach: Any, folder: Path, file: Path
 ) -> None:
-    """Nothing else changes for a training script."""
     port = open_port(folder)
     attach(endpoint=port.ingest.endpoint, keys=file)
 
@@ -196,7 +190,6 @@ def test_with_a_key_the_aggregator_lets_us_in(
 def test_the_key_is_shown_at_each_of_several_endpoints(
     open_port: Any, attach: Any, folder: Path, file: Path
 ) -> None:
-    """One that asks for no keys is passed over as one where nobody listens is."""
     plain, first, second = open_port(None), open_port(folder), open_port(folder)
     watch = attach(endpoint=[port.ingest.endpoint for port in (plain, first, second)], keys=file)
     wait_until(lambda: first.runs, "a HELLO")
@@ -266,7 +259,6 @@ def test_who_was_not_let_in_comes_in_once_its_key_is_known(
 def test_a_port_that_spoke_something_else_is_tried_again(
     open_port: Any, attach: Any, folder: Path, caplog: Any
 ) -> None:
-    """Here an aggregator with keys, which then is started without."""
     port = open_port(folder)
     attach(endpoint=port.ingest.endpoint)
     wait_until(lambda: "no answer: " in caplog.text, "the log says so")

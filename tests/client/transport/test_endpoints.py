@@ -51,7 +51,6 @@ def model_with_gradients() -> nn.Module:
 def test_a_path_that_is_cut_loses_doubles_and_reorders_nothing(
     aggregator: Any, attach: Any, relay: Any
 ) -> None:
-    """In the middle of a stream; what was in flight is sent again over the next."""
     first, second = relay(aggregator.endpoint), relay(aggregator.endpoint)
     watch = attach(model_with_gradients(), endpoint=f"{first.endpoint},{second.endpoint}")
     assert watch.endpoint == watch.stats()["endpoint"] == first.endpoint
@@ -77,7 +76,6 @@ def test_a_path_that_is_cut_loses_doubles_and_reorders_nothing(
 def test_it_stays_where_it_is_when_the_first_one_is_back(
     new_aggregator: Any, attach: Any, nowhere: list[str]
 ) -> None:
-    """Nobody is there at first; the second begins, then the first; only the second is told."""
     watch = attach(model_with_gradients(), endpoint=nowhere)
     watch.collect()
     second = new_aggregator(nowhere[1])
@@ -113,7 +111,6 @@ def test_ranks_spread_over_the_endpoints(
 def test_a_refusal_is_not_carried_elsewhere(
     new_aggregator: Any, attach: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Who refuses has answered: the next one is not asked, also when that one ends."""
     strict, other = new_aggregator(), new_aggregator()
     strict.refusal = "too many"
     watch = attach(model_with_gradients(), endpoint=[strict.endpoint, other.endpoint])
@@ -132,7 +129,6 @@ def test_a_refusal_is_not_carried_elsewhere(
 def test_where_nobody_answers_all_are_named(
     attach: Any, nowhere: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In one line, at the end."""
     watch = attach(model_with_gradients(), endpoint=nowhere)
     watch.collect()
     watch.close()

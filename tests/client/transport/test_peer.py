@@ -133,14 +133,12 @@ def attach_and_collect(endpoint: str) -> gradwatch.Watch:
     ],
 )
 def test_plain_bytes_show_what_it_is(serve: Any, kind: str, speaks: Speaks, what: str) -> None:
-    """By its banner, its greeting, or its answer to a request."""
     found = look_at(serve(kind))
 
     assert (found.speaks, found.what) == (speaks, what)
 
 
 def test_where_nothing_listens_there_is_nothing() -> None:
-    """Nor at a path without a socket, or a name that is none."""
     port = ReservedPort()
     for endpoint in (port.endpoint, "ipc:///nowhere/socket", "tcp://no.such.host.invalid:1"):
         assert look_at(endpoint).speaks is Speaks.NOTHING
@@ -148,7 +146,6 @@ def test_where_nothing_listens_there_is_nothing() -> None:
 
 
 def test_an_aggregator_is_taken_for_none_of_these(aggregator: Any) -> None:
-    """As is one at an address to connect from."""
     assert look_at(aggregator.endpoint).speaks is Speaks.ROUTER
     address = aggregator.endpoint.removeprefix("tcp://")
     assert look_at(f"tcp://127.0.0.1:0;{address}").speaks is Speaks.ROUTER
@@ -156,7 +153,6 @@ def test_an_aggregator_is_taken_for_none_of_these(aggregator: Any) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has abstract sockets")
 def test_an_abstract_unix_socket_is_looked_at() -> None:
-    """Which has no path, and which ZeroMQ writes with an @."""
     endpoint = f"ipc://@gradwatch-{os.getpid()}"
     context = zmq.Context()
     with context.socket(zmq.ROUTER) as router:
@@ -179,7 +175,6 @@ def test_an_abstract_unix_socket_is_looked_at() -> None:
 def test_the_end_says_what_listens(
     serve: Any, kind: str, at_the_end: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With the endpoint and what to do; never that an aggregator should be started there."""
     endpoint = serve(kind)
     attach_and_collect(endpoint).close()
 
@@ -194,7 +189,6 @@ def test_the_end_says_what_listens(
 def test_it_is_told_while_training_goes_on(
     serve: Any, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Not only at the end, days later; and once, however long that is, of several endpoints."""
     watch = attach_and_collect(f"tcp://127.0.0.1:9,{(endpoint := serve(kind))}")
     wait_until(lambda: f"no answer: {endpoint}: " in caplog.text, "the line in the log")
     watch.close()
@@ -207,7 +201,6 @@ def test_it_is_told_while_training_goes_on(
 def test_once_an_aggregator_is_there_everything_goes_on(
     new_aggregator: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also where ZeroMQ would never connect again: the socket there was of another type."""
     context = zmq.Context()
     stranger = context.socket(zmq.PUB)
     port = ReservedPort()
@@ -249,7 +242,6 @@ def test_an_answer_that_is_none_is_named_at_the_end(caplog: pytest.LogCaptureFix
 def test_an_aggregator_that_died_is_said_to_have_stopped_answering(
     new_aggregator: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It did answer: to say that none did, or to start one there, would be wrong."""
     aggregator = new_aggregator()
     watch = attach_and_collect(aggregator.endpoint)
     wait_until(lambda: watch.stats()["acked"] == 2, "the first record is acknowledged")

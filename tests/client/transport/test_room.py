@@ -11,7 +11,6 @@ from tests.support.descriptors import descriptors
 
 
 def test_where_there_is_room_nothing_is_left() -> None:
-    """Neither open nor running."""
     threads, before = threading.active_count(), descriptors()
     check_room()
 
@@ -20,7 +19,6 @@ def test_where_there_is_room_nothing_is_left() -> None:
 
 @pytest.mark.parametrize("free", range(THREADS))
 def test_too_few_threads_are_one_clear_error(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
-    """As in a container whose data loaders have taken all: ZeroMQ would abort the process."""
     start = threading.Thread.start
     running: list[threading.Thread] = []
 

@@ -47,7 +47,6 @@ def test_one_alone_is_connected_to_anew_only_where_it_takes_no_connection() -> N
 
 @pytest.mark.parametrize("refused", [False, True])
 def test_one_that_does_not_answer_is_left_for_good(refused: bool) -> None:
-    """Each has its limit; the next one that answers keeps it, also when the first one is back."""
     way = Way(A, B, C)
     way.go(1.0, answers=(A,))
     gone_s = way.now_s
@@ -62,7 +61,6 @@ def test_one_that_does_not_answer_is_left_for_good(refused: bool) -> None:
 
 
 def test_after_the_last_comes_the_first() -> None:
-    """In their order, for as long as nobody answers."""
     way = Way(A, B, C)
     way.go(7.5 * UNCONNECTED_AFTER_S, refused=True)
 
@@ -70,7 +68,6 @@ def test_after_the_last_comes_the_first() -> None:
 
 
 def test_where_records_go_is_told_once_they_do(caplog: pytest.LogCaptureFixture) -> None:
-    """Those that are only tried are not told."""
     way = Way(A, B, C)
     with caplog.at_level(logging.INFO, logger="gradwatch"):
         way.go(3.0, refused=True, answers=(C,))
@@ -82,7 +79,6 @@ def test_where_records_go_is_told_once_they_do(caplog: pytest.LogCaptureFixture)
 
 
 def test_why_records_are_left_is_said() -> None:
-    """Who answers while it closes has not stopped, and only who never answered is nobody."""
     way = Way(A)
     assert way.route.describe(way.now_s).startswith("no aggregator answered; start one there")
 

@@ -109,7 +109,6 @@ def model_with_gradients() -> nn.Module:
 
 
 def test_records_keep_the_order_of_the_steps(aggregator: Any, make_sender: Any) -> None:
-    """One whose numbers are not there yet holds back those after it."""
     sender, _ = make_sender(aggregator.endpoint)
     late = Collected(1, arrived=False)
     for collected in (Collected(0), late, Collected(2)):
@@ -125,7 +124,6 @@ def test_records_keep_the_order_of_the_steps(aggregator: Any, make_sender: Any) 
 
 
 def test_a_record_that_cannot_be_made_costs_only_itself(aggregator: Any, make_sender: Any) -> None:
-    """It is counted; those after it are sent."""
     sender, faults = make_sender(aggregator.endpoint)
     broken = Collected(1)
     broken.error = ValueError("oops")
@@ -210,7 +208,6 @@ def test_an_aggregator_that_starts_later_gets_everything(
 def test_an_aggregator_that_lost_its_log_is_told_the_layers_again(
     new_aggregator: Any, free_endpoint: str
 ) -> None:
-    """It comes back on the same port, knows nothing, and can read all that follows."""
     first = new_aggregator(free_endpoint)
     with gradwatch.attach(model_with_gradients(), run="test", endpoint=free_endpoint) as watch:
         watch.collect()
@@ -244,7 +241,6 @@ def test_other_transports_are_connected_to(
 
 @pytest.mark.slow
 def test_beats_are_sent_between_records(aggregator: Any, attach: Any) -> None:
-    """They tell the last step and the time since."""
     watch = attach(model_with_gradients())
     wait_until(lambda: aggregator.beats, "the first beat")
     assert aggregator.beats[0].last_step == -1
@@ -256,7 +252,6 @@ def test_beats_are_sent_between_records(aggregator: Any, attach: Any) -> None:
 
 
 def test_answers_that_are_none_are_counted() -> None:
-    """Nothing happens but one line in the log."""
     context = zmq.Context()
     with context.socket(zmq.ROUTER) as router:
         router.linger = 0
@@ -297,7 +292,6 @@ def test_a_record_that_is_too_large_is_told(
 
 @pytest.mark.slow
 def test_close_gives_up_when_nobody_is_there(free_endpoint: str) -> None:
-    """And nothing before it waits."""
     watch = gradwatch.attach(model_with_gradients(), run="test", endpoint=free_endpoint)
     for _ in range(100):
         watch.collect()
@@ -310,7 +304,6 @@ def test_close_gives_up_when_nobody_is_there(free_endpoint: str) -> None:
 
 @pytest.mark.slow
 def test_close_gives_up_when_the_peer_never_answers() -> None:
-    """It accepts connections and says nothing."""
     context = zmq.Context()
     with context.socket(zmq.ROUTER) as router:
         router.linger = 0
@@ -369,7 +362,6 @@ def test_close_gives_up_when_the_callback_hangs(aggregator: Any, attach: Any) ->
 def test_the_log_says_where_it_sends(
     aggregator: Any, attach: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One line that a person can check, when it starts."""
     with caplog.at_level(logging.INFO, logger="gradwatch"):
         attach(model_with_gradients(), run="gpt2-small")
 

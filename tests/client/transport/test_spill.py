@@ -99,7 +99,6 @@ def test_what_is_acknowledged_leaves_the_disk(make: Any, tmp_path: Path) -> None
 
 
 def test_it_is_bounded_and_the_oldest_give_way(make: Any, tmp_path: Path) -> None:
-    """They are counted, and what is left can be read by its manifest."""
     spill, _ = make(1 << 20)
     manifest = BufferedRecord(1, Kind.MANIFEST, 0, b"the layers")
     spill.add(manifest)
@@ -118,7 +117,6 @@ def test_it_is_bounded_and_the_oldest_give_way(make: Any, tmp_path: Path) -> Non
 def test_a_full_disk_is_told_once_and_training_goes_on(
     make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was written before stays whole."""
     spill, faults = make()
     spill.add(item(1))
     spill.flush()
@@ -144,7 +142,6 @@ def test_a_full_disk_is_told_once_and_training_goes_on(
 
 
 def test_a_directory_that_vanished_is_told_once(make: Any, tmp_path: Path) -> None:
-    """Only the files are missing then, nothing else."""
     spill, faults = make()
     spill.directory = tmp_path / "gone"
     for seq in (1, 2):
@@ -162,7 +159,6 @@ def test_a_spill_that_is_no_path_is_refused(given: Any) -> None:
 
 
 def test_a_spill_that_cannot_be_a_directory_is_refused(tmp_path: Path) -> None:
-    """At once, and by name."""
     taken = tmp_path / "file"
     taken.touch()
     with pytest.raises(ValueError, match="spill: cannot make the directory"):
@@ -241,7 +237,6 @@ def test_the_next_watch_sends_what_others_left(
 
 
 def test_what_cannot_be_sent_stays_for_the_next_one(tmp_path: Path) -> None:
-    """Nobody listens: nothing is deleted, and the lock on it ends."""
     leave_files(tmp_path, b"1" * 16, 3)
     for _ in range(2):
         orphaned = OrphanedSessions(claim_orphans(tmp_path, HELLO, Faults()))
@@ -266,7 +261,6 @@ def sent_of_orphans(directory: Path, faults: Faults) -> list[list[bytes]]:
 
 
 def test_a_live_session_is_left_alone(make: Any, tmp_path: Path) -> None:
-    """Its own sender sends it."""
     spill, faults = make()
     spill.add(item(1))
     spill.flush()
@@ -276,7 +270,6 @@ def test_a_live_session_is_left_alone(make: Any, tmp_path: Path) -> None:
 
 
 def test_a_foreign_file_is_told_and_passed_over(tmp_path: Path) -> None:
-    """It stays as it was."""
     foreign = tmp_path / f"test.0.{'a' * 32}.000000.spill"
     foreign.write_bytes(b"\x7fELF and so on")
     leave_files(tmp_path, b"1" * 16, 3)

@@ -44,7 +44,6 @@ def test_the_loss_is_in_the_record_of_the_pass_before_it(aggregator: Any, attach
 
 @pytest.mark.slow
 def test_several_losses_of_a_step_are_averaged(aggregator: Any, attach: Any) -> None:
-    """One after each micro-batch, on whatever device they are."""
     model = nn.Linear(3, 1)
     optimizer = SGD(model.parameters(), lr=0.1)
     watch = attach(model, optimizer)
@@ -63,7 +62,6 @@ def test_several_losses_of_a_step_are_averaged(aggregator: Any, attach: Any) -> 
 def test_losses_stay_when_a_later_pass_of_the_step_reaches_more_layers(
     aggregator: Any, attach: Any
 ) -> None:
-    """What follows has another manifest."""
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     optimizer = SGD(model.parameters(), lr=0.1)
     watch = attach(model, optimizer)
@@ -95,7 +93,6 @@ def test_the_step_gets_the_number_and_counting_goes_on_from_it(
 
 @pytest.mark.slow
 def test_of_a_line_search_the_first_loss_counts(aggregator: Any, attach: Any) -> None:
-    """It belongs to the gradients that are in the record."""
     model = nn.Linear(3, 1)
     optimizer = LBFGS(model.parameters(), lr=0.1, max_iter=4)
     watch = attach(model, optimizer)
@@ -121,7 +118,6 @@ def test_of_a_line_search_the_first_loss_counts(aggregator: Any, attach: Any) ->
 def test_without_a_pass_there_is_no_step_to_annotate(
     aggregator: Any, attach: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing is measured, nothing is kept for later, and that is told once."""
     model = nn.Linear(3, 1)
     optimizer = SGD(model.parameters(), lr=0.1)
     watch = attach(model, optimizer)

@@ -43,7 +43,6 @@ def test_the_aggregator_hears_who_attached(
 def test_settings_come_from_the_environment(
     aggregator: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So a script needs no change to go elsewhere."""
     monkeypatch.setenv("GRADWATCH_RUN", "from-the-environment")
     monkeypatch.setenv("GRADWATCH_ENDPOINT", aggregator.endpoint)
     with gradwatch.attach(nn.Linear(2, 2)):
@@ -71,7 +70,6 @@ def stats_of(model: nn.Module, attach: Any, aggregator: Any) -> Stats:
 def test_numbers_of_a_plain_model_say_whether_they_were_reduced(
     aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch, world: int, reduction: str
 ) -> None:
-    """Not in a single process; in several it is not known what reduces them."""
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", str(world))
     stats = stats_of(nn.Linear(2, 2), attach, aggregator)
@@ -83,7 +81,6 @@ def test_numbers_of_a_plain_model_say_whether_they_were_reduced(
 def test_numbers_under_ddp_say_that_they_are_means(
     aggregator: Any, attach: Any, one_process: None
 ) -> None:
-    """Wherever in the model DDP is."""
     model = nn.Sequential(nn.parallel.DistributedDataParallel(nn.Linear(2, 2)))
 
     assert stats_of(model, attach, aggregator).labels["reduction"] == "mean"
@@ -107,7 +104,6 @@ def test_local_gradients_are_probed_where_there_are_other_ranks(
 def test_disabled_it_returns_a_watch_that_does_nothing(
     aggregator: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has the interface of a watch, takes anything, and starts nothing."""
     monkeypatch.setenv("GRADWATCH_DISABLED", "1")
     threads = threading.active_count()
     model = nn.Linear(2, 2)
@@ -170,7 +166,6 @@ class Wrapper(torch.optim.Optimizer):
 
 @pytest.mark.slow
 def test_a_wrapped_optimizer_is_unwrapped(aggregator: Any, attach: Any) -> None:
-    """Its steps are those of the one inside."""
     model = nn.Linear(2, 2)
     optimizer = Wrapper(torch.optim.SGD(model.parameters(), lr=0.1))
     attach(model, optimizer)
@@ -183,7 +178,6 @@ def test_a_wrapped_optimizer_is_unwrapped(aggregator: Any, attach: Any) -> None:
 
 @pytest.mark.slow
 def test_the_first_step_may_be_given(aggregator: Any, attach: Any) -> None:
-    """As a run that resumes counts on."""
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     attach(model, optimizer, first_step=500)

@@ -209,7 +209,6 @@ def slots(owner: object) -> dict[str, Any]:
 def test_a_wrong_argument_is_one_clear_error_and_leaves_nothing_behind(
     wrong: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    """It names the argument, what was given and what is allowed."""
     before = left_behind()
     settings = {name: value for name, value in EVERYTHING.items() if name not in wrong} | wrong
     if "model" in wrong:
@@ -224,7 +223,6 @@ def test_a_wrong_argument_is_one_clear_error_and_leaves_nothing_behind(
 
 
 def test_every_argument_is_given_wrongly() -> None:
-    """None is forgotten: each with a wrong type, and with a wrong value where it has one."""
     given = {name for wrong, _, _ in WRONG for name in wrong}
     assert given == set(inspect.signature(gradwatch.attach).parameters)
 
@@ -250,7 +248,6 @@ def test_what_is_left_behind_would_be_seen() -> None:
 
 
 def test_a_key_file_that_is_open_to_others_leaves_nothing_behind(tmp_path: Path) -> None:
-    """Nor does one that is none."""
     before = left_behind()
     path = tmp_path / "client.key"
     for mode, message in ((0o644, "mode 0644 is open to others"), (0o600, "'server' is missing")):
@@ -296,7 +293,6 @@ def test_the_first_fsdp_is_refused(one_process: None) -> None:
 
 @pytest.mark.slow
 def test_an_attach_that_fails_late_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even when the thread cannot be started."""
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
@@ -322,7 +318,6 @@ def test_an_attach_that_fails_late_leaves_nothing_behind(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("kind", ["mps", "xpu", "hpu"])
 def test_a_model_on_a_device_that_is_not_supported_is_refused(kind: str) -> None:
-    """In one line, which names the layer, before a thread or a hook is there."""
     model = nn.ModuleDict({"head": module_on(kind)})
     threads = threading.active_count()
     with pytest.raises(ValueError, match=rf"^model: head.weight is on {kind}:0; .* only") as caught:

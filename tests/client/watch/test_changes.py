@@ -71,7 +71,6 @@ def test_replaced_parameters_are_watched_under_their_names(
 
 
 def test_a_layer_that_is_gone_is_not_reported(aggregator: Any, attach: Any) -> None:
-    """Its last gradient does not repeat for ever."""
     model = make()
     watch = attach(model)
     backward(model)
@@ -175,8 +174,6 @@ def test_a_replaced_optimizer_is_watched(
 def test_an_optimizer_within_the_watched_one_does_not_take_its_place(
     aggregator: Any, attach: Any
 ) -> None:
-    """As SAM keeps one of its own for the same parameters."""
-
     class Outer(torch.optim.Optimizer):
         def __init__(self, parameters: Any) -> None:
             super().__init__(parameters, {"lr": 0.5})
@@ -203,7 +200,6 @@ def watch_is_on(optimizer: torch.optim.Optimizer) -> bool:
 
 @pytest.mark.slow
 def test_all_hooked_parameters_frozen(aggregator: Any, attach: Any) -> None:
-    """What is measured at the step once is measured at the pass from then on."""
     model = nn.ModuleList([nn.Linear(1, 1, bias=False) for _ in range(40)])
     optimizer = sgd(model.parameters())
     watch = attach(model, optimizer)
@@ -290,7 +286,6 @@ def test_a_model_whose_tensors_are_swapped_is_still_watched(aggregator: Any, att
 def test_the_learning_rate_is_that_of_the_step(
     aggregator: Any, attach: Any, replaced: bool
 ) -> None:
-    """It may be set after the backward pass, or with another optimizer."""
     model = make()
     optimizer = sgd(model.parameters())
     attach(model, optimizer)

@@ -65,7 +65,6 @@ def train(make: Callable[[], Any], attach: Any) -> tuple[dict[str, Any], Any]:
 def test_watching_changes_nothing_for_the_compiler(
     aggregator: Any, attach: Any, make: Callable[[], Any]
 ) -> None:
-    """The same graphs, breaks and recompilations; the same numbers as an eager model."""
     plain, _ = train(make, None)
     watched, model = train(make, attach)
 
@@ -120,7 +119,6 @@ def test_a_compiled_step_has_no_more_breaks_and_recompilations(attach: Any, whol
 
 @pytest.mark.exhaustive
 def test_compiled_autograd_keeps_its_graphs(aggregator: Any, attach: Any) -> None:
-    """Nothing is hooked; the optimizer's step is the point, and one line says so."""
     import torch._dynamo
     from torch._dynamo.utils import counters
 

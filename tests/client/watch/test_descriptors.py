@@ -93,7 +93,6 @@ def test_too_few_descriptors_at_attach_are_one_clear_error(run_script: Any) -> N
 
 @pytest.mark.exhaustive
 def test_as_many_as_it_asks_for_are_enough(aggregator: Any, run_script: Any) -> None:
-    """For everything up to the end, spill files apart."""
     script = "leave(int(sys.argv[1]))\nwatch = gradwatch.attach(model, optimizer, run='test')\n"
     script += "train(5)\nwatch.close()\nprint(watch.stats()['pending'], watch.stats()['faults'])\n"
     result = run_script(BEGIN + script, str(DESCRIPTORS))
@@ -105,7 +104,6 @@ def test_as_many_as_it_asks_for_are_enough(aggregator: Any, run_script: Any) -> 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("endpoint", ["tcp://127.0.0.1:9", "tcp://localhost:9"])
 def test_descriptors_that_run_out_later_do_not_end_training(run_script: Any, endpoint: str) -> None:
-    """Nobody listens, and each attempt to connect needs one. Handlers and callbacks raise, too."""
     result = run_script(BEGIN + NONE_LATER, GRADWATCH_ENDPOINT=endpoint)
 
     assert (result.returncode, result.stdout) == (0, "50 0 52 \n"), result.stderr
@@ -124,7 +122,6 @@ def test_spill_files_that_cannot_be_opened_are_a_fault(run_script: Any, tmp_path
 
 @pytest.mark.exhaustive
 def test_a_connection_that_stands_needs_no_more(aggregator: Any, run_script: Any) -> None:
-    """All is delivered."""
     wait = "import time\nwhile watch._sender.session.phase.name != 'OPEN': time.sleep(0.01)\n"
     script = NONE_LATER.replace("held = leave(0)\n", wait + "held = leave(0)\n")
     result = run_script(BEGIN + script)

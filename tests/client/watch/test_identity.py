@@ -34,7 +34,6 @@ def environ(monkeypatch: pytest.MonkeyPatch) -> Any:
     ],
 )
 def test_gradwatch_disabled_switches_it_off(environ: Any, value: str, expected: bool) -> None:
-    """Any value but the usual words for no."""
     assert not is_disabled()
     environ(GRADWATCH_DISABLED=value)
 
@@ -76,7 +75,6 @@ def test_rank_and_world_come_from_the_launcher(
     ],
 )
 def test_a_rank_that_cannot_be_is_an_error(rank: str, world: str, message: str) -> None:
-    """It names the variables, their values, and what is needed."""
     with pytest.raises(ValueError, match=message):
         find_rank({"RANK": rank, "WORLD_SIZE": world})
 
@@ -128,7 +126,6 @@ def test_torch_distributed_knows_better_than_the_environment(
 def test_the_run_is_named_by_argument_setting_or_job(
     environ: Any, argument: str | None, variables: dict[str, str], expected: Identity
 ) -> None:
-    """In that order; a job id is spelt as a run name; the job keeps its id and restart."""
     environ(**variables)
 
     assert find_identity(argument) == expected
@@ -142,7 +139,6 @@ def test_a_single_process_without_a_name_gets_one_of_its_own(environ: Any) -> No
 
 
 def test_several_processes_without_a_name_are_asked_for_one(environ: Any) -> None:
-    """Each would make up another."""
     environ(RANK=0, WORLD_SIZE=4)
 
     with pytest.raises(ValueError, match=r"run: a name is needed, the same on all 4 ranks; pass"):
@@ -151,7 +147,6 @@ def test_several_processes_without_a_name_are_asked_for_one(environ: Any) -> Non
 
 @pytest.mark.parametrize("name", ["a b", "-a", ".a", "a/b", "a" * 129, "ä", "a\n", "../x"])
 def test_a_name_that_does_not_fit_a_url_or_a_file_is_refused(environ: Any, name: str) -> None:
-    """As an argument and as a setting; the message holds the name and the rule."""
     with pytest.raises(ValueError, match=r"^run: '.*' is not a run name; allowed are 1 to 128"):
         find_identity(name)
     environ(GRADWATCH_RUN=name)
@@ -161,6 +156,5 @@ def test_a_name_that_does_not_fit_a_url_or_a_file_is_refused(environ: Any, name:
 
 @pytest.mark.parametrize("name", [5, b"a", ["a"], 0])
 def test_a_name_that_is_no_string_is_refused(name: Any) -> None:
-    """Also where it would be found false."""
     with pytest.raises(TypeError, match=r"run: a string, got (int|bytes|list)"):
         find_identity(name)

@@ -138,7 +138,6 @@ def steps(aggregator: Any, session: bytes | None = None) -> list[int]:
 def test_a_process_sends_its_bye_by_itself(
     aggregator: Any, run_script: Any, end: str, code: int, reason: str
 ) -> None:
-    """Everything is delivered, then how it ended; its exit code is its own."""
     result = run_script(BEGIN + IN_MAIN + end)
 
     assert result.returncode == code, result.stderr
@@ -154,7 +153,6 @@ def test_a_process_sends_its_bye_by_itself(
 def test_children_of_multiprocessing_send_their_bye_too(
     aggregator: Any, run_script: Any, method: str, ends: list[str]
 ) -> None:
-    """They leave without the exit hooks of the interpreter."""
     result = run_script(BEGIN + IN_CHILDREN, method, *ends)
     byes = {
         hello.run: [e.record for e in aggregator.stored if e.session == session][4:]
@@ -178,7 +176,6 @@ def test_a_forked_child_is_silent_and_its_parent_goes_on(aggregator: Any, run_sc
 
 
 def test_a_forked_child_may_attach_anew(aggregator: Any, run_script: Any) -> None:
-    """As launchers do that fork their workers; each has its own session."""
     result = run_script(BEGIN + ATTACHES_IN_FORK)
     sessions = {hello.run: session for session, hello in aggregator.hellos.items()}
 
@@ -192,7 +189,6 @@ def test_a_forked_child_may_attach_anew(aggregator: Any, run_script: Any) -> Non
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_data_loader_with_workers_works(aggregator: Any, run_script: Any, method: str) -> None:
-    """Its workers neither hang nor speak for the training process."""
     result = run_script(BEGIN + DATA_LOADER, method)
 
     assert result.returncode == 0, result.stderr
@@ -229,7 +225,6 @@ if __name__ == "__main__":
 
 
 def test_all_watches_that_nobody_closed_say_goodbye(aggregator: Any, run_script: Any) -> None:
-    """Also those that the script does not hold, and not those that it has closed itself."""
     several = """
 if __name__ == "__main__":
     for run in ("one", "two", "three"):

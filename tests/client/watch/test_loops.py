@@ -272,7 +272,6 @@ def test_two_ranks(aggregator: Any, run_script: Any, tmp_path: Any, kind: str) -
 
 @pytest.mark.slow
 def test_an_optimizer_in_the_backward_pass(aggregator: Any, attach: Any) -> None:
-    """One part of the step for each; what was stepped and zeroed is nothing to complain of."""
     model = make()
     optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()}
 

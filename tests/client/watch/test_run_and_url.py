@@ -42,12 +42,10 @@ NOWHERE = "tcp://127.0.0.1:9"
 def test_the_url_is_one_that_can_be_reached_from_here(
     bound: str, endpoint: str, url: str | None
 ) -> None:
-    """Or None: a URL that leads elsewhere is worse."""
     assert find_http_url(bound, endpoint) == url
 
 
 def test_the_url_is_known_once_the_aggregator_has_answered(aggregator: Any, attach: Any) -> None:
-    """It says where it answers HTTP; an old one does not."""
     aggregator.welcome["http"] = "http://0.0.0.0:8420"
     watch = attach(nn.Linear(2, 2), run="gpt2-small")
 
@@ -60,7 +58,6 @@ def test_the_url_is_known_once_the_aggregator_has_answered(aggregator: Any, atta
 def test_a_generated_name_is_seen_and_a_given_one_is_not_told(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """At the level that shows in a notebook and a script without any logging set up."""
     generated = gradwatch.attach(nn.Linear(2, 2), endpoint=NOWHERE)
     gradwatch.attach(nn.Linear(2, 2), endpoint=NOWHERE, run="given")
     (line,) = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
@@ -73,7 +70,6 @@ def test_a_generated_name_is_seen_and_a_given_one_is_not_told(
 
 
 def test_a_script_without_logging_shows_the_generated_name(run_script: Any) -> None:
-    """On stderr, in one line."""
     script = "import gradwatch, torch\nprint(gradwatch.attach(torch.nn.Linear(2, 2)).run)\n"
     result = run_script(script)
 
@@ -83,7 +79,6 @@ def test_a_script_without_logging_shows_the_generated_name(run_script: Any) -> N
 
 @pytest.mark.slow
 def test_the_repr_says_who_it_is_and_how_far(aggregator: Any, attach: Any) -> None:
-    """What a notebook shows of the last line of a cell."""
     model = nn.Linear(2, 2)
     watch = attach(model, torch.optim.SGD(model.parameters(), lr=0.1), run="gpt2-small")
     begin = f"<gradwatch.Watch run='gpt2-small' rank=0 of 1 endpoint='{aggregator.endpoint}'"

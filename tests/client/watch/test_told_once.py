@@ -29,7 +29,6 @@ def model_and_optimizer() -> tuple[nn.Sequential, torch.optim.Optimizer]:
 
 @pytest.mark.slow
 def test_a_plain_loop_is_told_nothing(attach: Any, told: Any) -> None:
-    """With clipping, accumulation and losses: everything is known."""
     model, optimizer = model_and_optimizer()
     watch = attach(model, optimizer)
     for step in range(4):
@@ -47,7 +46,6 @@ def test_a_plain_loop_is_told_nothing(attach: Any, told: Any) -> None:
 
 @pytest.mark.slow
 def test_collect_after_clipping_says_that_norms_may_be_after_it(attach: Any, told: Any) -> None:
-    """What changed the gradients is not known: an all-reduce by hand looks the same."""
     model, optimizer = model_and_optimizer()
     watch = attach(model, optimizer)
     for _ in range(3):
@@ -66,7 +64,6 @@ def test_collect_after_clipping_says_that_norms_may_be_after_it(attach: Any, tol
 def test_a_step_without_a_pass_says_that_norms_may_be_after_clipping(
     attach: Any, told: Any
 ) -> None:
-    """As with gradients that come from elsewhere, and are read when the optimizer steps."""
     model, optimizer = model_and_optimizer()
     attach(model, optimizer)
     for _ in range(3):
@@ -81,7 +78,6 @@ def test_a_step_without_a_pass_says_that_norms_may_be_after_clipping(
 
 @pytest.mark.slow
 def test_collect_several_times_in_a_step_is_told(attach: Any, told: Any) -> None:
-    """Its last numbers are those of the step."""
     model, optimizer = model_and_optimizer()
     watch = attach(model, optimizer)
     for _ in range(2):
@@ -96,7 +92,6 @@ def test_collect_several_times_in_a_step_is_told(attach: Any, told: Any) -> None
 
 @pytest.mark.slow
 def test_a_scaler_that_was_not_given_is_told(attach: Any, told: Any) -> None:
-    """One of two that are alive: which of them is in use shows when it steps for the first time."""
     model, optimizer = model_and_optimizer()
     scalers = [torch.amp.GradScaler("cpu", init_scale=2.0**120) for _ in range(2)]
     attach(model, optimizer)
@@ -113,7 +108,6 @@ def test_a_scaler_that_was_not_given_is_told(attach: Any, told: Any) -> None:
 
 @pytest.mark.slow
 def test_parameters_in_no_optimizer_are_told_at_attach(attach: Any, told: Any) -> None:
-    """They are not measured, and a person would look for them."""
     model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(4)))
     model[3].requires_grad_(requires_grad=False)  # frozen on purpose
     attach(model, torch.optim.SGD(model[0].parameters(), lr=0.1))
@@ -135,7 +129,6 @@ def test_without_an_optimizer_all_are_watched(attach: Any, told: Any) -> None:
 
 @pytest.mark.slow
 def test_another_optimizer_of_the_model_is_told_when_it_steps(attach: Any, told: Any) -> None:
-    """One of another model is not."""
     model, optimizer = model_and_optimizer()
     body = torch.optim.Adam(model[0].parameters())
     stranger = nn.Linear(2, 2)

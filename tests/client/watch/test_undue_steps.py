@@ -64,7 +64,6 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, watch: Any = None) 
 def test_between_two_collected_steps_no_operation_is_added(
     aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch, local: bool
 ) -> None:
-    """No statistic, no copy to the host, no look at the model, whatever is observed."""
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     # Other tests may have compiled something: then what compiled code writes to is cleared.
@@ -154,7 +153,6 @@ def test_a_step_between_runs_as_few_functions_however_many_layers_there_are(
 def test_local_norms_are_there_in_each_step_that_is_due(
     aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a pass between did not reach, or did, is forgotten; a layer that got nothing has 0."""
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     model = Chain()

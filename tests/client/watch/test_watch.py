@@ -82,7 +82,6 @@ def test_collect_sends_the_numbers_of_the_point_before_clipping(
 def test_without_collect_the_end_of_the_backward_pass_is_the_point(
     aggregator: Any, attach: Any
 ) -> None:
-    """It sees the gradients before they are clipped."""
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     attach(model, optimizer)
@@ -190,7 +189,6 @@ def test_a_closure_is_not_called_twice(aggregator: Any, attach: Any) -> None:
 def test_the_manifest_comes_first_and_names_the_layers_in_forward_order(
     aggregator: Any, attach: Any
 ) -> None:
-    """Once, before the first statistics, with the groups."""
     model = nn.ModuleDict({"last": nn.Linear(3, 1), "first": nn.Linear(2, 3)})
     watch = attach(model, groups={"head": "last.*"})
     for _ in range(3):
@@ -209,7 +207,6 @@ def test_the_manifest_comes_first_and_names_the_layers_in_forward_order(
 @pytest.mark.slow
 @pytest.mark.parametrize("explicit", [True, False])
 def test_every_third_step_is_collected(aggregator: Any, attach: Any, explicit: bool) -> None:
-    """The others are counted, and cost nothing."""
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     watch = attach(model, optimizer, every=3)
@@ -224,7 +221,6 @@ def test_every_third_step_is_collected(aggregator: Any, attach: Any, explicit: b
 
 
 def test_without_an_optimizer_each_collect_is_a_step(aggregator: Any, attach: Any) -> None:
-    """There is no learning rate to tell."""
     model = mlp()
     watch = attach(model)
     backward(model)
@@ -238,7 +234,6 @@ def test_without_an_optimizer_each_collect_is_a_step(aggregator: Any, attach: An
 
 @pytest.mark.slow
 def test_a_step_can_be_given(aggregator: Any, attach: Any) -> None:
-    """After a restart from a checkpoint; it counts on from there."""
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     watch = attach(model, optimizer)
@@ -252,7 +247,6 @@ def test_a_step_can_be_given(aggregator: Any, attach: Any) -> None:
 
 @pytest.mark.slow
 def test_the_step_time_is_that_of_one_step(aggregator: Any, attach: Any) -> None:
-    """From collection to collection, shared among the steps between; unknown for the first."""
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     attach(model, optimizer, every=2)
@@ -357,7 +351,6 @@ def test_sparse_gradients_are_measured(aggregator: Any, attach: Any) -> None:
 
 
 def test_a_nan_in_a_sparse_gradient_is_counted(aggregator: Any, attach: Any) -> None:
-    """Like in any other."""
     model = nn.Embedding(50, 4, sparse=True)
     watch = attach(model)
     (model(torch.tensor([3])) * math.nan).sum().backward()
@@ -397,7 +390,6 @@ def test_a_layer_that_is_unfrozen_later_gets_a_new_manifest(aggregator: Any, att
 
 
 def test_a_shared_weight_is_one_layer(aggregator: Any, attach: Any) -> None:
-    """With the gradient of both uses."""
     model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
     model[2].weight = model[0].weight
     watch = attach(model)
@@ -452,7 +444,6 @@ def test_numbers_under_a_loss_scale_are_unscaled(
 def test_of_two_optimizers_each_has_its_own_state_under_the_loss_scale(
     aggregator: Any, attach: Any
 ) -> None:
-    """One is unscaled by the script, the other by its fused step."""
     model = mlp()
     first, second = (torch.optim.Adam(model[n].parameters(), lr=0.0, fused=True) for n in (0, 2))
     scaler = GradScaler("cpu", init_scale=1024.0)
@@ -492,7 +483,6 @@ def test_a_step_that_the_scaler_skips_is_a_step(aggregator: Any, attach: Any) ->
 
 @pytest.mark.slow
 def test_two_optimizers_make_two_parts_of_a_step(aggregator: Any, attach: Any) -> None:
-    """Each with its own layers and learning rate, and the order of its own backward pass."""
     models = {"generator": nn.Linear(8, 8), "critic": nn.Linear(8, 1)}
     optimizers = [
         torch.optim.SGD(models["critic"].parameters(), lr=0.1),
@@ -569,7 +559,6 @@ def test_a_learning_rate_on_the_device_is_left_out(aggregator: Any, attach: Any)
 def test_a_wrong_argument_is_counted_and_left_out(
     aggregator: Any, attach: Any, wrong: dict[str, Any], fault: str
 ) -> None:
-    """Nothing is raised into training, and the gradients are sent all the same."""
     model = mlp()
     watch = attach(model)
     backward(model)
@@ -685,7 +674,6 @@ def test_a_layer_that_cannot_be_measured_does_not_disturb_training(
 
 
 def test_the_counters_add_up(aggregator: Any, attach: Any) -> None:
-    """What was collected is sent, acknowledged, and then waits no more."""
     model = mlp()
     watch = attach(model)
     keys = ["collected", "dropped", "oversize", "sent", "acked", "evicted", "pending"]
@@ -701,7 +689,6 @@ def test_the_counters_add_up(aggregator: Any, attach: Any) -> None:
 
 
 def test_alerts_reach_the_training_script(aggregator: Any, attach: Any) -> None:
-    """As the map that the aggregator sent, NaN as a float."""
     heard: list[dict[str, Any]] = []
     attach(mlp(), on_alert=heard.append)
     wait_until(lambda: aggregator.hellos, "HELLO")
@@ -714,7 +701,6 @@ def test_alerts_reach_the_training_script(aggregator: Any, attach: Any) -> None:
 
 
 def test_a_callback_that_raises_stops_nothing(aggregator: Any, attach: Any) -> None:
-    """It is counted, is called again for the next alert, and records go on being sent."""
     calls = []
 
     def on_alert(alert: dict[str, Any]) -> None:
@@ -736,7 +722,6 @@ def test_a_callback_that_raises_stops_nothing(aggregator: Any, attach: Any) -> N
 
 
 def test_alerts_without_a_callback_are_let_go(aggregator: Any, attach: Any) -> None:
-    """They do not pile up."""
     model = mlp()
     watch = attach(model)
     wait_until(lambda: aggregator.hellos, "HELLO")
@@ -751,7 +736,6 @@ def test_alerts_without_a_callback_are_let_go(aggregator: Any, attach: Any) -> N
 
 
 def test_a_callback_may_close_the_watch(aggregator: Any, attach: Any) -> None:
-    """It runs in the thread that closing waits for; BYE is sent nonetheless."""
     made: list[gradwatch.Watch] = []
     made.append(attach(mlp(), on_alert=lambda _: made[0].close()))
     wait_until(lambda: aggregator.hellos, "HELLO")
@@ -764,7 +748,6 @@ def test_a_callback_may_close_the_watch(aggregator: Any, attach: Any) -> None:
 def test_a_refusal_is_told_once_and_ends_sending(
     aggregator: Any, attach: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With the aggregator's reason; training and closing go on."""
     aggregator.refusal = "the run name is taken"
     model = mlp()
     watch = attach(model)
@@ -834,7 +817,6 @@ def end_in_handler(watch: Any, end: str) -> None:
     ],
 )
 def test_bye_says_how_training_ended(aggregator: Any, attach: Any, end: str, reason: str) -> None:
-    """By itself, or by an exception on its way out."""
     error = SystemExit(3) if "sys.exit" in end else ValueError("oops")
     watch = attach(mlp())
     if end == "close":
@@ -871,7 +853,6 @@ def test_what_was_collected_before_close_is_sent_before_bye(aggregator: Any, att
 
 @pytest.mark.slow
 def test_after_close_nothing_is_left(aggregator: Any, attach: Any) -> None:
-    """No hook, no thread, nothing sent; closing again and collecting do nothing."""
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     watch = attach(model, optimizer)
@@ -891,7 +872,6 @@ def test_after_close_nothing_is_left(aggregator: Any, attach: Any) -> None:
 
 @pytest.mark.slow
 def test_a_closed_watch_does_not_keep_the_model_in_memory(aggregator: Any) -> None:
-    """Neither the exit hooks nor the optimizer hold on to it."""
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     watch = gradwatch.attach(model, optimizer, run="test", endpoint=aggregator.endpoint)
@@ -926,7 +906,6 @@ def test_copies_and_checkpoints_of_a_watched_model_are_plain(
 def test_a_watch_in_a_model_is_copied_and_pickled_as_one_that_does_nothing(
     aggregator: Any, attach: Any, tmp_path: Any
 ) -> None:
-    """Kept as an attribute of the module it must not be in the way of a checkpoint."""
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model.watch = attach(model, optimizer)

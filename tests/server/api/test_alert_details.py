@@ -66,7 +66,6 @@ def test_its_events_and_silences_are_there(service: Any, alert: Any) -> None:
 
 
 def test_one_that_is_not_there_is_a_404(service: Any, problem: Any) -> None:
-    """With where the others are."""
     status, detail = problem(service.get("/alerts/0123456789abcdef"))
 
     assert (status, "/alerts has those that are" in detail) == (404, True)

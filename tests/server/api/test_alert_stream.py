@@ -30,7 +30,6 @@ def add(stored: AlertEvents, *names: str) -> None:
 def test_a_quiet_stream_shows_that_it_lives(
     stored: AlertEvents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """None for each time that nothing came; events in between are not delayed by it."""
     monkeypatch.setattr(alert_stream_module, "PING_S", 0.05)
 
     async def follow() -> list[int | None]:
@@ -52,7 +51,6 @@ def test_a_quiet_stream_shows_that_it_lives(
 def test_events_of_the_time_while_it_read_are_not_missed(
     stored: AlertEvents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One stored just after a read, and told before the reader waits, wakes it all the same."""
     after = stored.after
 
     async def follow() -> list[int]:
@@ -91,7 +89,6 @@ def test_waking_a_feed_without_a_loop_is_harmless(stored: AlertEvents) -> None:
 
 
 def test_a_closed_stream_ends_every_subscription(stored: AlertEvents) -> None:
-    """Also those that wait for the next event."""
     add(stored, "a")
 
     async def follow() -> list[int]:
@@ -118,7 +115,6 @@ def test_a_closed_stream_ends_every_subscription(stored: AlertEvents) -> None:
 def test_many_subscribers_are_woken_few_at_a_time(
     stored: AlertEvents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What else there is to do gets its turn meanwhile; nobody is left out or woken twice."""
     woken: list[int] = []
     turns: list[int] = []
 

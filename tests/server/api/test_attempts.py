@@ -63,7 +63,6 @@ def test_every_attempt_can_be_asked_for(crashing: Any, problem: Any) -> None:
 
 @pytest.mark.slow
 def test_without_a_number_alerts_are_those_of_all_attempts(crashing: Any) -> None:
-    """With one they are those of it alone."""
     attempts = [alert["attempt"] for alert in crashing.json("/runs/gpt/alerts")]
 
     assert set(attempts) == set(range(1, ATTEMPTS + 1))

@@ -115,7 +115,6 @@ def known(service: Any) -> Iterator[Any]:
 def test_what_is_wrong_and_what_is_allowed_is_told(
     known: Any, problem: Any, route: str, query: str, told: str
 ) -> None:
-    """Nothing is guessed, and nothing fails."""
     status, detail = problem(known.get(f"/runs/known/{route}?{query}"))
 
     assert status in (404, 422)
@@ -125,7 +124,6 @@ def test_what_is_wrong_and_what_is_allowed_is_told(
 
 @pytest.mark.parametrize(("query", "told"), RUNS)
 def test_the_table_of_runs_says_so_too(known: Any, problem: Any, query: str, told: str) -> None:
-    """Which orders, states and cursors there are."""
     status, detail = problem(known.get(f"/runs?{query}"))
 
     assert (status, told in detail) == (422, True), detail
@@ -167,13 +165,11 @@ def test_a_tag_that_was_never_given_out_is_no_tag(known: Any, route: str, tag: s
 @pytest.mark.parametrize("alert", ["0" * 16, LONG, "..%2f", "stream%00"])
 @pytest.mark.parametrize("route", ["", "/layers"])
 def test_an_alert_that_is_not_there(known: Any, problem: Any, alert: str, route: str) -> None:
-    """Whatever it is called."""
     assert problem(known.get(f"/alerts/{alert}{route}"))[0] == 404
 
 
 @pytest.mark.slow
 def test_a_range_beyond_the_last_step_is_empty(known: Any) -> None:
-    """It may come to be: a page that is ahead is no error."""
     assert known.json("/runs/known/series?from=1000")["step"] == []
     assert known.json("/runs/known/heatmap?from=1000")["value"] == [[], []]
     assert known.json("/runs/known/series?after=1000")["step"] == []

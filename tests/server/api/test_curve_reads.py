@@ -16,7 +16,6 @@ from gradwatch_server.budgets import Budgets
 
 
 def test_a_few_read_at_once_and_the_next_one_is_told_when_to_come_back() -> None:
-    """Who waits gets their turn; who is one too many gets a 503."""
     use = BudgetUse(Budgets(curve_reads=2, curve_reads_waiting=3))
     may_go, began = threading.Event(), threading.Semaphore(0)
 
@@ -44,7 +43,6 @@ def test_a_few_read_at_once_and_the_next_one_is_told_when_to_come_back() -> None
 
 
 def test_a_place_comes_back_whatever_becomes_of_its_reader() -> None:
-    """One that fails, one that goes away while it reads, and one that goes while it waits."""
     use = BudgetUse(Budgets(curve_reads=1, curve_reads_waiting=3))
     may_go, began = threading.Event(), threading.Event()
 
@@ -75,7 +73,6 @@ def test_a_place_comes_back_whatever_becomes_of_its_reader() -> None:
 def test_a_crowd_gets_its_answers_or_is_told_to_come_back(
     serve: Any, peers: Any, problem: Any
 ) -> None:
-    """Over HTTP: nobody waits for ever, and what is sent meanwhile is taken in."""
     tight = {"GRADWATCH_BUDGETS__CURVE_READS": "1", "GRADWATCH_BUDGETS__CURVE_READS_WAITING": "1"}
     service = serve(**tight)
     peer = peers(service.ingest).attach(tuple(f"layer.{n}" for n in range(90)))

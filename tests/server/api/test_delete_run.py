@@ -19,7 +19,6 @@ def delete(service: Any, path: str) -> httpx.Response:
 def test_its_attempts_go_on_counting_under_the_same_name(
     serve: Any, peers: Any, problem: Any
 ) -> None:
-    """Over HTTP, with its name once more; also after a restart."""
     service = serve()
     first = peers(service.ingest).attach()
     first.steps(0, 1.0, 2.0)

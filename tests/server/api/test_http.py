@@ -75,7 +75,6 @@ def problem(response: httpx.Response) -> tuple[int, str]:
 
 @pytest.mark.slow
 def test_the_process_says_that_it_lives_and_is_ready(service: Any) -> None:
-    """For a probe: healthz needs nothing, readyz needs the log."""
     assert service.json("/healthz") == {
         "status": "ok",
         "version": __version__,
@@ -122,7 +121,6 @@ def test_health_says_what_to_go_back_to(attach: Any, health: Any, run: str) -> N
 
 @pytest.mark.slow
 def test_what_health_does_not_know_is_null(attach: Any, health: Any) -> None:
-    """Before the first step, and before it is known what is usual."""
     peer = attach()
     report = health(status="unknown")
     assert (report["last_good_step"], report["usual_step_time_s"]) == (None, None)
@@ -158,7 +156,6 @@ def test_the_api_describes_itself(service: Any) -> None:
 def test_a_run_is_shown_from_its_first_hello_on(
     service: Any, peers: Any, run: str, health: Any
 ) -> None:
-    """Before any step its status is unknown, and nothing is made up."""
     peers(service.ingest, run=run).greet()
 
     report = health(status="unknown")
@@ -171,7 +168,6 @@ def test_a_run_is_shown_from_its_first_hello_on(
 
 
 def test_health_has_the_shape_of_the_design(attach: Any, health: Any, run: str) -> None:
-    """All keys of section 9, over HTTP, with non-finite numbers as strings."""
     peer = attach()
     peer.steps(0, 1.0, 1e-9, math.inf)  # one step of three that a layer has to vanish for
     report = health(step=2)
@@ -224,7 +220,6 @@ def test_health_has_the_shape_of_the_design(attach: Any, health: Any, run: str) 
 def test_all_runs_are_listed_the_last_active_one_first(
     service: Any, attach: Any, health: Any, run: str
 ) -> None:
-    """One line each, with what a person looks at first."""
     attach().steps(0, NAN)
     health(step=0)
     first = service.json("/runs")[0]
@@ -263,7 +258,6 @@ def test_a_run_shows_its_attempts_layers_and_events(
 
 @pytest.mark.slow
 def test_gains_of_a_run_are_shown(service: Any, attach: Any, run: str) -> None:
-    """Those of the last step that all ranks have sent; well formed before there are any."""
     peer = attach()
     path = f"/runs/{run}/gains"
     empty = service.json(path)
@@ -294,7 +288,6 @@ def test_gains_of_a_run_are_shown(service: Any, attach: Any, run: str) -> None:
 
 @pytest.mark.slow
 def test_groups_of_a_run_are_compared(service: Any, peers: Any, health: Any, run: str) -> None:
-    """In full at their own route, each pair once in health; NaN is a string."""
     groups = {"host": (0,), "seed": (1,)}
     peer = peers(service.ingest, run=run).attach(groups=groups)
     peer.steps(0, 4.0)
@@ -317,7 +310,6 @@ def test_groups_of_a_run_are_compared(service: Any, peers: Any, health: Any, run
 
 
 def test_shards_of_two_ranks_are_one_layer(service: Any, peers: Any, health: Any, run: str) -> None:
-    """Over the wire and out of HTTP: the norm of the whole."""
     ranks = [
         peers(service.ingest, run=run, rank=rank, world=2).attach(
             ["w"], shards=(f"Shard(0) {rank}/2",)
@@ -334,7 +326,6 @@ def test_shards_of_two_ranks_are_one_layer(service: Any, peers: Any, health: Any
 
 
 def test_skipped_steps_are_counted(service: Any, attach: Any, run: str) -> None:
-    """Of a GradScaler, as the client tells of them."""
     peer = attach()
     for step in (4, 4, 9):
         data = {"loss_scale": 1024.0, "optimizer": 0}
@@ -351,7 +342,6 @@ def test_skipped_steps_are_counted(service: Any, attach: Any, run: str) -> None:
 def test_alerts_of_a_run_can_be_asked_for_by_state(
     service: Any, attach: Any, health: Any, run: str
 ) -> None:
-    """As they stand, newest first; NaN is a string."""
     peer = attach()
     peer.steps(0, NAN, 1.0, 1.0, 1.0, NAN, 1e-9)
     health(step=5)
@@ -407,7 +397,6 @@ def newest(service: Any) -> int:
     ],
 )
 def test_a_bad_value_is_a_422_that_names_it(service: Any, path: str, where: str) -> None:
-    """And says what was given."""
     status, detail = problem(service.get(path))
 
     assert status == 422
@@ -418,7 +407,6 @@ def test_a_bad_value_is_a_422_that_names_it(service: Any, path: str, where: str)
 @pytest.mark.slow
 @pytest.mark.parametrize("value", ["x", "-1", "1.5", "9223372036854775808", ""])
 def test_a_bad_last_event_id_is_a_422(service: Any, value: str) -> None:
-    """Before the stream begins."""
     for path in ("/alerts/stream", "/runs/x/alerts/stream"):
         response = service.get(path, headers={"Last-Event-ID": value})
         assert problem(response)[0] in (404, 422)
@@ -435,7 +423,6 @@ def test_unknown_paths_and_methods_are_problems(service: Any) -> None:
 
 
 def test_head_is_get_without_its_body(service: Any) -> None:
-    """Also on a connection that is kept: nothing of the body is taken for the next answer."""
     with httpx.Client(base_url=service.url, trust_env=False) as client:
         for path in ("/healthz", "/readyz", "/runs", "/nothing"):
             head, get = client.head(path), client.get(path)
@@ -484,7 +471,6 @@ def test_names_from_the_wire_come_back_as_they_were(
 
 
 def test_answers_are_strict_json(service: Any, attach: Any, health: Any) -> None:
-    """No NaN literal anywhere, which browsers would refuse."""
     peer = attach()
     peer.stats(0, (NAN, math.inf), loss=-math.inf, local_probe=NAN)
     peer.acked()
@@ -536,7 +522,6 @@ def bad_steps(peer: Any, first: int, count: int) -> None:
 def test_a_stream_tells_each_event_as_it_happens(
     service: Any, attach: Any, listen: Any, run: str
 ) -> None:
-    """Only what comes after it was opened, with the cursor as its id."""
     peer = attach()
     bad_steps(peer, 0, 1)
     start = newest(service)
@@ -556,7 +541,6 @@ def test_a_stream_tells_each_event_as_it_happens(
 def test_a_stream_from_0_gives_everything_kept(
     service: Any, attach: Any, listen: Any, run: str
 ) -> None:
-    """More than fits in one read of the store, then what happens, none twice."""
     peer = attach()
     bad_steps(peer, 0, 60)
     bad_steps(attach(run=f"{run}-b"), 0, 60)
@@ -572,7 +556,6 @@ def test_a_stream_from_0_gives_everything_kept(
 def test_a_stream_of_a_run_tells_of_no_other(
     service: Any, attach: Any, listen: Any, run: str
 ) -> None:
-    """By its path, or by the parameter of the common stream."""
     own, other = attach(), attach(run=f"{run}-other")
     streams = [
         listen(service.url, f"/runs/{run}/alerts/stream"),
@@ -626,7 +609,6 @@ def test_a_stream_resumes_with_nothing_missed_or_doubled(
 
 @pytest.mark.slow
 def test_a_stream_says_at_once_where_it_begins(service: Any, attach: Any) -> None:
-    """In a comment, so that a subscriber knows from when on it misses nothing."""
     bad_steps(attach(), 0, 1)
     cursor = newest(service)
     with httpx.stream("GET", service.url + "/alerts/stream", trust_env=False) as response:
@@ -639,7 +621,6 @@ def test_a_stream_says_at_once_where_it_begins(service: Any, attach: Any) -> Non
 
 @pytest.mark.slow
 def test_a_cursor_of_another_log_begins_anew(service: Any, attach: Any, listen: Any) -> None:
-    """One that was never given out cannot be resumed: everything kept is new to that reader."""
     bad_steps(attach(), 0, 1)
     kept = newest(service)
     stream = listen(service.url, "/alerts/stream", after=kept + 1_000)
@@ -655,7 +636,6 @@ def test_a_cursor_of_another_log_begins_anew(service: Any, attach: Any, listen: 
 def test_a_subscriber_that_does_not_read_delays_nobody(
     service: Any, attach: Any, listen: Any, run: str
 ) -> None:
-    """Its events wait in the store, not in memory; the others get theirs."""
     host, _, port = service.url.removeprefix("http://").partition(":")
     stuck = [socket.create_connection((host, int(port))) for _ in range(20)]
     for one in stuck:
@@ -758,7 +738,6 @@ def limit_file_size(pid: int, size: int) -> None:
 def test_the_alert_a_rank_gets_is_the_one_the_api_shows(
     service: Any, attach: Any, health: Any, run: str
 ) -> None:
-    """Down the socket with floats, over HTTP with strings; else the same."""
     peer = attach()
     peer.stats(0, (NAN, 1.0))
     while not peer.alerts:

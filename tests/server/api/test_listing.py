@@ -51,7 +51,6 @@ def test_only_what_changed_is_worked_out_again(start: Any, peers: Any) -> None:
 
 
 def test_time_alone_changes_what_is_said_of_a_silent_run(start: Any, peers: Any) -> None:
-    """Its view stays as it is, and what is said of it does not."""
     running = start()
     peers(running.endpoint, run="gpt").attach().steps(0, 1.0)
     view = running.shows("gpt", frames=1)
@@ -141,7 +140,6 @@ def test_runs_come_in_pages(service: Any, peers: Any) -> None:
     "cursor", ["x", "1", "-x", "²-x", "1" * 30 + "-x", "WzFd", "WyJoZWFyZCIsMV0", "bnVsbA", ""]
 )
 def test_a_place_that_was_not_given_out_is_refused(service: Any, problem: Any, cursor: str) -> None:
-    """It comes from a Link header."""
     status, detail = problem(service.get("/runs", params={"cursor": cursor}))
 
     assert (status, detail.partition(":")[0]) == (422, "query cursor")

@@ -48,7 +48,6 @@ def metrics(serve: Any) -> Callable[[], dict[tuple[str, str], float]]:
 
 
 def test_records_are_counted_by_what_became_of_them(metrics: Any, peers: Any) -> None:
-    """Stored, lost, duplicate; their bytes, and how long the log took."""
     peer = peers(metrics.service.ingest).attach()
     peer.steps(0, 1.0, 1.0)
     peer.send_as(2, 1, event(2))
@@ -77,7 +76,6 @@ def test_what_is_refused_is_counted_by_kind(metrics: Any, peers: Any) -> None:
 
 
 def test_every_budget_is_there_with_its_limit(serve: Any) -> None:
-    """As it is set, and what was evicted and refused by it."""
     service = serve(GRADWATCH_BUDGETS__RUNS="7")
     families = text_string_to_metric_families(service.get("/metrics").text)
     found = {(s.name, s.labels.get("budget")): s.value for f in families for s in f.samples}
@@ -90,7 +88,6 @@ def test_every_budget_is_there_with_its_limit(serve: Any) -> None:
 
 
 def test_runs_ranks_and_alerts_are_counted_by_state(metrics: Any, peers: Any) -> None:
-    """Also those that there are none of; score and loss by run."""
     peer = peers(metrics.service.ingest).attach()
     peer.steps(0, 1.0, float("nan"))
     peer.seq = 9
@@ -110,7 +107,6 @@ def test_runs_ranks_and_alerts_are_counted_by_state(metrics: Any, peers: Any) ->
 
 @pytest.mark.slow
 def test_a_run_has_numbers_of_its_own(service: Any, peers: Any) -> None:
-    """Those of the last step; a status and a phase are 1 where they hold, and 0 elsewhere."""
     peer = peers(service.ingest, run="own").attach()
     for step in range(3):
         peer.stats(step, (3.0, 4.0), loss=2.5, lr=0.125, step_time_s=0.5)
@@ -152,7 +148,6 @@ def test_a_run_has_numbers_of_its_own(service: Any, peers: Any) -> None:
 def test_what_is_not_finite_is_written_as_prometheus_does(
     service: Any, peers: Any, norm: str, shown: str
 ) -> None:
-    """And what is not known is not there."""
     peer = peers(service.ingest, run=norm).attach()
     peer.steps(0, float(norm))
     line = f'gradwatch_run_gradient_norm{{run="{norm}"}} {shown}\n'
@@ -172,7 +167,6 @@ def _of_run(service: Any, run: str) -> dict[str, float]:
 
 
 def test_only_so_many_runs_have_numbers_of_their_own(serve: Any, peers: Any) -> None:
-    """Those that live before those that ended; how many were left out is said."""
     service = serve(GRADWATCH_BUDGETS__METRIC_RUNS="2")
     made = [peers(service.ingest, run=f"run-{number}").attach() for number in range(4)]
     for peer in made[1:3]:
@@ -193,7 +187,6 @@ def test_only_so_many_runs_have_numbers_of_their_own(serve: Any, peers: Any) -> 
 
 @pytest.mark.slow
 def test_what_is_scraped_is_what_is_documented(service: Any, peers: Any) -> None:
-    """Each metric of the table is there with its type and help, and no other is."""
     peer = peers(service.ingest, run="whole").attach()
     peer.send_frames(b"\x01", b"nonsense")
     for step in range(40):
@@ -219,7 +212,6 @@ def test_what_is_scraped_is_what_is_documented(service: Any, peers: Any) -> None
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is of Linux")
 def test_the_process_has_the_metrics_of_every_client(metrics: Any) -> None:
-    """As the documentation names them, each once."""
     named = re.findall(r"`(process_\w+)`", (DOCS / "metrics.md").read_text("utf-8"))
 
     assert sorted(name for name, _ in metrics() if name.startswith("process_")) == sorted(named)
@@ -240,7 +232,6 @@ def test_prometheus_has_nothing_to_complain_of(service: Any, peers: Any) -> None
 
 @pytest.mark.slow
 def test_each_rank_is_shown_with_what_it_lost(service: Any, peers: Any) -> None:
-    """Its session, and the ranges of numbers with the steps around them."""
     peer = peers(service.ingest, run="ranks", world=2).attach()
     peer.steps(0, 1.0)
     peer.seq += 3

@@ -39,7 +39,6 @@ def test_a_fault_of_ours_is_a_500_that_tells_nothing_of_the_inside(
 
 
 def test_an_engine_that_is_gone_is_not_ready(start: Any) -> None:
-    """Whatever ended it."""
     running = start()
     app = make_app(running.engine, running.store, AlertStream(running.store))
     with TestClient(app) as client:
@@ -52,7 +51,6 @@ def test_an_engine_that_is_gone_is_not_ready(start: Any) -> None:
 
 
 def test_json_keeps_what_is_not_finite() -> None:
-    """At any depth, as strings."""
     content = {"a": [math.nan, {"b": -math.inf}], "c": (math.inf, 1.5, None, True, "é")}
 
     assert problems.Json(content).body == (
@@ -70,7 +68,6 @@ def test_json_has_nothing_that_a_terminal_acts_on() -> None:
 
 
 def test_a_path_that_is_not_there_is_answered_with_those_that_are() -> None:
-    """In ASCII, however it was called."""
     app = FastAPI()
     problems.install(app)
 

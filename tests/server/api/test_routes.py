@@ -19,7 +19,6 @@ FILES = sorted(module.name for module in pkgutil.iter_modules(routes.__path__))
 
 @pytest.mark.parametrize("name", FILES)
 def test_every_file_is_listed(name: str) -> None:
-    """One that is forgotten would answer 404."""
     module = importlib.import_module(f"{routes.__name__}.{name}")
 
     assert module.router in routes.ROUTERS

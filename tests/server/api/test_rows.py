@@ -41,7 +41,6 @@ def page(service: Any, run: str, **asked: Any) -> Page:
 
 @pytest.mark.slow
 def test_every_number_comes_as_it_was(service: Any, run: str) -> None:
-    """What is NaN itself is told from what was not measured, and no bit is lost."""
     found = page(service, run, epoch=0)
 
     assert found.facts["epochs"] == [[0, 0, 6], [1, 3, 5]]
@@ -61,7 +60,6 @@ def test_every_number_comes_as_it_was(service: Any, run: str) -> None:
 
 @pytest.mark.slow
 def test_what_nobody_sent_is_not_there_in_memory_either(service: Any, run: str) -> None:
-    """Also where the norm is NaN: the rows of the newest epoch are not stored yet."""
     newest = page(service, run, epoch=1)
 
     assert math.isnan(newest.rows["l2"].values[2, 1])
@@ -70,7 +68,6 @@ def test_what_nobody_sent_is_not_there_in_memory_either(service: Any, run: str) 
 
 @pytest.mark.slow
 def test_pages_put_together_are_all_there_is(service: Any, run: str) -> None:
-    """Of any size, and of the steps that are asked for."""
     whole = page(service, run, epoch=0)
     for limit in (1, 2, 3, 7):
         steps, at = [], 0
@@ -89,7 +86,6 @@ def test_pages_put_together_are_all_there_is(service: Any, run: str) -> None:
 
 @pytest.mark.slow
 def test_only_the_layers_and_columns_that_are_asked_for_come(service: Any, run: str) -> None:
-    """Each layer by its place."""
     found = page(service, run, layer="net.*", column="linf")
 
     assert found.epoch == 1
@@ -101,7 +97,6 @@ def test_only_the_layers_and_columns_that_are_asked_for_come(service: Any, run: 
 
 @pytest.mark.slow
 def test_what_cannot_be_is_refused(service: Any, run: str) -> None:
-    """With what is allowed."""
     for wrong in (
         {"from": 9, "to": 8},
         {"column": "l3"},

@@ -36,7 +36,6 @@ def names(service: Any, query: str) -> list[str]:
 
 @pytest.mark.slow
 def test_runs_are_chosen_and_ordered(filled: Any, problem: Any) -> None:
-    """By text in the name, status and phase; the worst first, by name or by step."""
     assert names(filled, "q=SWEEP&sort=name") == ["sweep-bad", "sweep-well"]
     assert names(filled, "sort=step")[:2] == ["sweep-well", "sweep-bad"]
     assert names(filled, "sort=worst")[0] == "sweep-bad"
@@ -63,7 +62,6 @@ def test_pages_keep_what_was_chosen(filled: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("sort", ["heard", "worst", "name", "step"])
 def test_each_order_has_pages(filled: Any, sort: str, problem: Any) -> None:
-    """None is missing or doubled, and the cursor of another order is refused."""
     whole = names(filled, f"sort={sort}")
     found, path = [], f"/runs?sort={sort}&limit=1"
     while path:
@@ -93,8 +91,6 @@ def test_each_order_has_pages(filled: Any, sort: str, problem: Any) -> None:
     ],
 )
 def test_what_did_not_change_is_not_sent_again(filled: Any, peers: Any, path: str) -> None:
-    """Whoever has the tag of an answer gets 304, until something of it changes."""
-
     def ask(tag: str) -> httpx.Response:
         answer: httpx.Response = filled.get(path, headers={"If-None-Match": tag})
         return answer
@@ -136,7 +132,6 @@ def test_a_run_that_is_deleted_changes_the_listing(filled: Any, peers: Any) -> N
 
 @pytest.mark.slow
 def test_the_small_curve_hides_no_peak_and_no_nan(filled: Any) -> None:
-    """As few values as are asked for, and step time and alerts beside it."""
     rows = {own["run"]: own for own in filled.json("/runs?spark=4")}
 
     bad = rows["sweep-bad"]["spark"]

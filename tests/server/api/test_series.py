@@ -63,7 +63,6 @@ def rounded(cells: list[Any]) -> list[Any]:
 
 @pytest.mark.slow
 def test_layers_have_their_places(service: Any, peer: Any, run: str) -> None:
-    """With the module that each is of, and a tag by which they are not sent again."""
     send(service, peer, 0, 1.0)
 
     answer = service.get(f"/runs/{run}/layers")
@@ -89,7 +88,6 @@ def test_layers_have_their_places(service: Any, peer: Any, run: str) -> None:
 
 @pytest.mark.slow
 def test_shards_are_counted(service: Any, peers: Any, run: str) -> None:
-    """Of a layer that ranks hold a part of each."""
     ranks = [
         peers(service.ingest, run=run, rank=rank, world=2).attach(
             ("w", "b"), shards=(f"Shard(0) {rank}/2", ""), dtypes=("bfloat16", "float32")
@@ -128,7 +126,6 @@ def test_a_curve_of_the_run_has_every_step(service: Any, peer: Any, run: str) ->
 def test_a_curve_of_a_layer_hides_neither_extreme_nor_nan(
     service: Any, peer: Any, run: str
 ) -> None:
-    """In buckets of 4 from step 0 on, whatever range is asked for."""
     send(service, peer, 2, 1.0, 9.0, NAN, 0.0, INF, 0.5, 2.0)
 
     found = service.json(f"/runs/{run}/series?layer=net.a.weight&points=3")
@@ -183,7 +180,6 @@ def test_derived_columns_are_of_the_elements(service: Any, peer: Any, run: str) 
 
 
 def test_groups_modules_and_blocks_have_curves_too(serve: Any, peers: Any, problem: Any) -> None:
-    """Kept as those of layers are: over kill -9, in buckets, with what is not finite counted."""
     service = serve()
     peer = peers(service.ingest).attach(
         ("a", "b"), groups={"host": (0,), "seed": (1,)}, modules=("emb", "head")
@@ -235,7 +231,6 @@ def test_groups_modules_and_blocks_have_curves_too(serve: Any, peers: Any, probl
 
 @pytest.mark.slow
 def test_arrays_are_the_same_as_json(service: Any, peer: Any, run: str) -> None:
-    """In safetensors, aligned, largest items first."""
     send(service, peer, 0, 1.0, NAN, 3.0)
     query = f"/runs/{run}/series?layer=net.a.weight&column=l2&column=loss"
     plain = service.json(query)
@@ -262,7 +257,6 @@ def test_arrays_are_the_same_as_json(service: Any, peer: Any, run: str) -> None:
 
 @pytest.mark.slow
 def test_the_library_reads_the_arrays(service: Any, peer: Any, run: str) -> None:
-    """What we write by hand is what the format's own reader takes."""
     send(service, peer, 0, 1.0, 2.0)
 
     body = service.get(f"/runs/{run}/heatmap?format=safetensors").content
@@ -331,7 +325,6 @@ def test_a_step_that_a_scaler_skipped_looks_different(service: Any, peer: Any, r
 
 @pytest.mark.slow
 def test_folded_rows_show_their_worst(service: Any, peer: Any, run: str) -> None:
-    """One bad layer of a fold is not hidden by the others."""
     send(service, peer, 0, 1.0, NAN)
 
     plain = service.json(f"/runs/{run}/heatmap?fold=2")
@@ -343,7 +336,6 @@ def test_folded_rows_show_their_worst(service: Any, peer: Any, run: str) -> None
 
 
 def test_new_columns_of_a_picture_come_by_cursor(service: Any, peer: Any, run: str) -> None:
-    """Two kilobytes a step at a thousand layers."""
     send(service, peer, 0, 1.0, 2.0, 3.0)
 
     arrays, metadata = tensors(
@@ -376,7 +368,6 @@ def test_a_step_is_shown_as_it_was(service: Any, peer: Any, run: str) -> None:
 
 @pytest.mark.slow
 def test_each_rank_is_shown_as_it_was(service: Any, peers: Any, run: str) -> None:
-    """From the log: which rank it was, also of one that came too late or not at all."""
     ranks = [peers(service.ingest, run=run, rank=rank, world=3).attach() for rank in range(3)]
     for step in range(3):
         for rank, own in enumerate(ranks):
@@ -403,7 +394,6 @@ def test_each_rank_is_shown_as_it_was(service: Any, peers: Any, run: str) -> Non
 
 @pytest.mark.slow
 def test_one_rank_has_curves_and_a_picture_of_its_own(service: Any, peers: Any, run: str) -> None:
-    """From the log, also of steps that were said twice; and a word where there is nothing."""
     ranks = [peers(service.ingest, run=run, rank=rank, world=2).attach() for rank in range(2)]
     for step in (0, 1, 2, 3, 1, 2):
         for rank, own in enumerate(ranks):
@@ -460,7 +450,6 @@ def test_a_rank_that_went_back_before_the_others_has_each_time_its_own(
 def test_a_step_taken_twice_is_shown_as_each_rank_took_it_each_time(
     service: Any, peers: Any, run: str
 ) -> None:
-    """One rank has sent it twice before the other's first came."""
     ranks = [peers(service.ingest, run=run, rank=rank, world=2).attach() for rank in range(2)]
     steps = (0, 1, 2, 1, 2)
     for rank, numbers in ((1, (0,)), (0, range(5)), (1, range(1, 5))):
@@ -502,7 +491,6 @@ def test_what_the_log_does_not_have_of_a_rank_is_not_made_up(
 
 
 def test_curves_outlive_the_process_and_the_attempt(serve: Any, peers: Any) -> None:
-    """After kill -9 they are as they were, also those of an attempt that is over."""
     service = serve()
     first = peers(service.ingest).attach(("a", "b"))
     first.steps(0, *map(float, range(1, 201)))
@@ -534,7 +522,6 @@ def test_curves_outlive_the_process_and_the_attempt(serve: Any, peers: Any) -> N
 def test_wrong_questions_are_answered_with_a_sentence(
     service: Any, peer: Any, run: str, problem: Any
 ) -> None:
-    """What was wrong, what is there, what to do."""
     send(service, peer, 3, 1.0, 2.0)
 
     def ask(path: str) -> tuple[int, str]:
@@ -576,7 +563,6 @@ def test_wrong_questions_are_answered_with_a_sentence(
 
 @pytest.mark.slow
 def test_a_run_without_a_step_has_empty_curves(service: Any, peer: Any, run: str) -> None:
-    """Nothing is made up, and nothing fails."""
     path = f"/runs/{run}/layers"
     wait_until(lambda: service.get(path).is_success and service.json(path)["total"] == 2)
     assert service.json(f"/runs/{run}/series")["step"] == []

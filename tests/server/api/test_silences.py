@@ -41,7 +41,6 @@ def train(own: Any, peers: Any) -> Any:
 
 
 def test_acknowledged_and_silenced_over_a_kill(own: Any, train: Any, listen: Any) -> None:
-    """What people said is in the log: it holds after a SIGKILL, and nothing is told twice."""
     stream = listen(own.url, "/alerts/stream", after=0)
     peer = train("gpt")
     peer.stats(0, [NAN, 1.0], loss=1.0)
@@ -113,7 +112,6 @@ def soon(**ahead: float) -> str:
 def test_a_silence_that_makes_no_sense_is_refused(
     client: TestClient, problem: Any, body: dict[str, Any], says: str
 ) -> None:
-    """With what is wrong about it; and the service goes on."""
     status, detail = problem(client.post("/silences", json=body))
 
     assert status == 422
@@ -122,7 +120,6 @@ def test_a_silence_that_makes_no_sense_is_refused(
 
 
 def test_a_silence_that_fits_nothing_is_warned_of(client: TestClient) -> None:
-    """It may be for a run that is to come, so it is made."""
     body = {"run": "gtp", "rule": "explodin", "by": "ada", "for_s": 60}
     answer = client.post("/silences", json=body)
 
@@ -156,7 +153,6 @@ def test_what_is_not_there_is_said(
 
 
 def test_only_the_write_token_silences(locked: TestClient, reader: dict[str, str]) -> None:
-    """Who may read may not keep others from being told."""
     writer = {"Authorization": f"Bearer {'w' * 43}"}
     body = {"run": "gpt", "by": "ada", "for_s": 60}
 
@@ -167,7 +163,6 @@ def test_only_the_write_token_silences(locked: TestClient, reader: dict[str, str
 
 @pytest.mark.slow
 def test_an_engine_that_is_gone_refuses_in_time(client: TestClient, start: Any) -> None:
-    """Nobody waits for an answer that cannot come."""
     api = client.app._app.state.shared  # type: ignore[attr-defined]
     api.engine.stop()
     answer = client.post("/silences", json={"run": "gpt", "by": "ada", "for_s": 60})

@@ -11,7 +11,6 @@ from gradwatch_server.api.tls import check_tls
 
 @pytest.mark.parametrize("given", ["cert", "key"])
 def test_half_of_a_certificate_is_refused(tmp_path: Path, given: str) -> None:
-    """It would serve without."""
     file = tmp_path / given
     pair = (file, None) if given == "cert" else (None, file)
     with pytest.raises(Exception, match="http_tls_cert and http_tls_key belong together"):

@@ -35,7 +35,6 @@ def fired(service: Any, peers: Any, request: pytest.FixtureRequest) -> Any:
 
 
 def test_alerts_are_listed_as_they_stand(gradwatch: Any, fired: Any) -> None:
-    """Each once, with when it fired and when it changed last."""
     event, peer = fired
     assert event["id"] in gradwatch("alerts", event["run"], "--state", "firing").stdout
     for step in (1, 2, 3):
@@ -68,7 +67,6 @@ def test_an_id_is_whole_on_a_narrow_screen(
 
 
 def test_an_alert_is_acknowledged(gradwatch: Any, fired: Any) -> None:
-    """By name, which others then see."""
     event, _ = fired
     done = gradwatch("ack", event["id"], "--by", "ada", "--comment", "looking")
 
@@ -108,7 +106,6 @@ def test_silences_are_made_listed_and_ended(gradwatch: Any) -> None:
 def test_a_silence_that_makes_no_sense_is_one_line(
     gradwatch: Any, arguments: tuple[str, ...], says: str
 ) -> None:
-    """And exit code 1."""
     done = gradwatch("silence", *arguments)
 
     assert done.exit_code == 1

@@ -13,7 +13,6 @@ pytestmark = pytest.mark.slow
 
 
 def test_an_answer_that_did_not_change_is_not_sent_again(serve: Any, peers: Any) -> None:
-    """And one that did is; of ever new paths the last ones are kept."""
     service = serve()
 
     async def scenario() -> None:

@@ -69,7 +69,6 @@ def error(result: subprocess.CompletedProcess[str]) -> str:
 
 
 def test_a_taken_http_port_is_one_line(gradwatch: Any) -> None:
-    """With the option that gives another."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         line = error(gradwatch("serve", "--http", address, "--ingest", "tcp://127.0.0.1:0"))
@@ -79,7 +78,6 @@ def test_a_taken_http_port_is_one_line(gradwatch: Any) -> None:
 
 
 def test_a_taken_ingest_port_is_one_line(gradwatch: Any) -> None:
-    """Likewise."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         endpoint = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
         line = error(gradwatch("serve", "--http", "127.0.0.1:0", "--ingest", endpoint))
@@ -88,7 +86,6 @@ def test_a_taken_ingest_port_is_one_line(gradwatch: Any) -> None:
 
 
 def test_a_second_aggregator_on_the_directory_is_one_line(gradwatch: Any, service: Any) -> None:
-    """It names the first; the first is not disturbed."""
     data = service.directory
     line = error(gradwatch("serve", *ANY_PORTS, "--data", str(data)))
 
@@ -118,14 +115,12 @@ def test_an_unusable_directory_is_one_line(gradwatch: Any, tmp_path: Path) -> No
 def test_a_malformed_config_is_one_line(
     gradwatch: Any, tmp_path: Path, text: str, says: str
 ) -> None:
-    """By key, where it is one."""
     (tmp_path / "gradwatch.toml").write_text(text)
 
     assert error(gradwatch("serve", *ANY_PORTS)).startswith(says)
 
 
 def test_a_bad_variable_and_a_bad_host_are_one_line(gradwatch: Any) -> None:
-    """Wherever the setting came from."""
     assert "GRADWATCH_*" in error(gradwatch("serve", *ANY_PORTS, GRADWATCH_RULES="{"))
     line = error(gradwatch("serve", "--insecure", "--http", "a..b:1", *ANY_PORTS[2:]))
     assert line.startswith("cannot bind the HTTP address a..b:1: ")
@@ -203,7 +198,6 @@ def test_a_full_disk_is_one_line(tmp_path: Path, filled: str) -> None:
 def test_a_corrupt_log_is_one_line(
     gradwatch: Any, tmp_path: Path, damage: bytes, advice: str
 ) -> None:
-    """And stays as it is, also where the number of its schema is garbage."""
     (tmp_path / "data").mkdir()
     file = tmp_path / "data" / DATABASE_NAME
     file.write_bytes(damage)
@@ -225,7 +219,6 @@ def test_the_addresses_are_announced_once_they_are_bound(serve: Any) -> None:
 
 @pytest.mark.parametrize("named_by", ["--config", "GRADWATCH_CONFIG"])
 def test_settings_reach_the_service(serve: Any, peers: Any, tmp_path: Path, named_by: str) -> None:
-    """From a file: here a stricter rule, which fires. It is read anew, too."""
     config = tmp_path / "strict.toml"
     config.write_text("[rules.exploding]\nlimit = 2\nclear = 1\nfor_steps = 1\n")
     if named_by == "--config":
@@ -398,7 +391,6 @@ def test_an_unknown_run_is_one_line(invoke: Any, service: Any, name: str) -> Non
     ["http://127.0.0.1:1", "http://a..b:80", "http://[", "ftp://x", "", "x"],
 )
 def test_no_aggregator_there_is_one_line(invoke: Any, url: str) -> None:
-    """With the address that was asked and what to do."""
     for arguments in (["runs"], ["health", "x"], ["tail"], ["tail", "--after", "0"]):
         line = error(invoke(*arguments, "--url", url))
         assert line.startswith(f"no aggregator answers at {url} (")
@@ -450,7 +442,6 @@ class Other(BaseHTTPRequestHandler):
 
 @pytest.mark.slow
 def test_another_server_on_the_port_is_one_line(invoke: Any) -> None:
-    """It answers, but not like an aggregator."""
     with HTTPServer(("127.0.0.1", 0), Other) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"
@@ -480,7 +471,6 @@ def test_another_server_on_the_port_is_one_line(invoke: Any) -> None:
     ],
 )
 def test_wrong_usage_exits_2(invoke: Any, arguments: tuple[str, ...]) -> None:
-    """With a hint at the help."""
     result = invoke(*arguments)
 
     assert result.returncode == 2
@@ -488,7 +478,6 @@ def test_wrong_usage_exits_2(invoke: Any, arguments: tuple[str, ...]) -> None:
 
 
 def test_the_version_is_told(gradwatch: Any) -> None:
-    """The one of the distribution."""
     assert gradwatch("--version").stdout == f"gradwatch {__version__}\n"
 
 
@@ -542,7 +531,6 @@ def test_a_cursor_from_the_future_is_one_line(invoke: Any, service: Any) -> None
 def test_tail_prints_alerts_a_line_each_until_interrupted(
     tail: Any, service: Any, peers: Any
 ) -> None:
-    """From the cursor it is given; a long message is not wrapped; Ctrl-C is no error."""
     peer = peers(service.ingest, run="tailed").attach()
     peer.steps(0, NAN, 1.0, 1.0, 1.0)
     process = tail("tailed", "--after", "0", "--url", service.url)
@@ -593,7 +581,6 @@ def test_tail_lists_the_past_and_stops(gradwatch: Any, service: Any, peers: Any)
 def test_tail_goes_on_over_restarts_and_misses_nothing(
     serve: Any, peers: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It had seen no event yet when the aggregator went; what fired before it was back is told."""
     service = serve()
     peer = peers(service.ingest).attach()
     peer.steps(0, NAN)

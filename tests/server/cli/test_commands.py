@@ -15,14 +15,12 @@ FILES = sorted(module.name for module in pkgutil.iter_modules(commands.__path__)
 
 @pytest.mark.parametrize("name", FILES)
 def test_every_file_is_listed(name: str) -> None:
-    """Its function is called like the file."""
     module = importlib.import_module(f"{commands.__name__}.{name}")
 
     assert getattr(module, name) in commands.COMMANDS
 
 
 def test_a_user_without_a_name_is_called_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a container that runs under a number that no file knows."""
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("os.getuid", lambda: 2**31 - 7)

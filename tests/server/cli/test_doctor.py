@@ -84,7 +84,6 @@ def of_server(*arguments: object) -> Report:
 
 
 def test_an_empty_folder_is_fine(tmp_path: Path) -> None:
-    """All that serve needs is there, and nothing is made."""
     found = of_server()
 
     assert (found.code, found.status) == (0, "ok")
@@ -95,7 +94,6 @@ def test_an_empty_folder_is_fine(tmp_path: Path) -> None:
 
 
 def test_each_check_is_told_once_with_stable_keys() -> None:
-    """In the order of the registry; machines go by names and keys."""
     found = doctor(*ANY_PORTS, "--endpoint", "ipc:///nowhere").document
 
     assert set(found) == {"version", "status", "checks"}
@@ -109,7 +107,6 @@ def test_each_check_is_told_once_with_stable_keys() -> None:
 
 
 def test_settings_that_serve_refuses_are_an_error_and_nothing_else_is_made_up() -> None:
-    """What needs them is skipped."""
     Path("gradwatch.toml").write_text("htp = 'x'\n")
 
     found = of_server()
@@ -131,7 +128,6 @@ def test_settings_that_serve_refuses_are_an_error_and_nothing_else_is_made_up() 
     ],
 )
 def test_what_serve_would_not_start_with_is_an_error(text: str, says: str) -> None:
-    """Both say the same of it, and the rest is looked at."""
     Path("gradwatch.toml").write_text(text)
     found = of_server()
 
@@ -145,7 +141,6 @@ def test_what_serve_would_not_start_with_is_an_error(text: str, says: str) -> No
 
 @pytest.mark.slow
 def test_a_port_that_something_else_has_is_an_error() -> None:
-    """Of both kinds, with the option that gives another."""
     with (
         socket.create_server(("127.0.0.1", 0)) as one,
         socket.create_server(("127.0.0.1", 0)) as two,
@@ -171,7 +166,6 @@ def test_a_port_that_something_else_has_is_an_error() -> None:
 def test_an_address_that_is_not_of_this_machine_is_an_error(
     option: str, address: str, name: str
 ) -> None:
-    """It is named, with the option."""
     found = of_server("--insecure", option, address)
 
     assert found.level(name) == "error"
@@ -187,10 +181,6 @@ def test_a_free_unix_socket_is_fine(tmp_path: Path) -> None:
 def test_the_aggregator_that_runs_with_this_data_is_no_error(
     service: Aggregator, serve: Callable[..., Aggregator], tmp_path: Path
 ) -> None:
-    """It has the ports and the directory; another directory beside it cannot have them.
-
-    Nor can one that another aggregator has: which of them answers is known by its start.
-    """
     same = ("--http", service.url.partition("//")[2], "--ingest", service.ingest)
     found = doctor(*same, "--data", service.directory)
 
@@ -230,7 +220,6 @@ def test_a_killed_aggregator_leaves_data_that_is_fine(
 
 
 def test_whom_a_directory_lets_in_is_told() -> None:
-    """Others that may enter are a warning, which does not fail."""
     Path("data").mkdir(0o755)
     found = of_server()
 
@@ -239,7 +228,6 @@ def test_whom_a_directory_lets_in_is_told() -> None:
 
 
 def test_a_directory_that_is_none_or_cannot_be_made_is_an_error() -> None:
-    """And what lies in it is not looked at."""
     Path("data").write_text("")
     found = of_server()
     assert found.says("directory")[0] == "data is no directory"
@@ -267,7 +255,6 @@ def tmpfs(place: Path, *options: str) -> Iterator[Path]:
 def test_a_disk_that_is_full_is_an_error_and_one_that_is_too_small_a_warning(
     tmp_path: Path,
 ) -> None:
-    """As a real file system; what the data may grow to is set."""
     with tmpfs(tmp_path / "small", "size=1g") as small:
         (small / "data").mkdir(0o700)
         found = of_server("--data", small / "data")
@@ -283,7 +270,6 @@ def test_a_disk_that_is_full_is_an_error_and_one_that_is_too_small_a_warning(
 
 
 def test_a_directory_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    """Nor can one be made there."""
     with tmpfs(tmp_path / "fixed", "ro") as fixed:
         for data in (fixed, fixed / "data"):
             found = of_server("--data", data)
@@ -292,7 +278,6 @@ def test_a_directory_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_database_of_a_newer_version_and_one_of_others_are_errors() -> None:
-    """Told by the head of the file, which stays as it is."""
     Path("data").mkdir(0o700)
     path = Path("data", DATABASE_NAME)
     with contextlib.closing(sqlite3.connect(path)) as other:
@@ -324,7 +309,6 @@ def test_data_that_was_written_later_than_now_is_a_warning() -> None:
 
 @pytest.mark.slow
 def test_keys_that_are_open_to_others_are_told(tmp_path: Path) -> None:
-    """Those of the aggregator are an error, as for serve; that of a client is a warning."""
     keys = tmp_path / "keys"
     assert of_server("--keys-dir", keys).level("keys") == "error"
     make_keys(keys)
@@ -392,7 +376,6 @@ def deaf() -> Iterator[int]:
 def test_the_way_to_an_aggregator_that_runs_is_fine_and_nothing_is_left_there(
     service: Aggregator,
 ) -> None:
-    """Not a run, not a refusal, not a line in the log."""
     before = service.json("/runs"), service.errors
     found = doctor("--endpoint", service.ingest, "--url", service.url)
 
@@ -451,7 +434,6 @@ def test_at_the_http_port_of_an_aggregator_the_one_for_records_is_named(
 
 @pytest.mark.slow
 def test_something_deaf_is_given_up(deaf: int) -> None:
-    """At both addresses, after some seconds."""
     found = doctor("--endpoint", f"tcp://127.0.0.1:{deaf}", "--url", f"http://127.0.0.1:{deaf}")
 
     assert "takes connections and does not answer" in found.says("peer")[0]
@@ -463,7 +445,6 @@ def test_something_deaf_is_given_up(deaf: int) -> None:
 def test_keys_that_are_let_in_and_such_that_are_not(
     tmp_path: Path, serve: Callable[..., Aggregator], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """None, one of another aggregator, one that is not known yet, one that is; and the token."""
     keys, others = tmp_path / "keys", tmp_path / "others"
     make_keys(keys)
     make_keys(others)
@@ -498,7 +479,6 @@ def test_keys_that_are_let_in_and_such_that_are_not(
 def test_a_key_for_an_aggregator_that_asks_for_none_is_an_error(
     service: Aggregator, tmp_path: Path
 ) -> None:
-    """Both would wait for ever."""
     make_keys(tmp_path / "keys")
     found = doctor("--endpoint", service.ingest, "--keys", tmp_path / "keys" / "client.key")
 
@@ -557,7 +537,6 @@ def test_whatever_it_is_given_it_finds_something_and_no_check_fails(
 def test_a_package_of_a_version_that_does_not_fit_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the metadata alone; what other extras ask for is not looked at."""
     assert list(complaints("server")) == []
 
     metadata = tmp_path / "gradwatch-0.1.0.dist-info" / "METADATA"
@@ -579,8 +558,6 @@ def test_a_package_of_a_version_that_does_not_fit_is_told(
 
 
 def test_a_check_that_fails_or_hangs_does_not_end_the_others() -> None:
-    """And what needs it is skipped."""
-
     def hang(_subject: None) -> Finding:
         threading.Event().wait()
         return ok("")
@@ -604,7 +581,6 @@ def test_a_check_that_fails_or_hangs_does_not_end_the_others() -> None:
 
 @pytest.mark.slow
 def test_it_is_a_command_of_its_own_that_people_can_read(tmp_path: Path) -> None:
-    """As a process, with an exit code."""
     result = run_command(tmp_path, "doctor", *ANY_PORTS, "--data", str(tmp_path / "data"))
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.splitlines()[-1].startswith("nothing is wrong (")

@@ -160,7 +160,6 @@ def test_pandas_and_polars_read_every_number(export: Any, form: str) -> None:
 
 @pytest.mark.slow
 def test_the_alerts_are_those_of_the_aggregator(export: Any, fed: Any) -> None:
-    """As they stand at the end, each with all that is said of it."""
     pandas = pytest.importorskip("pandas")
     place = done(export(RUN, "--to", "parquet", "--json"))
 
@@ -174,7 +173,6 @@ def test_the_alerts_are_those_of_the_aggregator(export: Any, fed: Any) -> None:
 
 @pytest.mark.slow
 def test_parquet_says_what_it_is(export: Any) -> None:
-    """In the metadata of its schema, and beside it with every layer."""
     parquet = pytest.importorskip("pyarrow.parquet")
     place = done(export(RUN, "--to", "parquet", "--json"))
 
@@ -193,7 +191,6 @@ def test_parquet_says_what_it_is(export: Any) -> None:
 
 @pytest.mark.slow
 def test_tensorboard_reads_scalars_and_alerts(export: Any) -> None:
-    """With the times of the log; a norm that is NaN is one."""
     accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     place = done(export(RUN, "--to", "tensorboard", "--json"))
 
@@ -233,7 +230,6 @@ def test_only_what_is_asked_for_is_written(export: Any) -> None:
 def test_one_that_was_killed_goes_on_to_the_same_end(
     export: Any, fed: Any, tmp_path: Path, form: str
 ) -> None:
-    """With parts of 200 rows: the killed process has sealed some, and written more."""
     kill = f"""
 import os, signal
 from tests.server.cli.test_export import export_in_parts
@@ -257,7 +253,6 @@ export_in_parts({fed.url!r}, {form!r}, "again", kill)
 
 @pytest.mark.slow
 def test_nothing_that_is_there_is_lost(export: Any, tmp_path: Path) -> None:
-    """Neither a complete export nor one that was interrupted."""
     done(export(RUN, "--to", "csv", "--out", "mine"))
     before = files_of(tmp_path / "mine")
     assert "mine is there already" in told(export(RUN, "--to", "csv", "--out", "mine"))
@@ -301,7 +296,6 @@ def test_what_cannot_be_is_said_in_one_line(
 def test_a_library_that_is_missing_is_named_with_its_extra(
     export: Any, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
-    """Before anything is asked or made."""
     for name in ("pyarrow", "pyarrow.parquet", "tensorboardX", "tensorboardX.record_writer"):
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setenv("GRADWATCH_URL", "http://127.0.0.1:1")
@@ -314,7 +308,6 @@ def test_a_library_that_is_missing_is_named_with_its_extra(
 def test_of_a_live_run_the_steps_that_were_closed_are_exported(
     export: Any, service: Any, peers: Any
 ) -> None:
-    """And the metadata says that it goes on."""
     peer = peers(service.ingest, run="alive").attach()
     for step in range(5):
         peer.send(stats_of(step, (1.0, 2.0)))

@@ -68,7 +68,6 @@ def test_each_target_gets_a_test_and_a_line(
     ],
 )
 def test_what_cannot_be_tested_is_one_line(text: str, says: str, tmp_path: Path) -> None:
-    """With what to do."""
     file = tmp_path / "gradwatch.toml"
     file.write_text(text)
     result = CliRunner().invoke(app, ["notify", "test", "nobody", "--config", str(file)])
@@ -99,7 +98,6 @@ def test_without_the_extra_the_line_to_install_it_is_named(
 def test_the_targets_of_an_aggregator_are_listed(
     receiver: Receiver, serve: Callable[..., Aggregator], peers: NewPeer, tmp_path: Path
 ) -> None:
-    """With what waits, what was delivered and the whole of the last error, however narrow it is."""
     receiver.status = 404
     table = f'url = "{receiver.url}"\ngroup_wait_s = 0\n'
     (tmp_path / "gradwatch.toml").write_text(f"[notify.oncall]\n{table}")

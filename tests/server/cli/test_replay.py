@@ -66,7 +66,6 @@ def refusal(*arguments: object) -> str:
 
 
 def test_a_directory_is_replayed_session_by_session(service: Any, spilled: Any) -> None:
-    """Of all ranks, each under its own numbers; what is missing is declared lost."""
     spilled("two", 600)
     path = spilled("two", 600, rank=1, missing=(10, 11, 500))
     told = replay(path.parent, "--endpoint", service.ingest)

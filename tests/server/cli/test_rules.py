@@ -38,7 +38,6 @@ def words(text: str) -> list[list[str]]:
 
 
 def test_a_good_file_is_valid(invoke: Any) -> None:
-    """What it changes is said."""
     result = invoke("check", "rules.toml")
 
     assert result.exit_code == 0
@@ -61,7 +60,6 @@ def test_a_good_file_is_valid(invoke: Any) -> None:
 def test_what_is_wrong_is_one_line_and_exit_1(
     invoke: Any, tmp_path: Path, text: str | None, says: str
 ) -> None:
-    """Before anything is read of a run."""
     file = tmp_path / "rules.toml"
     file.unlink() if text is None else file.write_text(text)
     result = invoke("check", "rules.toml", "--run", "gpt")
@@ -82,7 +80,6 @@ def test_without_a_store_the_directory_is_asked_for(invoke: Any) -> None:
 def test_a_stored_run_is_judged_by_other_rules_beside_the_aggregator(
     service: Aggregator, peers: Any, invoke: Any
 ) -> None:
-    """As lines for people, and as JSON."""
     peer = peers(service.ingest, run="tuned").attach(("a", "b"))
     peer.steps(0, *NORMS)
     service.reaches("tuned", len(NORMS) - 1)
@@ -99,7 +96,6 @@ def test_a_stored_run_is_judged_by_other_rules_beside_the_aggregator(
 
 @pytest.mark.slow
 def test_the_rules_in_force_are_shown(service: Aggregator, peers: Any, invoke: Any) -> None:
-    """Of a run also what each watches; over HTTP, as the other commands."""
     peers(service.ingest, run="shown").attach(("a", "b")).steps(0, 1.0)
     service.reaches("shown", 0)
     lines = words(invoke("--url", service.url).stdout)

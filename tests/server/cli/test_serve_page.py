@@ -23,7 +23,6 @@ def keys(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_a_person_gets_an_address_with_the_token(tmp_path: Path, keys: Path) -> None:
-    """That of reading, as the fragment that the page reads; opened, it lets in."""
     arguments = ("serve", *ANY_PORTS, "--keys-dir", str(keys), "--data", "data")
     with Terminal(tmp_path, *arguments, columns=300) as terminal:
         terminal.shows("  data  ")
@@ -39,7 +38,6 @@ def test_a_person_gets_an_address_with_the_token(tmp_path: Path, keys: Path) -> 
 
 
 def test_a_log_gets_no_token(serve: Any, keys: Path) -> None:
-    """It says in which file it is."""
     service = serve("--keys-dir", str(keys))
     service.stop()
     tokens = read_keys(keys).tokens

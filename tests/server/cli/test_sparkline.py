@@ -20,11 +20,9 @@ from gradwatch_server.cli.sparkline import sparkline
     ],
 )
 def test_each_value_is_a_character(values: list[float | str | None], shown: str) -> None:
-    """On a logarithmic scale from the smallest to the largest."""
     assert sparkline(values, len(values)).plain == shown
 
 
 def test_the_newest_are_kept_and_stand_right() -> None:
-    """As many as there is room for."""
     assert sparkline([1.0, 2.0, 1.0, 100.0], 2).plain == "▁█"
     assert sparkline([1.0, 100.0], 4).plain == "  ▁█"

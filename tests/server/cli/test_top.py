@@ -79,7 +79,6 @@ def gradwatch(tmp_path: Path) -> Command:
 
 
 def test_it_begins_empty_and_runs_come_by_themselves(serve: Any, peers: Any) -> None:
-    """Without a run it shows the line that attaches; then the worst is first, Enter opens it."""
     service = serve()
 
     async def follow(pilot: Pilot[None]) -> None:
@@ -126,7 +125,6 @@ def test_a_run_is_shown_as_the_api_tells_it(service: Any, peers: Any) -> None:
 
 
 def test_steps_come_by_themselves(service: Any, peers: Any) -> None:
-    """Without a key."""
     peer = feed(service, peers, "moving", range(STEPS), None)
 
     async def follow(pilot: Pilot[None]) -> None:
@@ -161,7 +159,6 @@ def test_the_cursor_follows_its_run(service: Any, peers: Any) -> None:
 def test_a_reader_looks_with_the_read_token(
     serve: Any, peers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of an aggregator with keys; without the token the head says what is missing."""
     make_keys(tmp_path / "keys")
     service = serve("--keys-dir", str(tmp_path / "keys"))
     key = read_client_key(tmp_path / "keys" / "client.key")
@@ -180,7 +177,6 @@ def test_a_reader_looks_with_the_read_token(
 
 
 def test_names_are_filtered(service: Any, peers: Any) -> None:
-    """Those of runs in the list, those of layers in a run; Esc shows all again."""
     for run in ("one-a", "one-b"):
         feed(service, peers, run, range(3), None)
 
@@ -205,7 +201,6 @@ def test_names_are_filtered(service: Any, peers: Any) -> None:
 
 
 def test_it_outlives_a_restart_of_the_aggregator_and_says_so(serve: Any, peers: Any) -> None:
-    """What is old is dimmed and told in the past; then it is live again, by itself."""
     service = serve()
     feed(service, peers, "kept", range(STEPS), LAST)
 
@@ -242,7 +237,6 @@ def _delete(url: str) -> None:
 
 
 def test_hostile_names_are_text(service: Any, peers: Any) -> None:
-    """No markup, no control character, nothing that turns the direction; long ones are cut."""
     feed(service, peers, "hostile", range(3), None, HOSTILE)
 
     async def follow(pilot: Pilot[None]) -> None:
@@ -280,7 +274,6 @@ def test_without_a_terminal_it_is_one_line(gradwatch: Command, arguments: tuple[
 
 
 def test_what_cannot_be_shown_is_one_line(tmp_path: Path, service: Any) -> None:
-    """As in the other commands: no such run, nobody there. The screen is not taken."""
     for arguments, says in (
         (("top", "nope", "--url", service.url), "gradwatch: no run 'nope'; "),
         (("top", "--url", "http://127.0.0.1:1"), "gradwatch: no aggregator answers at "),
@@ -295,7 +288,6 @@ def test_what_cannot_be_shown_is_one_line(tmp_path: Path, service: Any) -> None:
 def test_it_draws_in_a_terminal_and_a_key_ends_it(
     tmp_path: Path, service: Any, peers: Any, key: str
 ) -> None:
-    """With exit code 0; the terminal is as it was before."""
     feed(service, peers, "drawn", range(STEPS), LAST)
     with Terminal(tmp_path, "top", "drawn", "--url", service.url) as terminal:
         terminal.shows("critical · running")
@@ -307,7 +299,6 @@ def test_it_draws_in_a_terminal_and_a_key_ends_it(
 
 @pytest.mark.exhaustive
 def test_only_top_loads_textual() -> None:
-    """It takes as long to load as all the rest: the other commands do not pay for it."""
     code = "import sys, gradwatch_server.cli.app; print('textual' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 

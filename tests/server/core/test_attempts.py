@@ -33,7 +33,6 @@ def together(one: Any, two: Any) -> None:
 
 @pytest.mark.slow
 def test_two_jobs_of_one_run_are_two_attempts_and_both_are_judged() -> None:
-    """However their HELLOs come, and whichever is the newer."""
     one, two = two_jobs(Cluster, world=4)
     attempts = one.state.runs["gpt"].attempts
     assert [sorted(own.sessions) for own in attempts] == [[0, 1, 2, 3], [0, 1, 2, 3]]
@@ -59,7 +58,6 @@ def test_two_jobs_of_one_run_are_two_attempts_and_both_are_judged() -> None:
 
 
 def test_a_late_rank_of_the_old_job_does_not_disturb_the_new_one() -> None:
-    """It joins its own attempt."""
     one = Cluster(world=2, names=("a",))
     one.open(0, job="17")
     two = Cluster(world=2, names=("a",), state=one.state)
@@ -154,7 +152,6 @@ def test_at_most_so_many_attempts_are_judged_at_once() -> None:
 
 
 def test_a_late_hello_of_an_old_process_does_not_end_a_training_that_was_away() -> None:
-    """Nothing was heard of it for a while; it comes back, is judged, and is current."""
     training = Cluster(names=("a",)).start(job="new")
     training.step(0)
     training.lose(0)
@@ -180,7 +177,6 @@ def test_a_late_hello_of_an_old_process_does_not_end_a_training_that_was_away() 
 
 
 def test_a_process_of_an_earlier_launch_is_not_current_while_a_later_one_lives() -> None:
-    """What its job was before, or how often it was restarted, says which came first."""
     for old, new in (("17", "18"), ("17/0", "17/1"), ("/0/node-3:29500", "/1/node-3:29500")):
         before = Cluster(names=("a",)).start(job=old)
         training = Cluster(names=("a",), state=before.state)
@@ -201,7 +197,6 @@ def test_a_process_of_an_earlier_launch_is_not_current_while_a_later_one_lives()
 
 
 def test_another_job_is_current_as_soon_as_it_begins() -> None:
-    """Nothing says that it came before, also where neither has a number of its own."""
     for old, new in (("18", "17"), ("17/1", "18/0"), ("", ""), ("/0", "/0"), ("/1", "/0")):
         one = Cluster(names=("a",)).start(job=old)
         two = Cluster(names=("a",), state=one.state)
@@ -212,7 +207,6 @@ def test_another_job_is_current_as_soon_as_it_begins() -> None:
 
 
 def test_a_lost_launch_that_was_restarted_is_over() -> None:
-    """So a job that is killed and restarted all day does not keep what it was before."""
     job = Cluster(names=("a",)).start(job="7/0")
     job.lose(0)
     job.start(job="7/1")

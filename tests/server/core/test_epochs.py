@@ -46,7 +46,6 @@ def test_steps_that_go_back_are_a_new_epoch(world: int) -> None:
 
 
 def test_the_same_step_of_another_epoch_is_another_alert() -> None:
-    """Its id tells them apart: it would not be stored otherwise."""
     job = Cluster(names=("a",)).start()
     for _ in range(2):
         for step in range(6):
@@ -58,7 +57,6 @@ def test_the_same_step_of_another_epoch_is_another_alert() -> None:
 
 
 def test_one_rank_that_goes_back_does_not_make_the_others_late() -> None:
-    """They follow once a frame of its epoch has closed."""
     job = Cluster(world=2, names=("a",)).start()
     for step in range(10):
         job.step(step)

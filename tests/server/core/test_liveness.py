@@ -86,7 +86,6 @@ def test_before_five_gaps_only_the_last_limit_holds() -> None:
 
 
 def test_an_evaluation_is_measured_by_evaluations() -> None:
-    """It neither stalls the run nor widens what a gap in training may be."""
     job = training(Cluster)
     job.rules(run_stalled={"warning_s": 60.0, "info_s": 30.0})
     for step in (20, 40, 60):
@@ -102,7 +101,6 @@ def test_an_evaluation_is_measured_by_evaluations() -> None:
 
 
 def test_the_rank_that_is_behind_is_named_or_that_none_is() -> None:
-    """The others wait for it in a collective."""
     job = training(Cluster, world=3)
     for rank in (0, 1):
         job.stats(rank, 20)
@@ -162,7 +160,6 @@ def test_a_rank_without_a_sign_of_life_is_silent_and_then_lost() -> None:
 
 
 def test_a_rank_that_falls_behind_is_told_of() -> None:
-    """It sends, but eight frames close two steps ahead of it."""
     job = training(Cluster)
     for step in range(20, 32):
         job.stats(0, step)
@@ -178,7 +175,6 @@ def test_a_rank_that_falls_behind_is_told_of() -> None:
 
 
 def test_a_lost_rank_that_is_back_or_replaced_is_over() -> None:
-    """It speaks again, or attaches in the next attempt."""
     job = training(Cluster)
     (lost,) = job.lose(1)
     (back,) = job.back(1)
@@ -232,7 +228,6 @@ def test_a_run_that_ended_all_nan_is_critical() -> None:
 
 
 def test_the_aggregators_absence_makes_nobody_silent_or_stalled() -> None:
-    """It counts from when it is back."""
     job = training(Cluster)
     assert job.resume(after=4_000) == []
     assert job.wait(0) == []
@@ -246,7 +241,6 @@ def test_the_aggregators_absence_makes_nobody_silent_or_stalled() -> None:
 
 
 def test_an_absence_is_no_gap_between_steps() -> None:
-    """Or five times as long would be no stall."""
     job = training(Cluster)
     job.resume(after=4_000)
     job.step(20)
@@ -257,7 +251,6 @@ def test_an_absence_is_no_gap_between_steps() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("place", range(0, 90, 7))
 def test_a_restart_changes_nothing_of_it(place: int) -> None:
-    """The same alerts with the same ids, from wherever it goes on."""
     job = training(Cluster, steps=8)
     hang(job, 60)
     job.step(8)

@@ -66,7 +66,6 @@ def test_ranges_that_touch_are_one_and_only_the_newest_are_kept() -> None:
 
 
 def test_a_run_that_only_comes_from_files_is_judged_like_any_other() -> None:
-    """All ranks join one attempt."""
     job = Cluster(world=2).start(**SPILLED)
     job.step(0)
 
@@ -75,7 +74,6 @@ def test_a_run_that_only_comes_from_files_is_judged_like_any_other() -> None:
 
 
 def test_an_unknown_session_from_a_file_does_not_disturb_the_training() -> None:
-    """Its attempt is one of the past; all its ranks share it, and each record is stored."""
     job = Cluster(world=2)
     job.open(0)
     job.declare(0)
@@ -100,7 +98,6 @@ def test_an_unknown_session_from_a_file_does_not_disturb_the_training() -> None:
 
 
 def test_training_after_a_replay_is_a_new_attempt() -> None:
-    """Its ranks do not join those that came from files."""
     job = Cluster(world=2)
     job.open(0, **SPILLED)
     job.open(1)
@@ -110,7 +107,6 @@ def test_training_after_a_replay_is_a_new_attempt() -> None:
 
 
 def test_a_known_session_goes_on_where_it_was() -> None:
-    """Taken for lost, replayed: no new attempt, and its records are evaluated."""
     job = Cluster().start()
     job.step(0)
     job.lose(0)

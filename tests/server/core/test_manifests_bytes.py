@@ -47,7 +47,6 @@ def test_the_oldest_manifests_of_a_session_go() -> None:
 
 
 def test_what_is_counted_is_what_is_there() -> None:
-    """Whatever is declared, declared again, dropped, restored or retired."""
     job = limited(Cluster(world=3, names=NAMES), manifests_bytes_per_session=60_000).start()
     assert job.attempt.manifests.num_bytes == taken(job) < 3 * 8_000
     for number in range(40):
@@ -71,7 +70,6 @@ def test_what_is_counted_is_what_is_there() -> None:
 
 @pytest.mark.slow
 def test_a_restart_anywhere_changes_nothing() -> None:
-    """The same manifest goes at the same record."""
     job = limited(Cluster(names=NAMES[:50]), manifests_bytes_per_session=6_000).start()
     for number in range(2, 12):
         job.declare(0, NAMES[: 50 + number], manifest_id=number, frozen=(NAMES[0],))
@@ -89,7 +87,6 @@ def test_a_restart_anywhere_changes_nothing() -> None:
 
 
 def test_an_entry_drops_those_of_one_session() -> None:
-    """Down to none, where that is what it says; a session that is gone costs nothing."""
     job = Cluster(world=2, names=NAMES).start()
     for rank in range(2):
         job.declare(rank, NAMES[:500], manifest_id=2)
@@ -105,7 +102,6 @@ def test_an_entry_drops_those_of_one_session() -> None:
 
 
 def test_names_and_groups_of_an_attempt_are_bounded() -> None:
-    """Whoever declares ever new layers has those that fit; the others stay in their groups."""
     job = limited(Cluster(names=NAMES[:100]), layers_bytes_per_attempt=29_000).start()
     job.declare(0, ["x" * 512 + str(i) for i in range(50)], manifest_id=2)
     groups = {f"g{i}": tuple(range(100)) for i in range(9)}
@@ -120,7 +116,6 @@ def test_names_and_groups_of_an_attempt_are_bounded() -> None:
 
 
 def test_a_manifest_costs_the_same_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that are there already are not gone through."""
     looked_at = 0
     size = Session.declare.__globals__["DeclaredManifest"].size
 

@@ -55,7 +55,6 @@ def test_the_estimates_are_those_of_the_paper() -> None:
 
 
 def test_it_is_not_known_before_a_hundred_samples() -> None:
-    """Nor while the signal's average is not positive."""
     random = np.random.default_rng(0)
     made = NoiseScale(1000)
     for step in range(MIN_SAMPLES):
@@ -104,7 +103,6 @@ def test_the_series_outlives_a_restart() -> None:
 
 
 def test_the_series_is_shown() -> None:
-    """From records of two ranks to what the route answers, also in an attempt that is restored."""
     job = Cluster(world=2, names=("a",)).start()
     for step in range(MIN_SAMPLES):
         for rank, norm in enumerate((3.0, 5.0)):
@@ -119,7 +117,6 @@ def test_the_series_is_shown() -> None:
 
 
 def test_without_local_norms_there_is_no_series() -> None:
-    """Nothing is made up."""
     job = Cluster(world=2, names=("a",)).start()
     job.step(0, 1.0, batch_size=4.0, labels=LABELS)
     shown = describe_noise_scale(view_run(job.state.runs[job.run]).noise_scale)

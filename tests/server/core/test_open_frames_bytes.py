@@ -96,7 +96,6 @@ def test_little_stays_where_something_else_takes_much() -> None:
 
 
 def test_a_log_without_budgets_means_what_it_did() -> None:
-    """Nothing closes early that did not when it was written."""
     job = Cluster(world=2, names=[f"layer {i}" for i in range(LAYERS)]).start()
     for step in range(60):
         job.stats(0, step, NORMS)
@@ -107,8 +106,6 @@ def test_a_log_without_budgets_means_what_it_did() -> None:
 
 @pytest.mark.slow
 def test_a_step_of_many_ranks_has_room() -> None:
-    """For each 1,024 ranks that live an attempt may hold as much again."""
-
     def held(world: int) -> int:
         job = Cluster(world=world, names=[f"layer {i}" for i in range(100)])
         for rank in range(world):
@@ -124,7 +121,6 @@ def test_a_step_of_many_ranks_has_room() -> None:
 
 @pytest.mark.slow
 def test_a_restart_anywhere_changes_nothing() -> None:
-    """What waits takes the same after it: it closes at the same record."""
     job = limited(Cluster(world=2, names=("a", "b")).start(), 20_000)
     for number in range(12):
         job.stats(0, 3 * number, [1.0, float("nan") if number == 5 else 1.0], nans=[0, number])

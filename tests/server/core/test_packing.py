@@ -49,12 +49,10 @@ def test_each_bit_of_an_array_comes_back(rows: list[Any], same: bool) -> None:
     ],
 )
 def test_an_array_takes_no_more_than_it_needs(values: list[float], code: str, size: int) -> None:
-    """Most columns are counts, or zero throughout."""
     packed = pack(np.array(values))
     assert (packed[0], len(packed[2])) == (code, size)
 
 
 def test_an_array_of_another_code_is_refused() -> None:
-    """Only those of the table: never a dtype out of a file."""
     with pytest.raises(ValueError, match="array code 'O' is none of"):
         unpack(["O", [1], b"x" * 8])

@@ -38,7 +38,6 @@ def spikes(job: Any, attempt: int = 2) -> list[Any]:
 
 @pytest.mark.parametrize("first", [1, 50, 90, 100, 103, 198])
 def test_an_attempt_that_goes_on_is_judged_from_its_first_frames(first: int) -> None:
-    """If it begins near where the other stopped; one that does not learns what is usual anew."""
     job = train(stopped(Cluster).start(job="two"), range(first, first + 4))
     assert not spikes(job)
     train(job, range(first + 4, first + 8), a=20.0)
@@ -52,7 +51,6 @@ def test_an_attempt_that_goes_on_is_judged_from_its_first_frames(first: int) -> 
 
 @pytest.mark.parametrize("change", ["step 0", "another layer", "a layer less", "another world"])
 def test_another_training_learns_anew(change: str) -> None:
-    """Under the same name, but not the one that stopped."""
     job = stopped(Cluster)
     if change == "another world":
         job.world = 2
@@ -70,7 +68,6 @@ def test_another_training_learns_anew(change: str) -> None:
 
 
 def test_layers_may_be_declared_in_another_order() -> None:
-    """Each keeps what is usual of it: the order is that in which ranks happen to attach."""
     job = stopped(Cluster)
     job.names = NAMES[::-1]
     job.start(job="two")
@@ -83,7 +80,6 @@ def test_layers_may_be_declared_in_another_order() -> None:
 
 
 def test_what_is_usual_is_learnt_again_quickly() -> None:
-    """Without the state of its optimizer a training goes on a little differently."""
     first = train(stopped(Cluster).start(job="two"), range(100, 108), a=1.7, b=170.0)
     train(first, range(108, 118), a=2.6, b=260.0)
     assert not spikes(first)
@@ -95,7 +91,6 @@ def test_what_is_usual_is_learnt_again_quickly() -> None:
 
 
 def test_an_attempt_that_ended_before_its_first_frame_changes_nothing() -> None:
-    """It crashed while it loaded the checkpoint; the next one goes on."""
     job = stopped(Cluster)
     job.start(job="two")
     job.lose(0)
@@ -107,7 +102,6 @@ def test_an_attempt_that_ended_before_its_first_frame_changes_nothing() -> None:
 
 
 def test_the_attempt_before_is_not_changed_by_it() -> None:
-    """Two jobs may live side by side, the one a fork of the other."""
     job = train(Cluster(names=NAMES).start(job="one"), range(60))
     before = job.attempt.closed.baselines.state_dict()
     first = job.attempt
@@ -120,7 +114,6 @@ def test_the_attempt_before_is_not_changed_by_it() -> None:
 
 @pytest.mark.slow
 def test_a_restart_at_any_place_changes_nothing() -> None:
-    """Also between the HELLO of the new attempt and its first frame."""
     job = stopped(Cluster, 50, world=2)
     job.start(job="two")
     train(job, range(48, 52))

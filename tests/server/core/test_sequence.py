@@ -39,7 +39,6 @@ ACCEPT, DUPLICATE, REWIND = Outcome.ACCEPT, Outcome.DUPLICATE, Outcome.REWIND
 def test_a_record_is_checked(
     acked: int, seq: int, low: int, outcome: Outcome, gap: tuple[int, int] | None, then: int
 ) -> None:
-    """By what was stored, its own number, and the lowest that the client can still supply."""
     tracker = SequenceTracker({SESSION: acked})
     checked = tracker.check(SESSION, seq, low)
 
@@ -48,7 +47,6 @@ def test_a_record_is_checked(
 
 
 def test_the_first_gap_is_believed_after_a_hello() -> None:
-    """Of a session that is new, or was there at the start: data that were lost may be older."""
     for tracker, after in ((SequenceTracker({SESSION: 10}), 10), (SequenceTracker({}), 0)):
         tracker.open(SESSION)
 
@@ -61,7 +59,6 @@ def test_the_first_gap_is_believed_after_a_hello() -> None:
 
 
 def test_later_gaps_are_believed_at_once() -> None:
-    """What a session sends once a record of it is taken, it sent to this aggregator."""
     tracker = SequenceTracker({SESSION: 10})
     assert tracker.check(SESSION, 11, 11).outcome is ACCEPT
 
@@ -73,7 +70,6 @@ def test_later_gaps_are_believed_at_once() -> None:
 
 
 def test_a_session_that_never_said_hello_is_unknown() -> None:
-    """Its records are neither accepted nor lost; once open it begins at 1."""
     tracker = SequenceTracker({})
 
     assert tracker.check(SESSION, 1, 1).outcome is Outcome.UNKNOWN
@@ -103,7 +99,6 @@ def test_opening_again_forgets_nothing() -> None:
 def test_whatever_comes_each_number_is_stored_once_or_lost_once(
     messages: list[tuple[bytes, int, int]],
 ) -> None:
-    """Up to what is acknowledged: stored + lost is every number, and no number is both."""
     tracker = SequenceTracker({})
     for session in (b"a", b"b"):
         tracker.open(session)

@@ -23,7 +23,6 @@ NAN = math.nan
 
 
 def test_ranks_of_one_launch_are_one_attempt() -> None:
-    """Each HELLO adds its rank."""
     job = Cluster(world=3).start()
     run = job.state.runs["gpt"]
 
@@ -70,7 +69,6 @@ def test_another_world_or_job_is_another_attempt(
 
 
 def test_a_new_attempt_closes_the_frames_of_the_last() -> None:
-    """What was bad in them is told before they go, if the last one is over."""
     job = Cluster(world=2, names=("a",))
     job.open(0)
     job.declare(0)
@@ -83,7 +81,6 @@ def test_a_new_attempt_closes_the_frames_of_the_last() -> None:
 
 
 def test_the_last_attempt_keeps_its_alerts_as_they_stood() -> None:
-    """They are in the run's list, and no longer in its health."""
     job = Cluster(names=("a",)).start()
     job.step(0, [500.0])
     job.step(1, [500.0])
@@ -127,7 +124,6 @@ def test_records_of_a_session_that_was_replaced_are_judged_in_their_own_attempt(
 
 
 def test_records_of_an_attempt_that_is_over_are_stored_and_not_judged() -> None:
-    """It was taken for lost long before the next one began, and its window is gone."""
     job = Cluster(names=("a",)).start()
     old = job.sessions[0]
     job.lose(0)
@@ -139,7 +135,6 @@ def test_records_of_an_attempt_that_is_over_are_stored_and_not_judged() -> None:
 
 
 def test_the_time_in_which_the_aggregator_was_away_ends_no_attempt() -> None:
-    """Nobody could come back then: it was down, or somebody set the clock forward."""
     job = Cluster(names=("a",)).start()
     old = job.sessions[0]
     job.lose(0)
@@ -171,7 +166,6 @@ def test_attempts_that_are_over_hold_no_arrays() -> None:
 
 
 def test_a_session_lost_and_back_is_the_same_session() -> None:
-    """It goes on in its attempt with what it declared."""
     job = Cluster(world=2).start()
     states = []
     for change in (job.lose, job.back):
@@ -188,7 +182,6 @@ def test_a_session_lost_and_back_is_the_same_session() -> None:
     ("reason", "state"), [("closed", RankState.ENDED), ("exception", RankState.FAILED)]
 )
 def test_a_rank_that_said_bye_has_ended_or_failed(reason: str, state: RankState) -> None:
-    """With its reason."""
     job = Cluster().start()
     job.bye(0, reason)
     session = job.attempt.sessions[0]
@@ -200,7 +193,6 @@ def test_a_rank_that_said_bye_has_ended_or_failed(reason: str, state: RankState)
     "changes", [{"manifest_id": 9}, {"l2": [1.0, 2.0]}, {"l2": []}], ids=["id", "short", "empty"]
 )
 def test_records_that_do_not_fit_their_manifest_are_unresolved(changes: dict[str, Any]) -> None:
-    """They are stored and counted, and make no frame."""
     job = Cluster(names=("a", "b", "c")).start()
 
     job.send(0, stats_of(0, **{"l2": [1.0] * 3} | changes))
@@ -245,7 +237,6 @@ def test_any_bits_are_a_number() -> None:
 
 
 def test_a_gap_is_counted_for_its_rank_and_its_run() -> None:
-    """Over all attempts for the run; for the rank in its session."""
     job = Cluster(world=2).start()
     job.gap(1, 7)
     job.start()
@@ -258,7 +249,6 @@ def test_a_gap_is_counted_for_its_rank_and_its_run() -> None:
 
 
 def test_runs_do_not_touch_each_other() -> None:
-    """Two jobs into one state: each has its own frames and alerts."""
     state = State()
     one = Cluster(names=("a",), run="one", state=state).start()
     two = Cluster(names=("a",), run="two", state=state).start()
@@ -282,7 +272,6 @@ def test_events_are_counted_by_name_within_a_bound() -> None:
 
 
 def test_skipped_steps_are_counted_once() -> None:
-    """Each rank tells of each of its optimizers; the step was skipped all the same once."""
     job = Cluster(world=2).start()
     for step in (3, 3, 7):
         for rank in (0, 1):
@@ -322,7 +311,6 @@ def test_manifests_of_a_session_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_manifests_of_shards_count_for_what_they_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which shard of each layer a rank has takes memory, too."""
     monkeypatch.setattr("gradwatch_server.core.session.MAX_MANIFEST_LAYERS", 100)
     job = Cluster(names=("a", "b"), world=2).start()
     for number in range(2, 50):
@@ -401,7 +389,6 @@ def facts(state: State) -> Any:
 @given(actions=ACTIONS)
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_the_same_log_gives_the_same_state_and_alerts(actions: list[Any]) -> None:
-    """Read again after a restart, it tells the same alerts and shows the same to readers."""
     job = Cluster(world=3, names=("a", "b")).start()
     play(job, actions)
 

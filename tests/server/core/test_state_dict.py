@@ -156,7 +156,6 @@ class Story:
 @given(deeds=DEEDS, steps=st.sampled_from([8, 12, 64]))
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_restored_at_every_place_the_future_is_the_same(deeds: list[Any], steps: int) -> None:
-    """What readers see, and each alert with its id, at each entry after the place."""
     story = Story(Cluster, window_steps=steps)
     for deed in deeds:
         story.do(*deed)
@@ -179,7 +178,6 @@ def same(one: list[Any], other: list[Any]) -> bool:
 
 
 def test_a_saved_state_is_not_changed_by_the_one_it_came_from() -> None:
-    """It may be written while the other goes on."""
     job = Cluster(world=2).start()
     job.step(0, 500.0)
     other = restored(job.state)
@@ -238,7 +236,6 @@ def full_window(cluster: Any, frames: int, steps: int = 20) -> Any:
 
 @pytest.mark.parametrize("frames", [0, 1, 7, 8, 9, 19, 20, 21, 47])
 def test_only_chunks_with_new_frames_are_written(frames: int) -> None:
-    """One frame more is one chunk more to write."""
     window = full_window(Cluster, frames)
     assert window.changed(frames) == []
     if frames:
@@ -271,7 +268,6 @@ def test_chunks_that_are_filled_late_leave_newer_frames_alone(frames: int, more:
 
 @pytest.mark.parametrize(("frames", "steps"), [(5, 40), (47, 40), (47, 8), (20, 12)])
 def test_a_window_of_another_size_keeps_the_newest_frames(frames: int, steps: int) -> None:
-    """As many as it had and has room for, and goes on after them."""
     window = full_window(Cluster, frames).resized(steps)
     expected = [(step, step + 1.0) for step in range(frames)][-min(steps, 20) :]
 
@@ -280,7 +276,6 @@ def test_a_window_of_another_size_keeps_the_newest_frames(frames: int, steps: in
 
 
 def test_a_window_with_a_chunk_missing_is_refused() -> None:
-    """It would show frames that never were."""
     old = full_window(Cluster, 20)
     rows = [(number, steps) for number, steps, _ in rows_of(old)]
 

@@ -81,7 +81,6 @@ def test_a_sweep_of_names_shuts_nobody_out(
 
 
 def test_a_run_is_refused_only_where_all_train(start: Any, peers: Any) -> None:
-    """It is told how many there are; once one has ended, that one goes."""
     running = start(budgets=Budgets(runs=2))
     trains = [peers(running.endpoint, run=run).attach() for run in ("one", "two")]
     for peer in trains:
@@ -103,7 +102,6 @@ def test_a_run_is_refused_only_where_all_train(start: Any, peers: Any) -> None:
 
 
 def test_a_run_that_was_evicted_while_it_lived_begins_anew(start: Any, peers: Any) -> None:
-    """Its client is told that it is not known, says HELLO, and sends from there on."""
     running = start(budgets=Budgets(runs=1))
     paused = peers(running.endpoint, run="paused")
     paused.greet()
@@ -125,7 +123,6 @@ def test_a_run_that_was_evicted_while_it_lived_begins_anew(start: Any, peers: An
 def test_a_client_that_was_evicted_goes_on_by_itself(
     start: Any, peers: Any, context: zmq.Context[zmq.Socket[bytes]]
 ) -> None:
-    """Nothing that it sends then is lost, and it is not the first to go once it has sent it."""
     running = start(budgets=Budgets(runs=1))
     session = Session(os.urandom(16), Hello(run="paused", rank=0, world=1), Outbox(1 << 20))
     socket = context.socket(zmq.DEALER)
@@ -158,7 +155,6 @@ def test_a_client_that_was_evicted_goes_on_by_itself(
 
 
 def test_evictions_hold_over_a_restart(start: Any, peers: Any) -> None:
-    """They are entries of the log."""
     running = start(budgets=Budgets(runs=3))
     sweep(peers(running.endpoint), 7)
     running.shows("sweep-6")
@@ -249,7 +245,6 @@ def test_an_attempt_that_trains_on_keeps_a_crash_loop_within_bounds(start: Any, 
 
 
 def test_a_run_that_is_new_begins_no_more_attempts_in_one_round_than_may_live() -> None:
-    """Although the state has none of them before the round is over."""
     ingest = mock.create_autospec(Inbox, instance=True, refused=Counter())
     admission = Admission(ingest, State(), BudgetUse(Budgets(attempts=16)))
     verdicts = []
@@ -265,7 +260,6 @@ def test_a_run_that_is_new_begins_no_more_attempts_in_one_round_than_may_live() 
 def test_a_run_begins_only_so_many_attempts_a_minute(
     start: Any, peers: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Then a HELLO is not answered; ranks of an attempt that is there, and other runs, are."""
     running = start(budgets=Budgets(attempts_per_min=3))
     crash = peers(running.endpoint)
     for job in range(3):
@@ -285,7 +279,6 @@ def test_a_run_begins_only_so_many_attempts_a_minute(
 
 
 def test_ranks_that_attach_at_once_begin_one_attempt(start: Any, peers: Any) -> None:
-    """Although none is in the state while the others come."""
     running = start(budgets=Budgets(attempts_per_min=1))
     ranks = [peers(running.endpoint, rank=rank, world=16) for rank in range(16)]
     for peer in ranks:
@@ -317,7 +310,6 @@ def test_nobody_ends_the_session_of_another(start: Any, peers: Any) -> None:
 def test_a_session_goes_on_over_another_connection_once_the_first_is_gone(
     start: Any, peers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without waiting until it was silent: ZeroMQ knows that nobody is there."""
     monkeypatch.setattr(intake, "SILENT_NS", 10**18)
     running = start()
     first = peers(running.endpoint).attach()
@@ -333,7 +325,6 @@ def test_a_session_goes_on_over_another_connection_once_the_first_is_gone(
 def test_a_session_that_was_silent_may_be_taken_up(
     start: Any, peers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By then a connection that is dead has been ended, and this one may be stopped."""
     monkeypatch.setattr(intake, "SILENT_NS", 200_000_000)
     running = start()
     first = peers(running.endpoint).attach()
@@ -346,7 +337,6 @@ def test_a_session_that_was_silent_may_be_taken_up(
 
 
 def test_what_is_evicted_is_neither_lost_nor_forgotten_in_the_same_round() -> None:
-    """Although its session timed out, and ended long ago."""
     state, published, batch = State(), PublishedState(), Batch()
     for number, run in enumerate(("silent", "old")):
         session = number.to_bytes(16, "big")

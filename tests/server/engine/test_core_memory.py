@@ -74,7 +74,6 @@ def test_the_attempt_with_most_closes_its_oldest_steps() -> None:
 
 @pytest.mark.slow
 def test_a_step_of_many_ranks_is_not_the_first_to_go() -> None:
-    """It takes much, but each of them little."""
     rounds = Rounds(open_frames_bytes=512 * KIB)
     wide = rounds.job("wide", world=3_000, sessions=2_049)
     for rank in range(35):
@@ -109,7 +108,6 @@ def test_the_session_with_most_loses_its_oldest_manifests() -> None:
 
 @pytest.mark.parametrize("many", [2, 64])
 def test_ranks_that_have_the_same_layers_share_them(many: int) -> None:
-    """However many they are."""
     rounds = Rounds(manifests_bytes=10 * 8 * LAYERS + 64 * 2 * KIB)
     rounds.job("wide", world=many, sessions=many)
 
@@ -136,7 +134,6 @@ def test_what_has_left_memory_is_not_counted() -> None:
 
 @pytest.mark.slow
 def test_an_engine_keeps_to_it_and_its_log_says_the_same(start: Any, peers: Any) -> None:
-    """One of two ranks that sends alone: the log from its beginning gives what the engine has."""
     budgets = Budgets(open_frames_bytes=4 << 20, open_frames_bytes_per_attempt=1 << 30)
     running = start(budgets=budgets)
     names = [f"layer {i}" for i in range(30_000)]

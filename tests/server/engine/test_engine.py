@@ -65,7 +65,6 @@ def test_hello_is_welcomed_and_records_are_acknowledged(start: Any, peers: Any) 
 
 
 def test_what_is_acknowledged_is_committed(start: Any, peers: Any) -> None:
-    """Another connection sees it in the file by the time the ACK is there."""
     running = start()
     peer = peers(running.endpoint).attach()
     for step in range(20):
@@ -122,7 +121,6 @@ def test_a_record_the_client_no_longer_has_is_declared_lost(start: Any, peers: A
 
 
 def test_a_beat_is_answered_and_not_stored(start: Any, peers: Any) -> None:
-    """It shows that both are there, and how far the log is."""
     running = start()
     peer = peers(running.endpoint).attach()
     rows = len(running.entries())
@@ -133,7 +131,6 @@ def test_a_beat_is_answered_and_not_stored(start: Any, peers: Any) -> None:
 
 
 def test_a_session_that_never_said_hello_learns_who_is_here(start: Any, peers: Any) -> None:
-    """Nothing is stored; from the boot id, which is nobody's, it sees that it has to say HELLO."""
     running = start()
     peer = peers(running.endpoint)
     for record in (Beat(), Bye(), Event(name="x", step=0)):
@@ -156,7 +153,6 @@ def test_a_session_that_never_said_hello_learns_who_is_here(start: Any, peers: A
     ids=lambda record: type(record).__name__,
 )
 def test_what_only_we_may_say_is_refused(start: Any, peers: Any, record: Any, seq: int) -> None:
-    """With a number it would be acknowledged and not be found again in the log."""
     running = start()
     peer = peers(running.endpoint).attach(("a",))
     peer.seq = 1
@@ -181,7 +177,6 @@ def test_a_bad_run_name_is_refused_with_the_rule(start: Any, peers: Any, name: s
 
 
 def test_a_hello_too_large_to_keep_is_refused(start: Any, peers: Any) -> None:
-    """It would stay in memory for as long as the log lives."""
     running = start()
     versions = {f"part{i}": "9" * 4_000 for i in range(32)}
     answer = peers(running.endpoint).say(Hello(run="gpt", rank=0, world=1, versions=versions))
@@ -192,7 +187,6 @@ def test_a_hello_too_large_to_keep_is_refused(start: Any, peers: Any) -> None:
 
 
 def test_an_alert_goes_down_to_the_ranks_of_its_run(start: Any, peers: Any) -> None:
-    """To those that are alive, not to other runs, as the HTTP API gives it, after it is stored."""
     running = start()
     first, second, ended = (peers(running.endpoint, rank=r, world=3).attach() for r in range(3))
     ended.send(Bye())
@@ -237,7 +231,6 @@ def test_many_sessions_at_once_are_all_served(start: Any, peers: Any) -> None:
 
 @pytest.mark.slow
 def test_a_session_without_a_sign_of_life_is_lost_and_may_come_back(start: Any, peers: Any) -> None:
-    """After the timeout it is written to the log; a beat of it is, too."""
     running = start(session_timeout_s=1.0)
     peer = peers(running.endpoint).attach()
     running.shows()
@@ -362,7 +355,6 @@ def test_a_restart_finds_everything_as_it_was(start: Any, peers: Any) -> None:
 
 
 def test_an_alert_pending_over_a_restart_fires_once(start: Any, peers: Any) -> None:
-    """One bad step before, one after: it fires with the step it began at."""
     rules = Rules.model_validate({"exploding": {"for_steps": 2}})
     running = start(rules=rules)
     peer = peers(running.endpoint).attach()
@@ -380,7 +372,6 @@ def test_an_alert_pending_over_a_restart_fires_once(start: Any, peers: Any) -> N
 
 
 def test_each_rise_of_a_severity_is_one_event_over_restarts_too(start: Any, peers: Any) -> None:
-    """Three skipped steps, and the loss of the last was bad."""
     running = start()
     peer = peers(running.endpoint).attach()
     for step, scale in enumerate((2.0, 1.0)):
@@ -424,7 +415,6 @@ def test_alerts_that_a_crash_kept_back_are_stored_at_the_next_start(start: Any, 
 
 @pytest.mark.slow
 def test_new_rules_hold_from_the_restart_on(start: Any, peers: Any) -> None:
-    """They are written to the log once; what was decided before stays."""
     running = start()
     peer = peers(running.endpoint).attach()
     peer.steps(0, 50.0, 50.0)
@@ -445,7 +435,6 @@ def test_new_rules_hold_from_the_restart_on(start: Any, peers: Any) -> None:
 
 
 def test_new_budgets_hold_from_the_restart_on(start: Any) -> None:
-    """They are written to the log once, and those that the core does not act on not at all."""
     running = start()
     for budgets in (Budgets(runs=7), *[Budgets(open_frames_bytes_per_attempt=1 << 22)] * 2):
         running = start(endpoint=running.endpoint, budgets=budgets)
@@ -458,7 +447,6 @@ def test_new_budgets_hold_from_the_restart_on(start: Any) -> None:
 
 @pytest.mark.slow
 def test_a_rank_seen_last_before_a_restart_gets_its_time_again(start: Any, peers: Any) -> None:
-    """It could reach nobody meanwhile; one that never comes is lost after the timeout."""
     running = start()
     ended = peers(running.endpoint, rank=0, world=2).attach()
     peers(running.endpoint, rank=1, world=2).attach()
@@ -477,7 +465,6 @@ def test_a_rank_seen_last_before_a_restart_gets_its_time_again(start: Any, peers
 def test_a_full_disk_withholds_the_ack_and_loses_nothing(
     start: Any, peers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not ready while it lasts; with room again all is stored, acknowledged, and ready."""
     running = start()
     peer = peers(running.endpoint).attach([f"l{i}" for i in range(2_000)])
     db = running.store.db
@@ -513,7 +500,6 @@ def test_a_full_disk_withholds_the_ack_and_loses_nothing(
 def test_alerts_wait_for_a_full_disk_too(
     start: Any, peers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are told once they are stored, and readiness comes back without another record."""
     running = start()
     peer = peers(running.endpoint).attach()
     add, has_room = running.store.alert_events.add, threading.Event()
@@ -554,7 +540,6 @@ def test_no_state_is_saved_that_stands_for_alerts_that_are_not_stored(
 
 
 def test_a_stop_while_the_disk_is_full_is_clean(start: Any, peers: Any) -> None:
-    """What was never committed was never acknowledged: the next start asks for it again."""
     running = start()
     peer = peers(running.endpoint).attach([f"l{i}" for i in range(2_000)])
     db = running.store.db
@@ -578,7 +563,6 @@ def test_a_stop_while_the_disk_is_full_is_clean(start: Any, peers: Any) -> None:
 def test_a_damaged_log_is_set_aside_and_the_service_goes_on(
     start: Any, peers: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Under a dated name, nothing of it lost; what can be read is there, and the rest is told."""
     running = start(retention=RetentionPolicy(checkpoint_s=1e9))
     peer = peers(running.endpoint).attach([f"l{i}" for i in range(500)])
     for step in range(200):
@@ -722,7 +706,6 @@ class Rank:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_produced_is_stored_plus_lost(start: Any, peers: Any, actions: list[Any]) -> None:
-    """Whatever was dropped, evicted, doubled or cut off by a restart, each record is in one."""
     running = start()
     rank = Rank(peers(running.endpoint))
     rank.peer.greet()

@@ -76,7 +76,6 @@ def test_who_has_most_pays_first() -> None:
 
 
 def test_attempts_go_up_to_the_oldest_that_lives() -> None:
-    """Those without a record before the others; the run stays."""
     story = Story()
     empty = story.attach("gpt", job="1")
     story.apply(Lost(empty))
@@ -97,7 +96,6 @@ def _numbers(story: Story) -> Sequence[int]:
 
 
 def test_only_the_newest_attempts_stay() -> None:
-    """As many as may; one that lives keeps those after it."""
     story = Story()
     for job in range(5):
         story.attach("gpt", MARK, Bye(), job=str(job))

@@ -129,7 +129,6 @@ def test_what_waits_is_bounded_while_the_disk_is_full(
 
 
 def test_a_session_is_asked_to_send_again_once_a_second(start: Any, peers: Any) -> None:
-    """However many of its records come too early: each time doubles what it sends."""
     running = start()
     peer = peers(running.endpoint).attach()
     began_s = time.monotonic()
@@ -188,7 +187,6 @@ def test_what_was_dropped_last_is_asked_for_without_another_record(
 
 
 def test_welcome_says_how_much_may_be_in_flight(start: Any, peers: Any) -> None:
-    """Never more than waits for one connection."""
     running = start(budgets=Budgets(in_flight_bytes=6 * MIB, queue_bytes_per_peer=5 * MIB))
     welcome = peers(running.endpoint).greet()
     assert isinstance(welcome, Welcome)
@@ -216,7 +214,6 @@ def test_other_ranks_are_told_of_an_alert_by_and_by(start: Any, peers: Any) -> N
 
 
 def test_a_message_of_an_alert_reads_the_same_however_it_was_packed(start: Any, peers: Any) -> None:
-    """It is packed once for all ranks."""
     running = start()
     first, second = (peers(running.endpoint, rank=rank, world=2).attach() for rank in range(2))
     for peer in (first, second):

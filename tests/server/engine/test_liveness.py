@@ -24,7 +24,6 @@ def bodies(running: Any, kind: type) -> list[Any]:
 def test_what_beats_say_gets_into_the_log_for_all_sessions_together(
     start: Any, peers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of those that send nothing else, every few seconds, in one entry; the alert follows."""
     monkeypatch.setattr(housekeeping, "SIGN_EVERY_S", 0.0)
     monkeypatch.setattr(housekeeping, "TICK_NS", 50_000_000)
     running = start()
@@ -63,7 +62,6 @@ def test_an_old_beat_is_no_sign_of_life(
 
 @pytest.mark.slow
 def test_beats_of_a_run_that_steps_are_not_logged(start: Any, peers: Any) -> None:
-    """Its records say that it lives."""
     running = start()
     peer = peers(running.endpoint).attach()
     for step in range(12):
@@ -99,7 +97,6 @@ def test_a_start_is_noted_if_anybody_lives(start: Any, peers: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("ends", [False, True], ids=["lost", "ended"])
 def test_a_start_is_noted_if_a_lost_rank_may_return(start: Any, peers: Any, ends: bool) -> None:
-    """It could not while nobody listened; one that ended is not waited for."""
     running = start(session_timeout_s=0.5)
     peer = peers(running.endpoint).attach()
     if ends:

@@ -31,7 +31,6 @@ def state() -> State:
 
 
 def test_only_runs_that_changed_get_new_snapshots(state: State) -> None:
-    """Those of the others stay, and so does a mapping that a reader took."""
     published = PublishedState()
     publisher = Publisher(published)
     publisher.note_changed(["one", "two"])
@@ -47,7 +46,6 @@ def test_only_runs_that_changed_get_new_snapshots(state: State) -> None:
 
 
 def test_snapshots_are_made_at_most_so_often(state: State) -> None:
-    """What changed meanwhile comes with the next ones, or at once where it is asked for."""
     published = PublishedState()
     publisher = Publisher(published)
     publisher.note_changed(["one"])
@@ -61,7 +59,6 @@ def test_snapshots_are_made_at_most_so_often(state: State) -> None:
 
 
 def test_a_run_that_left_memory_after_it_changed_is_taken_back(state: State) -> None:
-    """There is nothing left to make a snapshot of."""
     published = PublishedState()
     publisher = Publisher(published)
     publisher.note_changed(["one", "two"])
@@ -75,7 +72,6 @@ def test_a_run_that_left_memory_after_it_changed_is_taken_back(state: State) -> 
 
 
 def test_a_run_that_left_memory_is_gone_with_the_next_snapshots(state: State) -> None:
-    """Also one that begins anew before they are made; a mapping that a reader took stays."""
     published = PublishedState()
     publisher = Publisher(published)
     publisher.note_changed(["one", "two"])
@@ -95,7 +91,6 @@ def test_a_run_that_left_memory_is_gone_with_the_next_snapshots(state: State) ->
 def test_snapshots_take_only_their_share_of_the_time(
     state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What takes 20 ms is made every 200 ms with a tenth; however long it takes, every 2 s."""
     clock_s = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: clock_s[0])
 
@@ -124,7 +119,6 @@ def test_snapshots_take_only_their_share_of_the_time(
 
 
 def test_many_runs_are_taken_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that waited longest first, so that each has its turn; all at once where asked for."""
     clock_s = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: clock_s[0])
 

@@ -61,7 +61,6 @@ def test_all_of_a_deleted_run_goes_and_nothing_else(start: Any, peers: Any) -> N
 
 
 def test_a_run_that_trains_stays(start: Any, peers: Any) -> None:
-    """It would come back with its next record."""
     running = start()
     peers(running.endpoint, run="gpt").attach().steps(0, 1.0)
 

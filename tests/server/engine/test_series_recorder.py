@@ -150,7 +150,6 @@ def check(found: Buckets, width: int, first: int, last: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [1, 2, 16, 64, 256, 1024])
 def test_what_is_stored_is_what_was_sent(feed: Feed, width: int) -> None:
-    """In every width, whether it was made of rows, of buckets of these, or is still in memory."""
     feed.steps(0, 2_500)
     feed.settle()
 
@@ -183,7 +182,6 @@ def test_wide_buckets_are_read_from_wide_buckets(feed: Feed) -> None:
 
 @pytest.mark.slow
 def test_a_kill_costs_no_row_and_doubles_none(tmp_path: Path) -> None:
-    """Whatever of it was written: all after it is computed from the log again."""
     feed = Feed(tmp_path / "data")
     feed.steps(0, 100)
     feed.recorder.before_save(["r"])
@@ -262,7 +260,6 @@ def test_epochs_are_kept_apart(feed: Feed) -> None:
 
 @pytest.mark.slow
 def test_too_much_costs_the_oldest_single_steps_first(tmp_path: Path) -> None:
-    """Their buckets stay, and say which width they have."""
     feed = Feed(tmp_path / "data")
     feed.steps(0, 3_000)
     feed.settle()
@@ -306,7 +303,6 @@ def test_much_too_much_costs_the_beginning_of_a_curve(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_what_leaves_memory_leaves_the_store(feed: Feed) -> None:
-    """In slices; also what an earlier process did not come to."""
     feed.steps(0, 2_000)
     feed.settle()
     feed.recorder.forget(Forgotten("r", 1))
@@ -319,7 +315,6 @@ def test_what_leaves_memory_leaves_the_store(feed: Feed) -> None:
 
 
 def test_what_does_not_move_leaves_memory(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once the store has it; it is read from there, and goes on where it was."""
     feed.steps(0, 100)
     feed.recorder._let_go()
     feed.recorder._let_go()
@@ -358,7 +353,6 @@ def test_a_saved_state_never_stands_for_rows_that_are_not_stored(start: Any, pee
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [1, 16, 256])
 def test_gains_are_kept_at_steps_of_their_own(tmp_path: Path, width: int) -> None:
-    """Each block by its name, in every width, and over a kill in the middle of a chunk."""
     feed = Feed(tmp_path / "data")
     feed.steps(0, 1_000)
     feed.gains(0, 1_000, every=2)
@@ -389,7 +383,6 @@ def test_gains_are_kept_at_steps_of_their_own(tmp_path: Path, width: int) -> Non
 
 
 def test_a_damaged_chunk_is_a_gap(feed: Feed) -> None:
-    """Never a number that was not sent."""
     feed.steps(0, 200)
     feed.recorder.before_save(["r"])
     feed.store.db.execute(
@@ -405,7 +398,6 @@ def test_a_damaged_chunk_is_a_gap(feed: Feed) -> None:
 
 
 def test_a_column_that_comes_later_is_unknown_before(feed: Feed) -> None:
-    """Neither zero nor made up; a count of NaN is zero where the norm is finite."""
     feed.steps(0, 70)
     feed.recorder.before_save(["r"])
 

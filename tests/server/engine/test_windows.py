@@ -44,7 +44,6 @@ def test_a_run_that_ended_keeps_no_frames_in_memory(start: Any, peers: Any) -> N
 
 @pytest.mark.slow
 def test_a_lost_rank_that_goes_on_has_its_frames(start: Any, peers: Any) -> None:
-    """What an alert tells of before it, too."""
     running = start(retention=RetentionPolicy(checkpoint_s=0.05), session_timeout_s=1.0)
     peer = peers(running.endpoint, run="gpt").attach()
     for step in range(FRAMES):

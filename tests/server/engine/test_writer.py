@@ -48,7 +48,6 @@ def test_a_write_is_tried_until_it_is_done() -> None:
 
 
 def test_a_stop_ends_the_attempts() -> None:
-    """What was not written then was not acknowledged either."""
     published, stopping = PublishedState(), threading.Event()
     disk = Disk(published, num_faults=10**9)
 
@@ -69,8 +68,6 @@ def test_something_else_is_done_between_the_attempts() -> None:
 
 
 def test_a_fault_of_ours_is_not_tried_again() -> None:
-    """It would fail for ever, and nobody would learn of it."""
-
     def write() -> None:
         raise ZeroDivisionError
 

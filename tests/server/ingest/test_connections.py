@@ -48,7 +48,6 @@ def is_closed(ingest: Ingest) -> bool:
 
 
 def test_connections_are_counted_and_given_back(ingest: Ingest) -> None:
-    """Those that say nothing too."""
     made = [socket.create_connection(address_of(ingest)) for _ in range(5)]
     wait_until(lambda: num_open(ingest) == 5, "five connections")
     for one in made[:3]:

@@ -28,7 +28,6 @@ def turn(queue: FairQueue[int], cost_s: dict[bytes, float]) -> list[bytes]:
 
 
 def test_a_dear_peer_waits_and_others_do_not() -> None:
-    """Whoever sends now and then is in the first turn, however much waits before it."""
     queue, cost_s = queue_of(), {b"dear": 0.5, b"cheap": 0.001}
     for number in range(200):
         queue.put(b"dear", number, 1)
@@ -41,7 +40,6 @@ def test_a_dear_peer_waits_and_others_do_not() -> None:
 
 
 def test_two_that_always_send_get_the_same_time() -> None:
-    """Not the same number of messages."""
     queue, cost_s = queue_of(), {b"dear": 0.05, b"cheap": 0.001}
     spent_s = dict.fromkeys(cost_s, 0.0)
     waiting: Counter[bytes] = Counter()
@@ -58,7 +56,6 @@ def test_two_that_always_send_get_the_same_time() -> None:
 
 
 def test_a_turn_is_bounded_by_what_it_is_expected_to_cost() -> None:
-    """So that an answer never waits for much more than that."""
     queue, cost_s = queue_of(), {b"a": 0.004, b"b": 0.004}
     for number in range(400):
         queue.put(b"ab"[number % 2 :][:1], number, 1)
@@ -67,7 +64,6 @@ def test_a_turn_is_bounded_by_what_it_is_expected_to_cost() -> None:
 
 
 def test_a_message_that_fills_a_turn_alone_is_the_only_such_in_it() -> None:
-    """What is cheap comes with it, so that the turn is not for it alone."""
     queue, cost_s = queue_of(), {b"one": 0.3, b"two": 0.3, b"cheap": 0.001}
     for _ in range(2):
         for peer in cost_s:
@@ -80,7 +76,6 @@ def test_a_message_that_fills_a_turn_alone_is_the_only_such_in_it() -> None:
 
 
 def test_ranks_of_a_run_are_served_alike() -> None:
-    """Although one of them pays for what all of them cause."""
     queue, cost_s = queue_of(), {b"last": 0.004, b"other": 0.0002}
     for number in range(2_000):
         for peer in cost_s:
@@ -93,7 +88,6 @@ def test_ranks_of_a_run_are_served_alike() -> None:
 
 
 def test_being_alone_is_no_debt() -> None:
-    """What nobody else wanted is not counted against whoever took it."""
     queue, cost_s = queue_of(), {b"old": 0.01, b"new": 0.01}
     for number in range(1_000):
         queue.put(b"old", number, 1)
@@ -108,7 +102,6 @@ def test_being_alone_is_no_debt() -> None:
 
 
 def test_one_peer_cannot_fill_the_queue() -> None:
-    """What is above its share is dropped, the newest; others still get in."""
     queue = queue_of(max_bytes=1_000, max_bytes_per_peer=300)
     dropped = [pair for n in range(10) for pair in queue.put(b"greedy", n, 100)]
 
@@ -120,7 +113,6 @@ def test_one_peer_cannot_fill_the_queue() -> None:
 
 
 def test_where_all_is_full_the_one_with_most_loses_its_newest() -> None:
-    """Not the newcomer."""
     queue = queue_of(max_bytes=1_000, max_bytes_per_peer=900)
     for number in range(9):
         queue.put(b"greedy", number, 100)
@@ -130,7 +122,6 @@ def test_where_all_is_full_the_one_with_most_loses_its_newest() -> None:
 
 
 def test_peers_that_are_gone_are_forgotten() -> None:
-    """Each message over a connection of its own leaves nothing behind for ever."""
     queue = queue_of()
     for number in range(3 * MAX_IDLE):
         queue.put(number.to_bytes(4, "big"), number, 1)
@@ -151,7 +142,6 @@ def test_peers_that_are_gone_are_forgotten() -> None:
     )
 )
 def test_whatever_is_put_in_comes_out_in_order_or_is_dropped(events: list[object]) -> None:
-    """Once; and the bounds hold at any time."""
     queue = queue_of(max_bytes=1_000, max_bytes_per_peer=500)
     expected: dict[bytes, deque[int]] = {bytes([n]): deque() for n in range(5)}
     for number, event in enumerate(events):

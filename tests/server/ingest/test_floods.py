@@ -43,7 +43,6 @@ def test_who_leaves_in_the_middle_of_a_flood_ends_nobody_else(
 def test_a_flood_is_cut_off_and_others_are_heard(
     service: Any, connection: socket.socket, peers: Any
 ) -> None:
-    """It is counted, and told to whoever runs the aggregator."""
     peer = peers(service.ingest, run="quiet").attach()
     with pytest.raises(OSError, match=r"reset|pipe"):
         connection.sendall(message(100_000) * 4_000)

@@ -81,7 +81,6 @@ GARBAGE = {
 def test_garbage_is_counted_and_the_next_message_is_read(
     ingest: Ingest, dealer: Any, caplog: pytest.LogCaptureFixture, frames: list[bytes]
 ) -> None:
-    """From the same peer; the log names it once, in one line."""
     peer = dealer()
     for _ in range(3):
         peer.send_multipart(frames)
@@ -146,7 +145,6 @@ def test_bytes_that_are_not_zeromq_are_harmless(ingest: Ingest, dealer: Any) -> 
 
 @pytest.mark.parametrize("kind", [zmq.REQ, zmq.ROUTER], ids=["REQ", "ROUTER"])
 def test_sockets_of_other_types_do_no_harm(ingest: Ingest, dealer: Any, kind: int) -> None:
-    """Whatever ZeroMQ lets them send is a message like any other, or malformed."""
     peer = dealer(kind)
     if kind == zmq.REQ:
         peer.send_multipart(GOOD)
@@ -158,7 +156,6 @@ def test_sockets_of_other_types_do_no_harm(ingest: Ingest, dealer: Any, kind: in
 
 
 def test_a_batch_is_bounded(ingest: Ingest, dealer: Any) -> None:
-    """One round takes so many messages at most: others have to be acknowledged, too."""
     peers = [dealer() for _ in range(8)]  # the queues of fewer would not hold a whole batch
     for peer in peers:
         peer.set_hwm(0)
@@ -192,7 +189,6 @@ def test_a_batch_is_bounded_in_bytes(ingest: Ingest, dealer: Any) -> None:
 
 
 def test_an_answer_goes_to_the_one_who_asked(ingest: Ingest, dealer: Any) -> None:
-    """And to nobody when that one is gone."""
     peers = [dealer() for _ in range(3)]
     for number, peer in enumerate(peers):
         own = Envelope(session=bytes([number]) * 16, seq=1, low=1, record=Bye())
@@ -215,7 +211,6 @@ def test_an_answer_goes_to_the_one_who_asked(ingest: Ingest, dealer: Any) -> Non
 
 @pytest.mark.slow
 def test_a_peer_that_does_not_read_is_not_waited_for(ingest: Ingest, dealer: Any) -> None:
-    """Once its queue is full answers are dropped: waiting here would last for ever."""
     peer = dealer()
     peer.set_hwm(1)
     peer.send_multipart(GOOD)
@@ -228,7 +223,6 @@ def test_a_peer_that_does_not_read_is_not_waited_for(ingest: Ingest, dealer: Any
 
 
 def test_a_taken_port_is_named(ingest: Ingest) -> None:
-    """With what to do about it."""
     with pytest.raises(GradwatchError) as caught:
         Ingest(ingest.endpoint)
 
@@ -242,7 +236,6 @@ def test_a_taken_port_is_named(ingest: Ingest) -> None:
     "endpoint", ["tcp://no.such.host.invalid:5555", "tcp://192.0.2.1:5555", "ipc:///no/such/dir/x"]
 )
 def test_an_address_that_cannot_be_had_is_named(endpoint: str) -> None:
-    """One line."""
     with pytest.raises(GradwatchError, match=r"^cannot bind the ingest endpoint [^\n]*$"):
         Ingest(endpoint)
 
@@ -267,7 +260,6 @@ def test_other_local_transports_work(endpoint: str, tmp_path: Path) -> None:
 def test_who_sends_a_malformed_message_is_told_once_a_second(
     ingest: Ingest, dealer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For the session that the message names, however wrong the rest of it is."""
     now_s = [100.0]
     monkeypatch.setattr("gradwatch_server.ingest.socket.time.monotonic", lambda: now_s[0])
     peer, other = dealer(), dealer()

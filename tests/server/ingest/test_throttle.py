@@ -20,7 +20,6 @@ def mute(throttle: Throttle, peer: bytes, now_s: float) -> None:
 
 
 def test_a_burst_of_nonsense_is_put_up_with() -> None:
-    """As much at once as a burst, and one a second for ever."""
     throttle = Throttle()
     for _ in range(BURST):
         throttle.count_bad(b"a", 0.0)
@@ -45,7 +44,6 @@ def test_a_peer_is_muted_for_a_while_and_in_the_end_for_good() -> None:
 
 
 def test_no_more_peers_are_remembered_than_fit() -> None:
-    """The one whose last bad message is the oldest is forgotten."""
     throttle = Throttle()
     mute(throttle, b"first", 0.0)
     mute(throttle, b"second", 0.0)
@@ -58,7 +56,6 @@ def test_no_more_peers_are_remembered_than_fit() -> None:
 
 
 def test_a_flood_of_nonsense_is_not_read_and_a_good_peer_is() -> None:
-    """Over the real port: what the bad one says is not even looked at, good records included."""
     ingest = Ingest("tcp://127.0.0.1:0")
     with zmq.Context() as context, context.socket(zmq.DEALER) as bad:
         bad.linger = 0

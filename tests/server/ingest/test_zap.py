@@ -91,7 +91,6 @@ def of_another_server(key: ClientKey) -> ClientKey:
 def test_a_known_client_is_read_and_answered_by_name(
     ingest: Ingest, dealer: Any, key: ClientKey, folder: Path
 ) -> None:
-    """Each message says whose it is."""
     peers = [dealer(key), dealer(read_client_key(folder / "other.key"))]
     for peer in peers:
         peer.send_multipart(GOOD)
@@ -113,7 +112,6 @@ STRANGERS: dict[str, Callable[[ClientKey], ClientKey | None]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("who", STRANGERS)
 def test_a_stranger_gets_nothing_in(ingest: Ingest, dealer: Any, key: ClientKey, who: str) -> None:
-    """Before, beside and after one who is known."""
     before = dealer(STRANGERS[who](key))
     before.send_multipart(GOOD)
     assert received(ingest, 1, 0.5) == []
@@ -134,7 +132,6 @@ def test_a_stranger_gets_nothing_in(ingest: Ingest, dealer: Any, key: ClientKey,
 def test_an_unknown_key_is_told_once(
     ingest: Ingest, dealer: Any, key: ClientKey, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With its address, however often it tries again."""
     dealer(stranger(key))
     dealer(stranger(key))
     received(ingest, 1, 1.0)
@@ -194,7 +191,6 @@ REQUESTS = {
 def test_whatever_is_asked_the_answer_is_no_and_the_next_is_answered(
     key: ClientKey, folder: Path, request_: list[bytes], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What cannot be understood is not let in, and stops nothing."""
     with zmq.Context() as context:
         authenticator = ZapAuthenticator(context, read_keys(folder))
         with context.socket(zmq.DEALER) as peer:

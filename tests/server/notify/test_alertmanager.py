@@ -104,7 +104,6 @@ def send(url: str, *events: AlertEvent, now_s: float, is_resend: bool = False) -
 def test_an_alert_fires_there_and_is_over_when_it_is_over_here(
     alertmanager: Alertmanager, notify: Callable[..., Aggregator], peers: NewPeer
 ) -> None:
-    """With the same labels from the first event to the last, and a link to its page."""
     service = notify(am=f'type = "alertmanager"\nurl = "{alertmanager.url}"\n')
     peer = peers(service.ingest, run="live").attach()
     peer.steps(3, 1.0, float("nan"))
@@ -134,7 +133,6 @@ def now_s() -> float:
 def test_what_fires_on_is_sent_again_before_it_is_taken_for_over(
     alertmanager: Alertmanager,
 ) -> None:
-    """It is the same alert there, and ends later."""
     first = event(1, "again", run="again")
     send(alertmanager.url, first, now_s=now_s())
     (before,) = alertmanager.alerts(run="again")
@@ -147,7 +145,6 @@ def test_what_fires_on_is_sent_again_before_it_is_taken_for_over(
 
 
 def test_with_another_severity_the_one_before_is_over(alertmanager: Alertmanager) -> None:
-    """Or it would fire there twice."""
     send(alertmanager.url, event(1, "rises", run="rises", severity="warning"), now_s=now_s())
     assert len(alertmanager.alerts(run="rises", severity="warning")) == 1
     risen = event(2, "rises", run="rises", raised_step=9, news=["severity"])
@@ -159,7 +156,6 @@ def test_with_another_severity_the_one_before_is_over(alertmanager: Alertmanager
 
 
 def test_hundreds_at_once_arrive_all_and_long_names_are_cut(alertmanager: Alertmanager) -> None:
-    """By several requests."""
     events = [event(n, f"many{n}", run="many", group="g" * 5_000) for n in range(1, 301)]
     send(alertmanager.url, *events, now_s=now_s())
 
@@ -169,7 +165,6 @@ def test_hundreds_at_once_arrive_all_and_long_names_are_cut(alertmanager: Alertm
 
 
 def test_a_test_alert_says_that_it_is_one(alertmanager: Alertmanager) -> None:
-    """And is over by itself."""
     AlertmanagerNotifier(alertmanager.url + "/").test("http://gw:8420")
 
     (alert,) = alertmanager.alerts(alertname=TEST_ALERT)
@@ -177,7 +172,6 @@ def test_a_test_alert_says_that_it_is_one(alertmanager: Alertmanager) -> None:
 
 
 def test_what_it_refuses_is_not_tried_again(alertmanager: Alertmanager) -> None:
-    """It says why; another path is one that it does not know."""
     with pytest.raises(DeliveryError, match="it answers 404") as caught:
         AlertmanagerNotifier(alertmanager.url + "/elsewhere").test(None)
     assert caught.value.is_final

@@ -116,7 +116,6 @@ def test_a_mail_has_the_message_as_it_is(mailbox: Mailbox) -> None:
 def test_what_a_webhook_answers_decides_whether_it_is_tried_again(
     status: int, is_final: bool, receive: Receive
 ) -> None:
-    """It was not taken in any case."""
     receiver = receive()
     receiver.status = status
     with pytest.raises(DeliveryError, match=f"error={status}") as caught:

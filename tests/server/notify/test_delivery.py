@@ -52,7 +52,6 @@ def delivered(service: Aggregator, name: str, count: int) -> None:
 def test_whom_an_alert_is_for_is_told_and_nobody_else(
     notify: Notify, receive: Receive, peers: NewPeer
 ) -> None:
-    """By rule, by run; with a link; that it is over as well; what is silenced to nobody."""
     everything, one_rule, other_run = receive(), receive(), receive()
     service = notify(
         everything=everything.url,
@@ -88,10 +87,6 @@ def test_whom_an_alert_is_for_is_told_and_nobody_else(
 def test_a_target_that_hangs_delays_no_other_and_one_that_is_new_begins_now(
     notify: Notify, receive: Receive, peers: NewPeer, tmp_path: Path
 ) -> None:
-    """Nor the end. After the next start it is told what it may not have got, and says so.
-
-    Nobody tells a new one of a year of alerts. Where nobody listens at first, somebody may later.
-    """
     hanging, working, port = receive(), receive(), ReservedPort()
     hanging.hang()
     service = notify(hanging=hanging.url, working=working.url)
@@ -151,7 +146,6 @@ def test_a_receiver_that_refuses_loses_that_message_and_one_in_trouble_none(
 def test_what_a_killed_aggregator_had_not_told_is_told_by_the_next(
     notify: Notify, receive: Receive, peers: NewPeer
 ) -> None:
-    """Nothing is missed, nothing comes twice that was taken, and what may says so."""
     receiver = receive()
     service = notify(oncall=receiver.url)
     peer = peers(service.ingest).attach()
@@ -189,7 +183,6 @@ def test_what_a_killed_aggregator_had_not_told_is_told_by_the_next(
 def test_no_answer_and_no_log_line_has_a_secret(
     notify: Notify, receive: Receive, peers: NewPeer
 ) -> None:
-    """Of targets of both kinds that are right, wrong and gone."""
     right, wrong = receive(), receive()
     wrong.status = 403
     port = ReservedPort()

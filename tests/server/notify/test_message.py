@@ -49,7 +49,6 @@ def test_one_alert_says_all_there_is_to_know() -> None:
 
 
 def test_of_many_the_worst_are_named_and_all_are_counted() -> None:
-    """By rule in the title, by severity at the end."""
     events = [event(n, f"w{n}", rule="spike", severity="warning") for n in range(1, 995)]
     events += [event(n, f"c{n}") for n in range(995, 1_001)]
     message = composed(*events)
@@ -62,7 +61,6 @@ def test_of_many_the_worst_are_named_and_all_are_counted() -> None:
 
 
 def test_of_several_runs_the_title_counts_them() -> None:
-    """Their names are with the alerts."""
     message = composed(event(1, "a"), event(2, "b", run="other"))
 
     assert message.title == "[critical] 2 runs: 2 alerts (2 nonfinite)"
@@ -70,7 +68,6 @@ def test_of_several_runs_the_title_counts_them() -> None:
 
 
 def test_what_is_over_says_so() -> None:
-    """Also that nobody was told that it began."""
     message = composed(event(1), event(2, state="resolved"))
 
     assert message.title == "[resolved] gpt: nonfinite at step 7, h.0"
@@ -80,14 +77,12 @@ def test_what_is_over_says_so() -> None:
 
 
 def test_a_doubtful_one_says_so() -> None:
-    """So that nobody looks for a second fault."""
     message = composed(event(1), is_again=True)
 
     assert message.body.endswith("This may have been sent before: the receipt is not known.")
 
 
 def test_names_from_the_wire_call_nobody() -> None:
-    """Nor do they begin a line."""
     layer = "h\n@everyone <!channel> @here"
     origin = {"rank": None, "num_ranks": 8, "layer": layer, "value": "Infinity", "threshold": None}
     body = composed(event(1, origin=origin)).body

@@ -37,7 +37,6 @@ def tell(plan: Plan, now_s: float) -> list[str]:
 
 
 def test_alerts_of_a_run_that_come_together_are_one_message() -> None:
-    """Which waits for as long as it is said, from the first one on; another run has its own."""
     plan = Plan(Policy(group_wait_s=10.0))
     plan.take(event(1, "a"), NOON_S)
     plan.take(event(2, "b"), NOON_S + 9.0)
@@ -70,7 +69,6 @@ def test_a_storm_is_few_messages() -> None:
     ("group_by", "count"), [((), 1), (("run",), 2), (("run", "rule"), 3), (("rule",), 2)]
 )
 def test_what_is_grouped_is_set(group_by: tuple[str, ...], count: int) -> None:
-    """By any of the keys of an alert."""
     plan = Plan(Policy(group_by=group_by, **AT_ONCE))
     plan.take(event(1, "a"), NOON_S)
     plan.take(event(2, "b", rule="spike"), NOON_S)
@@ -94,7 +92,6 @@ def test_what_is_grouped_is_set(group_by: tuple[str, ...], count: int) -> None:
     ],
 )
 def test_only_what_is_wanted_is_told(changes: dict[str, Any], is_told: bool) -> None:
-    """By severity, rule and run; a silence keeps it, too."""
     plan = Plan(Policy(rules=("non*",), runs=("!scratch-*",), **AT_ONCE))
     plan.take(event(1, **changes), NOON_S)
 
@@ -115,7 +112,6 @@ def test_that_it_is_over_is_told_to_whom_it_was_told() -> None:
 
 
 def test_nobody_who_does_not_want_that_is_told_that_it_is_over() -> None:
-    """And nothing is remembered of it."""
     plan = Plan(Policy(resolved=False, **AT_ONCE))
     plan.take(event(1), NOON_S)
     tell(plan, NOON_S)
@@ -126,7 +122,6 @@ def test_nobody_who_does_not_want_that_is_told_that_it_is_over() -> None:
 
 
 def test_what_began_and_ended_while_it_waited_is_told_once() -> None:
-    """Nobody misses a NaN that lasted for a second."""
     plan = Plan(Policy(group_wait_s=10.0))
     plan.take(event(1), NOON_S)
     plan.take(event(2, state="resolved"), NOON_S + 1)
@@ -138,7 +133,6 @@ def test_what_began_and_ended_while_it_waited_is_told_once() -> None:
 
 
 def test_news_are_told_where_it_became_worse() -> None:
-    """Not each layer that joins. Who knows of the alert does not know that."""
     plan = Plan(Policy(**AT_ONCE))
     plan.take(event(1, severity="warning"), NOON_S)
     tell(plan, NOON_S)
@@ -156,7 +150,6 @@ def test_news_are_told_where_it_became_worse() -> None:
 
 
 def test_what_rises_to_a_severity_that_is_wanted_is_told() -> None:
-    """To a target that nobody told before."""
     plan = Plan(Policy(severities=frozenset({"critical"}), **AT_ONCE))
     plan.take(event(1, severity="warning"), NOON_S)
     assert plan.due(NOON_S) is None
@@ -166,7 +159,6 @@ def test_what_rises_to_a_severity_that_is_wanted_is_told() -> None:
 
 
 def test_whoever_outlives_its_silence_is_told_then() -> None:
-    """As the stream does."""
     plan = Plan(Policy(**AT_ONCE))
     plan.take(event(1, silenced=True), NOON_S)
     plan.take(event(2, news=["silence_ended"]), NOON_S + 1)
@@ -176,7 +168,6 @@ def test_whoever_outlives_its_silence_is_told_then() -> None:
 
 @pytest.mark.parametrize("change", [{"silenced": True}, {"acknowledged": {"by": "ada"}}])
 def test_what_somebody_knows_of_while_it_waits_is_not_told(change: dict[str, Any]) -> None:
-    """Nor is a silenced one."""
     plan = Plan(Policy(group_wait_s=10.0))
     plan.take(event(1), NOON_S)
     plan.take(event(2, news=["layers"], **change), NOON_S + 1)
@@ -186,7 +177,6 @@ def test_what_somebody_knows_of_while_it_waits_is_not_told(change: dict[str, Any
 
 
 def test_what_fires_on_is_sent_again_to_who_would_take_it_for_over() -> None:
-    """All of it in one message, also what somebody knows of; 0 is never."""
     plan = Plan(Policy(resend_s=120.0, **AT_ONCE))
     never = Plan(Policy(**AT_ONCE))
     for own in (plan, never):
@@ -211,7 +201,6 @@ def test_what_fires_on_is_sent_again_to_who_would_take_it_for_over() -> None:
 
 
 def test_a_message_of_which_nobody_knows_whether_it_arrived_goes_first_and_says_so() -> None:
-    """After a crash, or where no answer came."""
     plan = Plan(Policy(**AT_ONCE))
     plan.take(event(1, "a", run="first"), NOON_S)
     plan.take(event(2, "b", run="second"), NOON_S)
@@ -223,7 +212,6 @@ def test_a_message_of_which_nobody_knows_whether_it_arrived_goes_first_and_says_
 
 
 def test_what_is_kept_gives_the_same_plan_again() -> None:
-    """After each change; what could not be saved comes with the next one."""
     policy = Policy(group_wait_s=10.0)
     plan = Plan(policy)
     entries: dict[str, Entry] = {}
@@ -254,7 +242,6 @@ def test_what_is_kept_gives_the_same_plan_again() -> None:
 
 
 def test_a_clock_that_was_set_back_delays_nothing_for_long() -> None:
-    """It waits anew, and no longer than that."""
     plan = Plan(Policy(group_wait_s=10.0))
     plan.take(event(1), NOON_S)
     earlier_s = NOON_S - DAY_S
@@ -263,7 +250,6 @@ def test_a_clock_that_was_set_back_delays_nothing_for_long() -> None:
 
 
 def test_it_remembers_no_more_than_it_may() -> None:
-    """What was told goes first; what is still to be told stays, and nothing more is taken."""
     plan = Plan(Policy(**AT_ONCE), max_entries=2)
     plan.take(event(1, "a"), NOON_S)
     tell(plan, NOON_S)

@@ -82,7 +82,6 @@ def test_what_is_wrong_is_named_and_no_secret_is(text: str, says: str, tmp_path:
     ],
 )
 def test_tables_that_are_none_are_named(text: str, says: str, tmp_path: Path) -> None:
-    """Without what stands there."""
     with pytest.raises(GradwatchError) as caught:
         settings_of(tmp_path, text)
 
@@ -91,7 +90,6 @@ def test_tables_that_are_none_are_named(text: str, says: str, tmp_path: Path) ->
 
 
 def test_no_url_is_in_what_is_printed_of_settings(tmp_path: Path) -> None:
-    """In no form that a log line or a traceback would have."""
     settings = settings_of(tmp_path, f'[notify.oncall]\nurl = "{URL}"\n')
 
     assert settings.notify.root["oncall"].url is not None
@@ -102,7 +100,6 @@ def test_no_url_is_in_what_is_printed_of_settings(tmp_path: Path) -> None:
 def test_the_url_comes_from_the_environment_or_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that the settings can be shown to everybody."""
     text = '[notify.a]\nurl_env = "HOOK"\n[notify.b]\nurl_file = "{file}"\n'
     file = tmp_path / "url"
     targets = settings_of(tmp_path, text.format(file=file)).notify.root
@@ -125,7 +122,6 @@ def test_the_url_comes_from_the_environment_or_a_file(
 def test_a_url_that_apprise_does_not_know_is_refused(
     url: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """At the start, by name of the target."""
     target = settings_of(tmp_path, f'[notify.oncall]\nurl = "{url}"\n').notify.root["oncall"]
     with pytest.raises(GradwatchError, match="apprise does not take the URL") as caught:
         target.notifier("oncall")
@@ -136,7 +132,6 @@ def test_a_url_that_apprise_does_not_know_is_refused(
 
 
 def test_nothing_but_the_scheme_of_a_url_is_shown(tmp_path: Path) -> None:
-    """Neither a host nor the first and the last letter of a password, as apprise would."""
     target = settings_of(
         tmp_path, '[notify.oncall]\nurl = "ftp://bob:hunter2pass@corp.example/p"\n'
     ).notify.root["oncall"]
@@ -154,7 +149,6 @@ def test_nothing_but_the_scheme_of_a_url_is_shown(tmp_path: Path) -> None:
     ],
 )
 def test_a_url_that_is_of_no_alertmanager_is_refused(url: str, tmp_path: Path) -> None:
-    """With an example."""
     text = f'[notify.am]\ntype = "alertmanager"\nurl = "{url}"\n'
     target = settings_of(tmp_path, text).notify.root["am"]
     with pytest.raises(GradwatchError, match=r"such as http://127\.0\.0\.1:9093") as caught:
@@ -174,7 +168,6 @@ def test_a_url_that_is_of_no_alertmanager_is_refused(url: str, tmp_path: Path) -
     ],
 )
 def test_nothing_of_a_url_is_left_in_a_text(text: str) -> None:
-    """As it is written, and decoded."""
     found = redacted(text, f"json://ada%40corp:{SECRET}@127.0.0.1:9/hooks/{SECRET}?x={SECRET}")
 
     assert SECRET not in found
@@ -184,6 +177,5 @@ def test_nothing_of_a_url_is_left_in_a_text(text: str) -> None:
 
 @pytest.mark.parametrize("url", ["gradwatch.corp", "ftp://x", "https://u:p@x", "https://x/?a=1"])
 def test_where_the_page_is_must_be_an_address(url: str) -> None:
-    """Without a secret in it: it is sent to everybody."""
     with pytest.raises(GradwatchError, match="'public_url'"):
         load_settings(None, public_url=url)

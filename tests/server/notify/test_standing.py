@@ -33,7 +33,6 @@ def run() -> Run:
 
 
 def test_as_long_as_a_rank_lives(run: Run) -> None:
-    """However long that is."""
     assert run.is_resent(after_s=7 * AFTER_END_S)
     run.job.bye(0)
     assert run.is_resent()
@@ -46,7 +45,6 @@ def test_not_once_it_is_over(run: Run) -> None:
 
 
 def test_not_once_all_ranks_ended_well(run: Run) -> None:
-    """Although the alert stands as it stood: nobody can do anything about it."""
     for rank in (0, 1):
         run.job.bye(rank)
     assert not run.is_resent()

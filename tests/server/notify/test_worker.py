@@ -77,7 +77,6 @@ def add(store: SQLiteStore, first: int, count: int, **changes: Any) -> None:
 def test_a_thousand_alerts_at_once_are_few_messages(
     store: SQLiteStore, receive: Callable[..., Receiver], work: Callable[..., TargetWorker]
 ) -> None:
-    """All of them are counted, and what is told of is kept when they are over."""
     receiver = receive()
     worker = work(receiver.url, group_wait_s=0.5)
     add(store, 0, 1_000)
@@ -96,7 +95,6 @@ def test_a_thousand_alerts_at_once_are_few_messages(
 def test_events_that_are_stored_while_nobody_wakes_it_are_found(
     store: SQLiteStore, receive: Callable[..., Receiver], work: Callable[..., TargetWorker]
 ) -> None:
-    """What came while it was away, from where it was."""
     receiver = receive()
     first = work(receiver.url, group_wait_s=0.0)
     first.stop()
@@ -111,7 +109,6 @@ def test_events_that_are_stored_while_nobody_wakes_it_are_found(
 def test_what_stands_at_the_end_of_a_run_is_not_sent_again(
     store: SQLiteStore, log: DeliveryLog, receive: Callable[..., Receiver]
 ) -> None:
-    """It was sent, and is while the run goes on."""
     receiver, job = receive(), Cluster(names=("a",))
     job.now_ns = time.time_ns()
     job.start().step(0, math.nan)
@@ -140,7 +137,6 @@ def test_what_stands_at_the_end_of_a_run_is_not_sent_again(
 def test_a_doubt_outlives_a_refusal(
     store: SQLiteStore, receive: Callable[..., Receiver], work: Callable[..., TargetWorker]
 ) -> None:
-    """What refuses now may have taken the message before, when it did not answer in time."""
     receiver = receive()
     receiver.hang()
     worker = work(f"{receiver.url}?rto=0.1", group_wait_s=0.0)
@@ -162,7 +158,6 @@ def test_a_delivery_log_that_cannot_be_written_keeps_nobody_from_being_told(
     work: Callable[..., TargetWorker],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It is told once that messages may come twice, and what changed is saved later."""
     receiver = receive()
     worker = work(receiver.url, group_wait_s=0.0)
     log._connection.execute("PRAGMA query_only=1")
@@ -189,8 +184,6 @@ def test_a_delivery_log_that_cannot_be_written_keeps_nobody_from_being_told(
 def test_an_error_of_ours_does_not_end_it(
     store: SQLiteStore, work: Callable[..., TargetWorker], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is in the log, and the end does not wait for the pause after it."""
-
     class Broken(Notifier):
         name = "broken"
 
@@ -233,7 +226,6 @@ def test_a_call_that_never_ends_is_given_up_and_costs_one_thread() -> None:
 def test_a_receiver_that_says_a_byte_now_and_then_has_a_deadline(
     receive: Callable[..., Receiver],
 ) -> None:
-    """It keeps every timeout of a socket."""
     target = Target.model_validate({"url": receive(0, is_slow=True).url})
     notifier = target.notifier("slow")
     began_s = time.monotonic()

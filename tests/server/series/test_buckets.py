@@ -87,7 +87,6 @@ def test_every_value_lies_in_its_bucket_and_every_count_adds_up(own: Rows, width
 @pytest.mark.slow
 @given(rows(), WIDTHS, WIDTHS, st.integers(0, 60))
 def test_buckets_of_buckets_are_the_same(own: Rows, one: int, other: int, cut: int) -> None:
-    """Also of two pieces that meet in the middle of a bucket, and from what was stored of them."""
     small, large = sorted((one, other))
     cut = min(cut, len(own.steps))
     pieces = []
@@ -120,7 +119,6 @@ def stored(own: Buckets) -> Buckets:
 @pytest.mark.slow
 @given(rows(items=40))
 def test_rows_come_back_to_the_last_bit(own: Rows) -> None:
-    """All of them, and some items alone; one that is not there is not known."""
     body = encode_rows(own)
     reads: list[tuple[int, int]] = []
 
@@ -139,7 +137,6 @@ def test_rows_come_back_to_the_last_bit(own: Rows) -> None:
 
 @pytest.mark.parametrize(("num_rows", "num_layers"), [(64, 1_000), (1, 50_000), (70, 1_000)])
 def test_one_item_is_read_alone(num_rows: int, num_layers: int) -> None:
-    """Of many layers few are read, and of few rows they are in no more blocks than of many."""
     values = np.random.default_rng(7).random((num_rows, num_layers))
     steps, flags = np.arange(num_rows), np.ones_like(values, np.bool_)
     body = encode_rows(Rows(steps, steps, np.zeros(num_rows, np.bool_), values, flags))
@@ -170,7 +167,6 @@ def test_a_width_is_the_smallest_that_fits(first: int, length: int, points: int)
 
 
 def test_buckets_without_gaps() -> None:
-    """What was not recorded has no step and no number."""
     steps = np.array([3, 9], dtype=np.int64)
     own = Rows(
         steps, steps, np.zeros(2, np.bool_), np.array([[1.0], [2.0]]), np.ones((2, 1), np.bool_)

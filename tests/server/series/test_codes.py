@@ -16,7 +16,6 @@ from gradwatch_server.series.rows import Rows
 
 @given(st.floats(2.0**-149, 2.0**129))
 def test_a_magnitude_comes_back_within_a_sixth_of_a_percent(value: float) -> None:
-    """Three digits, which is what is shown."""
     code = codes.encode(np.array([value]))
 
     assert code[0] >= codes.FIRST
@@ -24,7 +23,6 @@ def test_a_magnitude_comes_back_within_a_sixth_of_a_percent(value: float) -> Non
 
 
 def test_what_is_no_magnitude_has_a_code_of_its_own() -> None:
-    """At both ends of the scale, and beyond."""
     values = np.array([0.0, 2.0**-150, 2.0**-149, 1.0, 2.0**129, 2.0**130, math.nan])
 
     assert codes.encode(values).tolist() == [
@@ -62,7 +60,6 @@ def test_the_most_urgent_of_a_cell_is_shown() -> None:
 
 
 def test_the_worst_row_of_a_fold_is_shown() -> None:
-    """Also where a layer is zero that was not before."""
     one, two, far = codes.encode(np.array([1.0, 2.0, 900.0])).tolist()
     picture = np.array(
         [[one, one, codes.NAN, one], [two, codes.ZERO, far, codes.ABSENT]], dtype=np.uint16
@@ -76,7 +73,6 @@ def test_the_worst_row_of_a_fold_is_shown() -> None:
 
 
 def test_what_is_usual_is_the_median_of_what_is_there() -> None:
-    """Of a layer that is there at all steps, at some, at none."""
     values = np.array([[1.0, 2.0, math.nan], [8.0, math.nan, math.nan], [4.0, 6.0, math.nan]])
     steps = np.arange(3, dtype=np.int64)
     rows = Rows(steps, steps, np.zeros(3, np.bool_), values, ~np.isnan(values))

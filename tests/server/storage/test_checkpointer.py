@@ -307,7 +307,6 @@ def story_of_log(own: Aggregator) -> Any:
 
 
 def test_a_restart_applies_only_what_came_after_the_save(begin: Any) -> None:
-    """And nothing of a run that did not change."""
     own = begin()
     for number, run in enumerate("xy", 1):
         own.open(run, numbered(number))
@@ -323,7 +322,6 @@ def test_a_restart_applies_only_what_came_after_the_save(begin: Any) -> None:
 
 
 def test_a_run_that_is_behind_does_not_hold_up_the_others(begin: Any) -> None:
-    """Each entry is applied once to each run, also when some of them are ahead."""
     own = begin()
     for number, run in enumerate("xy", 1):
         own.open(run, numbered(number), world=2)
@@ -344,7 +342,6 @@ def test_a_run_that_is_behind_does_not_hold_up_the_others(begin: Any) -> None:
 
 
 def test_each_record_is_judged_with_the_budgets_of_its_time_after_a_restart(begin: Any) -> None:
-    """One run is saved before they changed, the other one after it."""
     own = begin()
     limit = "open_frames_bytes_per_attempt"
     own.put(BudgetsSet({limit: 1}))
@@ -369,7 +366,6 @@ def test_each_record_is_judged_with_the_budgets_of_its_time_after_a_restart(begi
 
 @pytest.mark.parametrize("steps", [8, 40])
 def test_a_window_of_another_size_is_taken_over(begin: Any, steps: int) -> None:
-    """As many frames as there are and have room; saved anew in the new size."""
     own = begin()
     own.open("x", numbered(1))
     own.stats(numbered(1), *[float(i + 1) for i in range(30)])
@@ -414,7 +410,6 @@ def sealed(plain: Any) -> bytes:
 def test_a_damaged_row_is_passed_over_and_the_log_is_read(
     begin: Any, caplog: pytest.LogCaptureFixture, table: str, damage: str
 ) -> None:
-    """Told in the log; afterwards a good one is written."""
     own = begin()
     for number, run in enumerate("xy", 1):
         own.open(run, numbered(number))
@@ -438,7 +433,6 @@ def test_a_damaged_row_is_passed_over_and_the_log_is_read(
 def test_a_damaged_chunk_costs_its_frames_only(
     begin: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is told; the steps, and all other frames, stay."""
     own = begin(window_steps=40)
     own.open("x", numbered(1))
     own.stats(numbered(1), *[float(i + 1) for i in range(40)])
@@ -485,7 +479,6 @@ RAMP = [math.exp(min(0.01 * max(0, step - 200), 4.0)) for step in range(900)]
 @pytest.mark.slow
 @pytest.mark.parametrize("deed", ["nothing", "a start", "lost for long", "a small budget"])
 def test_an_alert_tells_of_frames_that_are_not_in_memory(begin: Any, deed: str) -> None:
-    """As of all others: whether a frame is in memory decides nothing."""
     own = begin(window_steps=512)
     own.open("x", numbered(1))
     own.stats(numbered(1), *RAMP[:400])
@@ -541,7 +534,6 @@ def test_frames_come_back_for_who_lives_and_no_one_else(begin: Any) -> None:
 
 
 def test_what_is_not_saved_stays_in_memory(begin: Any) -> None:
-    """However little room there is; and what is over the budget is the largest window's."""
     own = begin(window_steps=64)
     for number, (run, frames) in enumerate({"x": 64, "y": 24}.items(), 1):
         own.open(run, numbered(number))
@@ -560,7 +552,6 @@ def test_what_is_not_saved_stays_in_memory(begin: Any) -> None:
 def test_much_that_is_not_saved_does_not_wait_for_others(
     begin: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or all of it were encoded at once, after 1,000 records, and could not leave memory before."""
     own = begin(window_steps=64)
     own.open("x", numbered(1))
     own.open("y", numbered(2))
@@ -585,7 +576,6 @@ def test_much_that_is_not_saved_does_not_wait_for_others(
 
 @pytest.mark.slow
 def test_many_runs_are_saved_in_slices_of_time(begin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However small they are: records wait for their acknowledgement meanwhile."""
     own = begin()
     for number in range(1, 60):
         own.open(f"run{number}", numbered(number))
@@ -617,7 +607,6 @@ def dumped(store: SQLiteStore) -> Any:
 @given(deeds=DEEDS)
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_what_leaves_memory_changes_no_byte(deeds: list[Any]) -> None:
-    """All that is told and saved is the same, over restarts, whether anything left or not."""
     with tempfile.TemporaryDirectory() as scratch:
         told, saved = [], []
         for releases in (False, True):
@@ -677,7 +666,6 @@ def test_a_full_disk_fails_a_save_and_changes_nothing(begin: Any) -> None:
 def test_work_survives_a_full_disk_and_tells_it_once(
     begin: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is tried again later, and says when it works again."""
     own = begin(checkpoint_s=1.0)
     for number in range(1, 200):
         own.open(f"run{number}", numbered(number))
@@ -767,7 +755,6 @@ def test_killed_while_saving_nothing_is_lost(tmp_path: Path) -> None:
 
 
 def test_a_position_says_from_where_on_the_log_is_needed() -> None:
-    """From the run that lacks most; from the end if none lacks any."""
     assert Position().start == 0
     assert Position(9).start == 9
     assert Position(9, {}, {"x": 4, "y": 7}).start == 4

@@ -111,7 +111,6 @@ def contents(store: Store) -> Any:
 
 
 def test_every_kind_of_entry_is_read_back_as_it_was(store: Store) -> None:
-    """With its time, in the order in which it was written."""
     stats = stats_of(MAX_STEP, [5e-324, -0.0], loss=1e308)
     lines = [
         Line(Entry(1 << 62, Opened(SESSION, HELLO))),
@@ -131,7 +130,6 @@ def test_every_kind_of_entry_is_read_back_as_it_was(store: Store) -> None:
 
 
 def test_entries_are_numbered_from_one_on_over_restarts(place: Any) -> None:
-    """And found from any of them on."""
     store = place.open()
     assert (store.log.last_offset, offsets(store)) == (0, [])
     store.log.append(ticks(1, 2))
@@ -190,7 +188,6 @@ def test_trimming_keeps_what_the_rest_is_read_with(store: Store) -> None:
 
 
 def test_sizes_are_those_of_a_range(store: Store) -> None:
-    """With time and place, oldest first, no more than asked for."""
     stats = [received(stats_of(step, [1.0] * 1_000), step + 1) for step in range(6)]
     store.log.append(stats)
     sizes = list(store.log.sizes(1, 5, 3))
@@ -202,7 +199,6 @@ def test_sizes_are_those_of_a_range(store: Store) -> None:
 
 
 def test_sessions_that_left_memory_are_trimmed(store: Store) -> None:
-    """Their HELLO and manifest, up to a place in the log; not those of others."""
     other = received(MANIFEST, 1, OTHER)
     store.log.append([opened(), received(MANIFEST), opened(OTHER), other, opened()])
     many = [number.to_bytes(16, "big") for number in range(1, 1_200)]
@@ -212,7 +208,6 @@ def test_sessions_that_left_memory_are_trimmed(store: Store) -> None:
 
 
 def test_space_is_counted(store: Store) -> None:
-    """What is trimmed takes none, whether or not it was given back."""
     before = store.used_bytes()
     stats = [received(stats_of(step, [1.0] * 1_000), step + 1) for step in range(200)]
     store.log.append(stats)
@@ -274,7 +269,6 @@ def test_layers_of_an_attempt_are_kept_as_they_were_saved(store: Store) -> None:
 
 
 def test_alert_events_of_one_state(store: Store) -> None:
-    """Those whose change begins with it: an alert that fires has many."""
     changes = ["firing", "firing:1", "resolved", "firing:critical", "firing_not"]
     store.alert_events.add([event("a", change) for change in changes])
 
@@ -285,7 +279,6 @@ def test_alert_events_of_one_state(store: Store) -> None:
 
 
 def test_old_alert_events_are_trimmed_but_never_the_newest(place: Any) -> None:
-    """From it the next start knows the cursor: none is given twice."""
     store = place.open()
     assert not store.alert_events.trim(FAR_FUTURE_NS, 9)
     store.alert_events.add([event(f"a{number}") for number in range(5)])
@@ -340,7 +333,6 @@ def test_only_what_changed_of_a_run_is_replaced(store: Store) -> None:
 
 
 def test_a_run_that_left_memory_is_removed(store: Store) -> None:
-    """With all that was saved of it; its name may come again."""
     store.state.save({}, [run_save("x"), run_save("y")])
     store.state.save({}, [RunSave(run="x")])
     assert store.state.runs() == ["y"]
@@ -352,7 +344,6 @@ def test_a_run_that_left_memory_is_removed(store: Store) -> None:
 
 
 def test_what_a_run_save_writes_is_counted() -> None:
-    """So that a save takes no longer than a batch may wait."""
     assert run_save("x").num_bytes == len(b"run" + b"attempt" + b"steps" + b"columns")
     assert RunSave(run="x").num_bytes == 0
 
@@ -414,7 +405,6 @@ def test_a_crash_anywhere_leaves_all_or_nothing_of_a_call(
 
 
 def test_what_was_committed_survives_a_kill(place: Any) -> None:
-    """Although nothing was closed."""
     store = place.open()
     for call in CALLS:
         call(store)
@@ -430,7 +420,6 @@ def test_what_was_committed_survives_a_kill(place: Any) -> None:
 
 
 def test_a_full_disk_fails_and_changes_nothing(place: Any, store: Store) -> None:
-    """Whatever is written; it says what is wrong, and goes on once there is room."""
     store.log.append([opened()])
     store.alert_events.add([event("a")])
     store.state.save({"position": b"1"}, [run_save("x")])
@@ -484,7 +473,6 @@ def test_damage_costs_what_cannot_be_read(place: Any) -> None:
 
 
 def test_a_second_writer_is_refused(place: Any, store: Store) -> None:
-    """For as long as the first has it; the first does not notice."""
     if not place.is_exclusive:
         pytest.skip("memory belongs to one process")
     for _ in range(2):
@@ -502,7 +490,6 @@ def test_a_second_writer_is_refused(place: Any, store: Store) -> None:
 
 @pytest.mark.slow
 def test_readers_see_at_once_what_is_committed(place: Any, store: Store) -> None:
-    """From their own threads, while the store is written."""
     if not place.has_readers:
         pytest.skip("memory has one connection, for one thread")
     errors: list[Exception] = []

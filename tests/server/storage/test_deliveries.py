@@ -44,7 +44,6 @@ def log(open_log: OpenLog) -> Iterator[DeliveryLog]:
 
 
 def test_what_was_saved_is_found(log: DeliveryLog, open_log: OpenLog) -> None:
-    """All of it, by another process too, while this one has not closed it."""
     second = replace(ENTRY, alert_id="b2", cursor=8, is_told=True, is_pending=False)
     times = {"gpt": GroupTimes(1.0, 2.0)}
     assert log.load("oncall") is None
@@ -70,7 +69,6 @@ def test_a_change_replaces_and_forgets(log: DeliveryLog) -> None:
 
 
 def test_a_target_that_is_not_set_any_more_is_forgotten(log: DeliveryLog) -> None:
-    """When it comes back it is new: nobody is told what happened meanwhile."""
     for target in ("oncall", "other"):
         log.save(target, TargetChange(PROGRESS, [ENTRY], groups={"gpt": GroupTimes()}))
     log.keep_only(["other"])
@@ -99,7 +97,6 @@ def test_a_damaged_file_is_set_aside(tmp_path: Path, caplog: pytest.LogCaptureFi
 
 @pytest.mark.parametrize("number", [VERSION - 1, VERSION + 1])
 def test_a_file_of_another_version_is_left_alone(tmp_path: Path, number: int) -> None:
-    """One line says what to do."""
     with sqlite3.connect(tmp_path / DELIVERIES_NAME) as connection:
         connection.execute(f"PRAGMA user_version={number}")
     connection.close()
@@ -110,6 +107,5 @@ def test_a_file_of_another_version_is_left_alone(tmp_path: Path, number: int) ->
 
 
 def test_a_place_that_cannot_be_written_is_an_error_of_one_line(tmp_path: Path) -> None:
-    """With the path."""
     with pytest.raises(StorageError, match=r"cannot open the delivery log .*missing"):
         SQLiteDeliveryLog(tmp_path / "missing")

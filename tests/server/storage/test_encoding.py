@@ -92,7 +92,6 @@ def test_what_people_ask_is_kept_as_it_always_was(body: Any, kind: int, payload:
 
 
 def test_a_token_is_not_kept() -> None:
-    """It lets a client in and is no fact of the run; all else of the HELLO is kept."""
     hello = Hello(run="gpt", rank=0, world=1, host="node", token="hunter2-secret")
     raw = encode(Envelope(session=SESSION, record=hello))[1]
     encoded = encode_entry(Line(Entry(1, Opened(SESSION, hello)), raw))
@@ -103,7 +102,6 @@ def test_a_token_is_not_kept() -> None:
 
 
 def test_a_record_without_its_bytes_is_a_fault_of_ours() -> None:
-    """It is not written as something else."""
     body = Received(Envelope(session=SESSION, seq=1, record=Bye()))
     with pytest.raises(AssertionError, match="needs the bytes"):
         encode_entry(Line(Entry(1, body)))
@@ -121,6 +119,5 @@ def test_a_record_without_its_bytes_is_a_fault_of_ours() -> None:
     ],
 )
 def test_what_was_never_written_is_an_error(encoded: EncodedEntry) -> None:
-    """Of any kind; a store passes over it."""
     with pytest.raises(Exception):  # noqa: B017, PT011 - whatever it is
         decode_entry(encoded)

@@ -86,7 +86,6 @@ def test_old_records_go_and_what_they_need_stays(store: SQLiteStore) -> None:
 
 @pytest.mark.parametrize("below", [0, 1, 2, 40])
 def test_nothing_goes_above_the_checkpoint(store: SQLiteStore, below: int) -> None:
-    """However old it is and however much: only the log has it."""
     fill(store, stats_of, 60)
     trim(store, 10**9 * SECOND, below, log_max_age_s=1.0, log_max_bytes=1)
 
@@ -97,7 +96,6 @@ def test_nothing_goes_above_the_checkpoint(store: SQLiteStore, below: int) -> No
 def test_too_much_goes_oldest_first_until_it_fits(
     store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In slices, so that no batch waits long; the size is that of the file."""
     monkeypatch.setattr(retention_module, "SLICE_BYTES", 1 << 20)
     monkeypatch.setattr(database, "FREE_SLACK_BYTES", 1 << 20)
     fill(store, stats_of, 1_500, layers=1_000)  # 12 MB
@@ -137,7 +135,6 @@ def test_a_log_that_was_trimmed_to_nothing_goes_on_counting(store: SQLiteStore) 
 
 
 def test_alert_events_stay_longest(store: SQLiteStore) -> None:
-    """By their own age, and the newest always, for it has the cursor."""
     store.alert_events.add([NewAlertEvent(f"a{i}", "firing", "gpt", "{}") for i in range(9)])
     day = 86_400 * SECOND
     trim(store, Clock().now_ns() + 300 * day, 0, log_max_age_s=1.0)
@@ -149,7 +146,6 @@ def test_alert_events_stay_longest(store: SQLiteStore) -> None:
 
 
 def test_what_was_kept_of_sessions_goes_with_them(store: SQLiteStore) -> None:
-    """Of those that left memory, and only as far as the log is trimmed."""
     fill(store, stats_of, 10)
     other = bytes(16)
     store.log.append([Line(Entry(0, Opened(other, Hello(run="other", rank=0, world=1))))])
@@ -258,7 +254,6 @@ def test_what_is_of_no_run_in_memory_is_trimmed_too(store: SQLiteStore) -> None:
 
 @pytest.mark.slow
 def test_what_sessions_said_first_goes_once_they_are_gone(store: SQLiteStore) -> None:
-    """However many there were: HELLOs of runs that left memory must not fill the disk."""
     state = state_with(store, quiet=QUIET)
     opened = Opened(NOISY, Hello(run="r" * 100, rank=0, world=1, versions={"v": "x" * 400}))
     for _ in range(10):
@@ -308,7 +303,6 @@ def test_records_that_were_stamped_in_the_future_go_with_their_neighbours(
 
 
 def test_the_usage_is_that_of_the_last_start_and_what_came_since(store: SQLiteStore) -> None:
-    """Kept with what was trimmed, and begun anew if it is damaged."""
     usages = {"log": Usage(7, {"a": 5, "": 1}), "alerts": Usage(3, {"b": 2})}
     body = encode_usage(usages)
 
@@ -333,7 +327,6 @@ def test_the_usage_is_that_of_the_last_start_and_what_came_since(store: SQLiteSt
 def test_who_has_most_is_cut_first(
     sizes: dict[str, int], too_much: int, excess: dict[str, int]
 ) -> None:
-    """Down to one level; who is below it keeps everything."""
     assert Usage(0, sizes).excess(too_much) == excess
 
 
@@ -367,7 +360,6 @@ def test_only_what_ended_long_ago_is_forgotten() -> None:
 def test_a_run_that_ended_long_ago_makes_room_for_another(
     start: Any, peers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It leaves memory for good; its alert events stay, and its name may be used again."""
     monkeypatch.setattr(housekeeping, "FORGET_NS", 0)
     running = start(session_timeout_s=1.0, retention=RetentionPolicy(runs_max_age_s=3.0))
     peer = peers(running.endpoint).attach()

@@ -55,7 +55,6 @@ def rows(alerts: list[Alert]) -> list[tuple[str, int, int, int | None]]:
 def test_a_stored_run_raises_what_the_rules_say(
     engine: RunningEngine, judge: Any, stopped: bool
 ) -> None:
-    """While the engine goes on and after it stopped; with its own rules all is as it was."""
     events = [event.alert for event in engine.store.alert_events.after(0, "gpt")]
     if stopped:
         engine.close()
@@ -73,7 +72,6 @@ def test_a_stored_run_raises_what_the_rules_say(
 def test_an_alert_that_fires_on_has_its_last_bad_step(
     engine: RunningEngine, judge: Any, peers: Any
 ) -> None:
-    """Its last event was told before."""
     peers(engine.endpoint, run="loud").attach(("a", "b")).steps(0, 1.0, *(200.0,) * 9)
     engine.shows("loud", frames=10)
     (alert,) = judge("loud")
@@ -84,7 +82,6 @@ def test_an_alert_that_fires_on_has_its_last_bad_step(
 def test_the_log_is_read_page_by_page(
     engine: RunningEngine, judge: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No read lasts long."""
     whole = judge(**STRICT)
     monkeypatch.setattr(history, "PAGE_ENTRIES", 3)
 
@@ -92,7 +89,6 @@ def test_the_log_is_read_page_by_page(
 
 
 def test_nothing_is_written(engine: RunningEngine, judge: Any, tmp_path: Path) -> None:
-    """Not a byte of the file."""
     engine.close()
     file = tmp_path / "data" / DATABASE_NAME
     before = file.read_bytes()
@@ -104,7 +100,6 @@ def test_nothing_is_written(engine: RunningEngine, judge: Any, tmp_path: Path) -
 
 
 def test_a_torn_page_ends_in_an_error(engine: RunningEngine, judge: Any, tmp_path: Path) -> None:
-    """Its last row has the number 0, after which the log would be read again, for ever."""
     engine.close()
     file = tmp_path / "data" / DATABASE_NAME
     with closing(sqlite3.connect(file)) as db:
@@ -121,7 +116,6 @@ def test_a_torn_page_ends_in_an_error(engine: RunningEngine, judge: Any, tmp_pat
 
 
 def test_what_is_trimmed_is_not_judged(engine: RunningEngine, judge: Any, tmp_path: Path) -> None:
-    """From the first step that is kept on."""
     last = next(
         offset
         for offset, entry in engine.store.log.entries()
@@ -139,7 +133,6 @@ def test_what_is_trimmed_is_not_judged(engine: RunningEngine, judge: Any, tmp_pa
 def test_a_damaged_entry_costs_itself_only(
     engine: RunningEngine, judge: Any, tmp_path: Path
 ) -> None:
-    """Its step lacks it; the rest is judged."""
     before = judge("other")
     engine.close()
     store = SQLiteStore.open(tmp_path / "data", Clock())

@@ -64,7 +64,6 @@ def read_all(store: SeriesStore, run: str, attempt: int) -> list[bytes]:
 
 @pytest.mark.slow
 def test_the_oldest_are_deleted_and_the_others_stay() -> None:
-    """What the next level stands for first, then the level itself, then the attempt."""
     db = Database(None)
     store = SQLiteSeries(db)
     write(store)

@@ -82,7 +82,6 @@ def process() -> Process:
 
 
 def test_a_round_sends_hello_then_beats_and_records() -> None:
-    """Only HELLO until it is welcomed."""
     process = Process()
     process.produce(Event(name="mark", step=1))
     assert [type(record) for record in process.records()] == [Hello]
@@ -93,7 +92,6 @@ def test_a_round_sends_hello_then_beats_and_records() -> None:
 
 
 def test_a_hello_that_the_connection_did_not_take_is_sent_in_the_next_round() -> None:
-    """It does not count as said."""
     process = Process()
     process.room = 0
     assert process.records() == []
@@ -103,7 +101,6 @@ def test_a_hello_that_the_connection_did_not_take_is_sent_in_the_next_round() ->
 
 
 def test_a_beat_tells_the_last_step_and_the_time_since(process: Process) -> None:
-    """The same step again is no progress."""
     process.driver.stepped(7, process.now_s)
     process.now_s += BEAT_EVERY_S
     process.driver.stepped(7, process.now_s)
@@ -114,7 +111,6 @@ def test_a_beat_tells_the_last_step_and_the_time_since(process: Process) -> None
 
 
 def test_a_round_has_an_end_and_a_full_connection_too(process: Process) -> None:
-    """What was not sent comes in the next round."""
     events = [Event(name="mark", step=step) for step in range(2 * MAX_BATCH)]
     process.produce(*events)
     sent = process.records()
@@ -125,7 +121,6 @@ def test_a_round_has_an_end_and_a_full_connection_too(process: Process) -> None:
 
 
 def test_other_sessions_use_the_connection_until_this_one_closes() -> None:
-    """They get what is for them, whenever it comes."""
     others = Others()
     process = Process(others)
     assert process.round()[1:] == [[b"other"]]
@@ -138,7 +133,6 @@ def test_other_sessions_use_the_connection_until_this_one_closes() -> None:
 
 
 def test_it_is_closed_once_its_last_record_is_acknowledged(process: Process) -> None:
-    """Not while it only has nothing to say."""
     assert not process.driver.is_closed(process.now_s)
     process.driver.close(process.now_s)
     process.produce(Bye())
@@ -161,7 +155,6 @@ def test_it_closes_in_time_when_nobody_answers(process: Process) -> None:
 
 
 def test_over_another_connection_it_begins_with_hello() -> None:
-    """As do the others; what was sent and not acknowledged goes out again after WELCOME."""
     others = Others()
     process = Process(others)
     assert own(process.round()) == [Hello]

@@ -13,7 +13,6 @@ from gradwatch_wire.session.endpoint import find_endpoint, find_endpoints
 
 
 def test_the_endpoint_is_given_set_or_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In that order."""
     assert find_endpoint(None) == DEFAULT_ENDPOINT == "tcp://127.0.0.1:5555"
     monkeypatch.setenv("GRADWATCH_ENDPOINT", "tcp://head:5556")
     assert find_endpoint(None) == "tcp://head:5556"
@@ -49,14 +48,12 @@ def test_an_endpoint_that_is_taken_is_one_that_zeromq_connects_to(endpoint: str)
     ],
 )
 def test_what_zeromq_cannot_connect_to_is_refused(endpoint: str) -> None:
-    """Here, with the argument's name, and not later in the background."""
     with pytest.raises(ValueError, match=r"^endpoint: .* is not like tcp://127.0.0.1:5555 or ipc:"):
         find_endpoint(endpoint)
 
 
 @pytest.mark.parametrize("endpoint", [5, b"tcp://a:5555", {"tcp://a:5555"}, ["tcp://a:5555", 5]])
 def test_an_endpoint_that_is_no_string_is_refused(endpoint: Any) -> None:
-    """It names the argument and what was given."""
     what = r"^endpoint: a string or a list of strings, got (bytes|set|int( in it)?)$"
     with pytest.raises(TypeError, match=what):
         find_endpoints(endpoint)
@@ -76,7 +73,6 @@ A, B = "tcp://a:5555", "tcp://b:5555"
 def test_several_are_a_list_or_have_commas_between_them(
     given: Any, found: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the order given, as an argument or in the environment; a path may have commas in it."""
     assert find_endpoints(given) == found
     if isinstance(given, str):
         monkeypatch.setenv("GRADWATCH_ENDPOINT", given)
@@ -98,7 +94,6 @@ def test_several_are_a_list_or_have_commas_between_them(
     ],
 )
 def test_of_several_the_one_that_is_wrong_is_named(given: Any, message: str) -> None:
-    """In one line."""
     with pytest.raises(ValueError, match="^endpoint: " + re.escape(message)) as caught:
         find_endpoints(given)
     assert "\n" not in str(caught.value)

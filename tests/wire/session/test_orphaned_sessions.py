@@ -69,7 +69,6 @@ def test_they_are_sent_one_after_the_other() -> None:
 
 
 def test_those_that_are_not_stored_are_left_at_the_end() -> None:
-    """The one that was begun, and those that were not."""
     first, second = Orphan(FIRST, 2), Orphan(SECOND, 1)
     sessions = OrphanedSessions([first, second])
     sent(sessions)
@@ -82,7 +81,6 @@ def test_those_that_are_not_stored_are_left_at_the_end() -> None:
 
 
 def test_alerts_for_them_do_not_pile_up() -> None:
-    """Nobody trains what they are about."""
     orphan = Orphan(FIRST, 1)
     receive(OrphanedSessions([orphan]), FIRST, Alert(alert={"id": "a"}))
 
@@ -90,7 +88,6 @@ def test_alerts_for_them_do_not_pile_up() -> None:
 
 
 def test_over_another_connection_the_one_whose_turn_it_is_says_hello() -> None:
-    """And goes on after what is stored; without any nothing is said."""
     sessions = OrphanedSessions([Orphan(FIRST, 2), Orphan(SECOND, 1)])
     sent(sessions)
     receive(sessions, FIRST, Welcome(boot_id=BOOT, acked=0))

@@ -41,7 +41,6 @@ def number(item: BufferedRecord | None) -> int | None:
 
 
 def test_what_gave_way_in_the_buffer_comes_from_the_overflow() -> None:
-    """Each under its own number."""
     outbox = filled(Overflow(), 6)
 
     assert [number(outbox.get(seq)) for seq in range(8)] == [None, 1, 2, 3, 4, 5, 6, None]
@@ -64,7 +63,6 @@ def test_the_first_that_is_left_may_be_in_either_place() -> None:
 
 
 def test_the_overflow_is_not_asked_for_what_it_cannot_have() -> None:
-    """It may be a file: what the buffer has, or was never made, is not looked for."""
     overflow = Overflow()
     outbox = filled(overflow, 6)
     assert [number(outbox.get(seq)) for seq in (5, 6, 7)] == [5, 6, None]
@@ -76,7 +74,6 @@ def test_the_overflow_is_not_asked_for_what_it_cannot_have() -> None:
 
 
 def test_a_log_that_lost_its_data_again_and_again_is_told_the_manifests_each_time() -> None:
-    """All of it, or what came after an older copy; also before it acknowledged anything."""
     outbox = Outbox(1 << 20)
     for number in (1, 2, 1):  # as when a manifest is declared anew
         outbox.append(manifest_of(["a"], manifest_id=number), 7)
@@ -93,7 +90,6 @@ def test_a_log_that_lost_its_data_again_and_again_is_told_the_manifests_each_tim
 
 
 def test_more_is_never_acknowledged_than_there_is() -> None:
-    """Or what is made next would count as stored."""
     outbox = filled(None, 2)
     assert outbox.release(1 << 40) == 2
     assert outbox.resume(Welcome(boot_id=b"b" * 16, acked=1 << 40)) == 2

@@ -25,7 +25,6 @@ def filled(max_bytes: int, *bodies: bytes) -> SendBuffer:
 
 
 def test_records_are_numbered_from_1_and_found_by_number() -> None:
-    """Others than those that wait are None."""
     buffer = SendBuffer(100)
     assert (buffer.low, buffer.high, buffer.last, len(buffer), buffer.get(1)) == (1, 0, 0, 0, None)
     buffer.append(Kind.STATS, 77, b"a")
@@ -40,7 +39,6 @@ def test_records_are_numbered_from_1_and_found_by_number() -> None:
 
 
 def test_what_is_acknowledged_is_released() -> None:
-    """All up to the number, each once; numbers go on."""
     buffer = filled(100, b"a", b"b", b"c")
 
     assert [buffer.release(acked) for acked in (0, 2, 2, 1)] == [0, 2, 0, 0]
@@ -52,7 +50,6 @@ def test_what_is_acknowledged_is_released() -> None:
 
 
 def test_when_it_is_full_the_oldest_give_way() -> None:
-    """As many as are needed, and they are counted."""
     buffer = filled(6, b"aa", b"bb", b"cc")
 
     assert buffer.append(Kind.STATS, 0, b"d") == 1
@@ -62,7 +59,6 @@ def test_when_it_is_full_the_oldest_give_way() -> None:
 
 
 def test_one_record_larger_than_the_buffer_is_kept_alone() -> None:
-    """It is for the limit on records to refuse it."""
     buffer = filled(4, b"aa", b"bb")
 
     assert buffer.append(Kind.STATS, 0, b"ccccc") == 2
@@ -70,7 +66,6 @@ def test_one_record_larger_than_the_buffer_is_kept_alone() -> None:
 
 
 def test_a_manifest_stays_before_the_records_that_refer_to_it() -> None:
-    """Under its own number: what was evicted leaves a gap, which no other number hides."""
     buffer = filled(8, b"M1", b"aa", b"bb", b"cc")
 
     assert buffer.append(Kind.STATS, 0, b"dd") == 1
@@ -80,7 +75,6 @@ def test_a_manifest_stays_before_the_records_that_refer_to_it() -> None:
 
 
 def test_manifests_keep_their_order() -> None:
-    """Those at the front and those between."""
     buffer = filled(12, b"M1", b"aa", b"M2", b"bb", b"M3", b"cc")
 
     assert buffer.append(Kind.STATS, 0, b"dddd") == 2
@@ -88,7 +82,6 @@ def test_manifests_keep_their_order() -> None:
 
 
 def test_manifests_do_not_fill_the_buffer() -> None:
-    """Of many, the oldest are evicted like any other record."""
     buffer = filled(12, b"M1", b"M2", b"M3", b"M4", b"M5", b"M6")
 
     assert buffer.append(Kind.STATS, 0, b"a") == 3
@@ -96,7 +89,6 @@ def test_manifests_do_not_fill_the_buffer() -> None:
 
 
 def test_a_record_is_put_back_before_all_others() -> None:
-    """Under its own number, once."""
     buffer = filled(100, b"M1", b"M2", b"c")
     first, second = buffer.get(1), buffer.get(2)
     assert first is not None
@@ -111,7 +103,6 @@ def test_a_record_is_put_back_before_all_others() -> None:
 
 
 def test_a_record_is_put_back_into_an_empty_buffer() -> None:
-    """Everything was acknowledged by a log that was lost."""
     buffer = filled(100, b"M", b"b")
     manifest = buffer.get(1)
     assert manifest is not None
@@ -122,7 +113,6 @@ def test_a_record_is_put_back_into_an_empty_buffer() -> None:
 
 
 def test_numbers_are_given_out_to_what_will_never_be() -> None:
-    """They count as lost: nothing waits under them."""
     buffer = filled(100, b"a")
     buffer.skip(2)
     buffer.append(Kind.STATS, 0, b"b")
@@ -143,7 +133,6 @@ def test_numbers_are_given_out_to_what_will_never_be() -> None:
 def test_numbers_stay_in_order_and_memory_bounded(
     max_bytes: int, actions: list[tuple[str, int]]
 ) -> None:
-    """Whatever is appended and released; what waited is released, evicted or still there."""
     buffer = SendBuffer(max_bytes)
     appended = evicted = released = 0
     for action, number in actions:

@@ -115,7 +115,6 @@ def seqs(envelopes: list[Envelope]) -> list[int]:
 
 
 def test_hello_is_said_at_once_and_again_until_welcome(client: Client) -> None:
-    """Once a second; nothing else is sent before WELCOME."""
     client.produce(event(1))
     assert client.greeting() == HELLO
     assert client.greeting() is None
@@ -132,7 +131,6 @@ def test_hello_is_said_at_once_and_again_until_welcome(client: Client) -> None:
 
 
 def test_a_hello_that_the_socket_did_not_take_is_due_again_at_once(client: Client) -> None:
-    """While there is no connection, every round tries."""
     assert client.session.due(client.now_s) is not None
     assert client.session.due(client.now_s) is not None
     client.session.greeted(client.now_s)
@@ -185,7 +183,6 @@ def test_only_so_many_records_are_on_their_way(welcomed: Client) -> None:
 
 
 def test_only_so_many_bytes_are_on_their_way(client: Client) -> None:
-    """As many as WELCOME says; a record that is larger than that goes alone."""
     client.greeting()
     client.receive(Welcome(boot_id=BOOT, max_in_flight_bytes=1_000))
     client.produce(*(event(number, 400) for number in range(1, 6)))
@@ -217,7 +214,6 @@ def test_an_aggregator_that_does_not_say_gets_no_more_than_was_agreed(welcomed: 
 
 
 def test_a_rewind_sends_again_from_there_once_per_place(welcomed: Client) -> None:
-    """More answers of the same kind are on their way while the records are sent again."""
     welcomed.produce(*map(event, range(1, 6)))
     welcomed.send()
     welcomed.ack(2, rewind=True)
@@ -261,7 +257,6 @@ def test_a_rewind_at_the_same_place_counts_anew_after_a_welcome(welcomed: Client
 
 
 def test_a_second_welcome_that_crosses_acknowledgements_does_not_stop_it(client: Client) -> None:
-    """Two HELLOs get two answers; the second tells to begin where it has been by then."""
     client.produce(event(1), event(2))
     client.greeting()
     client.now_s += HELLO_EVERY_S
@@ -276,7 +271,6 @@ def test_a_second_welcome_that_crosses_acknowledgements_does_not_stop_it(client:
 
 
 def test_silence_opens_the_session_anew(welcomed: Client) -> None:
-    """What the connection swallowed is sent again, from what was acknowledged."""
     welcomed.produce(event(1), event(2))
     welcomed.send()
     welcomed.ack(1)
@@ -304,7 +298,6 @@ def test_having_nothing_to_send_is_not_silence(welcomed: Client) -> None:
 def test_acknowledgements_that_do_not_move_on_do_not_hide_that_it_is_stuck(
     welcomed: Client,
 ) -> None:
-    """Only progress counts as an answer."""
     welcomed.produce(event(1), event(2))
     welcomed.send()
     for _ in range(6):
@@ -315,7 +308,6 @@ def test_acknowledgements_that_do_not_move_on_do_not_hide_that_it_is_stuck(
 
 
 def test_a_beat_is_due_every_two_seconds(welcomed: Client) -> None:
-    """It says the last step, how long ago that was, and what the counters are."""
     welcomed.produce(event(1))
     welcomed.send()
     frames = welcomed.session.beat(41, 0.5, welcomed.now_s)
@@ -348,7 +340,6 @@ def test_a_full_buffer_loses_the_oldest_and_says_so() -> None:
 
 
 def test_an_outage_that_evicts_more_than_may_be_on_its_way_comes_to_an_end() -> None:
-    """What was evicted is not on its way; counting it would stop the client for ever."""
     small = Client(max_bytes=20_000)
     small.greeting()
     small.welcome()
@@ -396,7 +387,6 @@ def test_a_manifest_outlives_an_outage_that_evicts_all_around_it() -> None:
 
 
 def test_a_new_log_is_told_the_manifests_before_what_refers_to_them(welcomed: Client) -> None:
-    """It never saw those that the old one acknowledged."""
     welcomed.produce(manifest(1), event(2), manifest(2), event(4))
     welcomed.send()
     welcomed.ack(4)
@@ -454,7 +444,6 @@ def test_a_new_log_is_told_a_manifest_that_waits_only_once(welcomed: Client) -> 
 
 
 def test_a_restart_with_the_same_log_needs_no_manifest_again(welcomed: Client) -> None:
-    """It has stored what it acknowledged."""
     welcomed.produce(manifest(1), event(2))
     welcomed.send()
     welcomed.ack(2)
@@ -548,7 +537,6 @@ def test_an_acknowledgement_of_what_never_was_does_not_stop_the_session(
 
 
 def test_alerts_are_kept_for_the_one_who_asks(welcomed: Client) -> None:
-    """In the order they came."""
     welcomed.receive(Alert(alert={"id": "a"}))
     welcomed.receive(Alert(alert={"id": "b"}))
 
@@ -556,7 +544,6 @@ def test_alerts_are_kept_for_the_one_who_asks(welcomed: Client) -> None:
 
 
 def test_bye_is_a_record_like_any_other(welcomed: Client) -> None:
-    """It is numbered, waits for its acknowledgement, and then everything is said."""
     welcomed.produce(event(1), Bye(reason="closed"))
     sent = welcomed.send()
     assert (sent[-1].seq, sent[-1].record) == (2, Bye(reason="closed"))
@@ -567,7 +554,6 @@ def test_bye_is_a_record_like_any_other(welcomed: Client) -> None:
 
 
 def test_hello_is_said_again_at_once_over_another_connection(welcomed: Client) -> None:
-    """However short ago the last one was; what was not acknowledged follows WELCOME, in order."""
     welcomed.produce(event(1), event(2), event(3))
     assert seqs(welcomed.send()) == [1, 2, 3]
     welcomed.ack(1)
@@ -580,7 +566,6 @@ def test_hello_is_said_again_at_once_over_another_connection(welcomed: Client) -
 
 
 def test_a_refused_session_says_no_more_hello(client: Client) -> None:
-    """Whoever is asked next would refuse it too."""
     client.greeting()
     client.receive(Refuse(reason="no"))
     client.session.greet_again()

@@ -10,7 +10,6 @@ SESSION = b"s" * 16
 
 
 def test_a_session_is_locked_by_one_at_a_time(tmp_path: Path) -> None:
-    """Also within one process."""
     lock = SessionLock.take(tmp_path, SESSION)
     assert lock is not None
     assert SessionLock.take(tmp_path, SESSION) is None

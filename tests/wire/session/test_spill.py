@@ -40,7 +40,6 @@ def numbers(path: Path, first: int = 1) -> list[int]:
 
 
 def test_the_segments_of_a_session_are_read_in_order_each_record_once(tmp_path: Path) -> None:
-    """From any of them. Later segments begin again with what their records need."""
     first = write(tmp_path, 9, 1, 2, 3)
     second = write(tmp_path, 10, 1, 4, 6)
 
@@ -60,7 +59,6 @@ def test_the_token_does_not_lie_on_the_disk(tmp_path: Path) -> None:
 
 
 def test_a_torn_tail_is_cut(tmp_path: Path) -> None:
-    """Wherever it tore; what follows in the next segment is read."""
     whole = write(tmp_path, 0, 1, 2, 3).read_bytes()
     write(tmp_path, 1, 4)
     start = len(pack_header(SESSION, HELLO))
@@ -75,7 +73,6 @@ def test_a_torn_tail_is_cut(tmp_path: Path) -> None:
 def test_a_flipped_bit_costs_what_comes_after_it_and_never_gives_a_wrong_record(
     tmp_path: Path,
 ) -> None:
-    """In the length, the checksum or the content."""
     path = write(tmp_path, 0, *range(1, 20))
     whole = path.read_bytes()
     start = len(pack_header(SESSION, HELLO))
@@ -109,7 +106,6 @@ def test_a_foreign_file_is_refused_in_one_line(tmp_path: Path, content: bytes, w
 
 
 def test_sessions_are_found_by_run_and_rank(tmp_path: Path) -> None:
-    """Also where a name looks like a pattern, or begins like another."""
     names = [
         stem_of("gpt", 3, b"1" * 16),
         stem_of("gpt", 3, b"2" * 16),

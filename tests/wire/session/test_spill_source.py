@@ -73,7 +73,6 @@ class Sent:
 
 
 def test_a_replay_greets_and_says_that_it_is_one(tmp_path: Path) -> None:
-    """Once a second, until it is answered."""
     sent = Sent(tmp_path, 1)
     (greeting,) = sent.send()
     assert isinstance(greeting.record, Hello)
@@ -163,7 +162,6 @@ def test_answers_for_others_are_not_taken(tmp_path: Path) -> None:
 
 
 def test_it_is_not_over_before_the_aggregator_has_said_so(tmp_path: Path) -> None:
-    """Also when there is nothing on disk, and when the last answer is of another start."""
     sent = Sent(tmp_path)
     assert not sent.session.is_over
     sent.welcome()
@@ -198,7 +196,6 @@ class Lists:
 
 
 def test_a_cursor_reads_on_and_begins_again_only_to_go_back() -> None:
-    """Also at the end of what does not grow."""
     lists = Lists(2, 3, 5)
     cursor = RecordCursor(lists.read_from, is_growing=False)
     found = [cursor.find(seq) for seq in (1, 2, 3, 3, 4, 6, 7)]
@@ -210,7 +207,6 @@ def test_a_cursor_reads_on_and_begins_again_only_to_go_back() -> None:
 
 
 def test_a_cursor_at_the_end_of_what_grows_looks_again() -> None:
-    """There may be more by then."""
     lists = Lists(1)
     cursor = RecordCursor(lists.read_from, is_growing=True)
     assert cursor.find(2) is None

@@ -32,7 +32,6 @@ def test_without_tokens_anyone_on_this_machine_may_ask(client: TestClient) -> No
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/"])
 def test_probes_need_no_token(locked: TestClient, path: str) -> None:
-    """They, and the page, tell nothing of the runs."""
     assert locked.get(path).status_code == 200
 
 
@@ -74,14 +73,12 @@ def test_everything_else_does(locked: TestClient, problem: Any, headers: dict[st
 
 
 def test_two_tokens_are_none(locked: TestClient) -> None:
-    """It would be open which one counts."""
     given = [("Authorization", f"Bearer {token}") for token in (READ, WRITE)]
 
     assert locked.get("/runs", headers=given).status_code == 401
 
 
 def test_the_read_token_reads(locked: TestClient) -> None:
-    """However the scheme is spelled."""
     for scheme in ("Bearer", "bearer", "BEARER"):
         headers = {"Authorization": f"{scheme} {READ}"}
         assert locked.get("/runs", headers=headers).status_code == 200
@@ -97,7 +94,6 @@ def test_the_read_token_changes_nothing(locked: TestClient, problem: Any, method
 
 
 def test_the_write_token_does_both(locked: TestClient) -> None:
-    """It is the operator's."""
     assert locked.post("/echo", json={}, headers=bearer(WRITE)).status_code == 200
     assert locked.get("/runs", headers=bearer(WRITE)).status_code == 200
 
@@ -105,7 +101,6 @@ def test_the_write_token_does_both(locked: TestClient) -> None:
 def test_the_time_a_wrong_token_takes_does_not_tell_how_wrong_it_is(
     locked: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both are always compared, over digests of one length: counted, for time cannot be tested."""
     calls: list[tuple[int, int]] = []
     compare = hmac.compare_digest
 

@@ -17,7 +17,6 @@ from gradwatch_server.api.security.stream_tokens import StreamTokens
     "host", ["127.0.0.1:8420", "localhost", "LOCALHOST:1", "[::1]:8420", "127.8.8.8", "localhost."]
 )
 def test_this_machine_may_be_called_by_its_own_names(client: TestClient, host: str) -> None:
-    """With or without a port."""
     assert client.get("/runs", headers={"Host": host}).status_code == 200
 
 
@@ -39,7 +38,6 @@ def test_a_strange_name_is_a_421(client: TestClient, problem: Any, host: str) ->
 
 
 def test_the_host_must_be_given_once() -> None:
-    """Two of them would leave it open who was meant."""
     for hosts in ([], ["localhost", "evil.example"]):
         scope = {"headers": [(b"host", host.encode()) for host in hosts]}
         policy = AccessPolicy(Hosts("127.0.0.1"), None, StreamTokens())
@@ -54,7 +52,6 @@ async def _nothing(*_: object) -> None:
 
 
 def test_more_names_can_be_allowed(make_client: Any) -> None:
-    """And the one it is bound to."""
     client = make_client(bound="node7", more=("Watch.example.org",))
 
     for host in ("node7:8420", "watch.example.org", "localhost"):
@@ -64,7 +61,6 @@ def test_more_names_can_be_allowed(make_client: Any) -> None:
 
 @pytest.mark.parametrize("bound", ["0.0.0.0", "::"])
 def test_bound_to_all_addresses_any_address_will_do(make_client: Any, bound: str) -> None:
-    """But no name: only names can be made to resolve to another machine."""
     client = make_client(bound=bound)
 
     for host in ("10.0.0.1:8420", "[fe80::1]:8420", "localhost"):
@@ -73,7 +69,6 @@ def test_bound_to_all_addresses_any_address_will_do(make_client: Any, bound: str
 
 
 def test_a_strangers_page_may_change_nothing(client: TestClient, problem: Any) -> None:
-    """Its visitor's browser sends the request, and says for whom."""
     for origin in ("https://evil.example", "null", "http://127.0.0.1.evil.example", ""):
         response = client.post("/echo", json={}, headers={"Origin": origin})
         assert problem(response)[0] == 403

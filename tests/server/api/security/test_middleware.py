@@ -12,7 +12,6 @@ from gradwatch_server.api.security.middleware import MAX_BODY_BYTES
 
 
 def test_a_body_is_read_up_to_a_limit(client: TestClient, problem: Any) -> None:
-    """One byte more is a 413, whether its length is said before or not."""
     fits = b'{"k":"' + b"x" * (MAX_BODY_BYTES - 8) + b'"}'
     headers = {"Content-Type": "application/json"}
     assert len(fits) == MAX_BODY_BYTES
@@ -24,7 +23,6 @@ def test_a_body_is_read_up_to_a_limit(client: TestClient, problem: Any) -> None:
 
 @pytest.mark.parametrize("length", ["65537", "9" * 30, "-1", "x", "²", ""])
 def test_a_length_that_cannot_be_is_refused(client: TestClient, problem: Any, length: str) -> None:
-    """Also where no body is read."""
     headers = {b"Content-Length": length.encode("utf-8")}
     assert problem(client.get("/runs", headers=headers))[0] == 413
 
@@ -48,7 +46,6 @@ def test_the_head_of_a_stream_is_that_of_get(client: TestClient, path: str) -> N
 
 
 def test_head_needs_the_token_that_get_needs(locked: TestClient, reader: dict[str, str]) -> None:
-    """And no other."""
     assert locked.head("/runs").status_code == 401
     assert locked.head("/runs", headers=reader).status_code == 200
 
@@ -56,7 +53,6 @@ def test_head_needs_the_token_that_get_needs(locked: TestClient, reader: dict[st
 def test_every_answer_forbids_what_a_browser_might_do_with_it(
     locked: TestClient, reader: dict[str, str]
 ) -> None:
-    """Of routes, errors, refusals and streams alike."""
     responses = [
         locked.get("/healthz"),
         locked.get("/runs", headers=reader),

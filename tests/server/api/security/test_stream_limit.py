@@ -28,7 +28,6 @@ def test_one_caller_takes_no_place_of_another() -> None:
 
 
 def test_when_all_are_taken_he_pays_who_has_most() -> None:
-    """And the newcomer is let in."""
     limit, use = limit_of(4, 3)
     few = limit.acquire("10.0.0.1")
     many = [limit.acquire("10.0.0.2") for _ in range(3)]
@@ -39,7 +38,6 @@ def test_when_all_are_taken_he_pays_who_has_most() -> None:
 
 
 def test_a_place_is_given_back_once() -> None:
-    """Also one that was taken away before."""
     limit, use = limit_of(8, 1)
     first, second = limit.acquire("a"), limit.acquire("a")
     limit.release(first)
@@ -50,7 +48,6 @@ def test_a_place_is_given_back_once() -> None:
 
 
 def test_streams_leave_half_of_the_connections_to_others() -> None:
-    """However few there may be."""
     assert limit_of(256, 64, 64)[0].most == 32
     assert limit_of(256, 64, 1)[0].most == 1
 

@@ -44,7 +44,6 @@ def test_a_stream_token_opens_a_stream_for_a_minute(
 
 
 def test_a_stream_token_opens_nothing_else(locked: TestClient, stream_token: Any) -> None:
-    """It lies in logs and histories: as a bearer token it is none either."""
     token = stream_token()
 
     for path in ("/runs", "/alerts", "/alerts/stream-token", "/openapi.json"):
@@ -54,7 +53,6 @@ def test_a_stream_token_opens_nothing_else(locked: TestClient, stream_token: Any
 
 
 def test_the_lasting_tokens_are_no_use_in_a_url(locked: TestClient) -> None:
-    """So that nobody gets used to writing them there."""
     for token in ("r" * 43, "w" * 43):
         assert locked.get(STREAM, params={"token": token}).status_code == 401
         assert locked.get("/runs", params={"token": token}).status_code == 401

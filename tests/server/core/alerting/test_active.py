@@ -22,7 +22,6 @@ def told(alerts: list[Any]) -> list[tuple[str, str, int | None, int | None]]:
 
 
 def test_a_pending_alert_is_shown_but_not_told() -> None:
-    """It is there with the step it began at, and then leaves no trace."""
     job = Cluster(names=("a",)).start()
     job.rules(exploding={"for_steps": 2})
     assert job.step(0, [101.0]) == []
@@ -36,7 +35,6 @@ def test_a_pending_alert_is_shown_but_not_told() -> None:
 
 
 def test_a_disabled_rule_says_nothing() -> None:
-    """Its layers are counted in /health all the same."""
     job = Cluster(names=("a",)).start()
     job.rules(exploding={"enabled": False})
     for step in range(4):
@@ -58,7 +56,6 @@ def test_rules_count_from_when_they_are_set() -> None:
 
 
 def test_alternating_layers_do_not_undo_each_other() -> None:
-    """With two optimizers that take turns, a step without the layer says nothing of it."""
     job = Cluster(names=("gen", "critic"))
     job.rules(exploding={"for_steps": 2})
     job.open()
@@ -90,7 +87,6 @@ def test_a_layer_that_was_never_bad_does_not_hold_an_alert() -> None:
 
 
 def test_layers_that_turn_bad_later_join_the_alert() -> None:
-    """One alert, whose layers are the union, the origin's first; it tells of them."""
     job = Cluster(names=("a", "b", "c")).start()
     job.rules(exploding={"for_steps": 2})
     job.step(0, [1.0, 1.0, 500.0])
@@ -144,7 +140,6 @@ def test_each_group_has_its_own_alert() -> None:
 
 
 def test_a_group_is_over_on_its_own() -> None:
-    """Another group that stays bad does not keep it firing."""
     job = Cluster(names=("a", "b"), groups={"host": (0,), "seed": (1,)}).start()
     job.step(0, NAN)
     for step in (1, 2, 3):
@@ -175,7 +170,6 @@ def test_more_groups_than_allowed_leave_no_layer_unwatched() -> None:
 
 
 def test_several_rules_fire_side_by_side() -> None:
-    """One layer explodes, one vanishes, one is NaN: three alerts."""
     job = Cluster(names=("a", "b", "c")).start()
     for step in range(3):
         job.step(step, [500.0, 0.0, NAN])
@@ -233,7 +227,6 @@ def test_an_origin_whose_layer_is_not_known_has_nothing_before() -> None:
 
 
 def test_an_origin_at_the_first_step_has_nothing_before() -> None:
-    """Also where the layer appears only then."""
     job = Cluster(names=("a",)).start()
     (alert,) = job.step(0, NAN)
 

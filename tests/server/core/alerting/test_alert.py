@@ -33,7 +33,6 @@ def test_as_plain_data_it_has_a_readable_time() -> None:
 
 
 def test_a_message_says_all_of_it_in_one_line() -> None:
-    """What, where, when and on which rank; and when it was over."""
     job = Cluster(world=2, names=("h.0", "h.1")).start()
     job.stats(0, 0, [1.0, NAN], loss=1.0, local_probe=1.0)
     (fired,) = job.stats(1, 0, [1.0, NAN], loss=1.0, local_probe=NAN)
@@ -73,7 +72,6 @@ def test_a_name_from_the_wire_stays_inert_in_a_message() -> None:
 
 
 def test_an_alert_comes_back_as_it_was() -> None:
-    """Through what a file gives back."""
     job = Cluster(names=("a", "b")).start()
     job.step(0)
     (alert,) = job.step(1, NAN)

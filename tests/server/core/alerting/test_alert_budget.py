@@ -39,7 +39,6 @@ def firing(job: Any) -> list[Alert]:
 
 
 def test_all_at_once_then_one_a_second() -> None:
-    """By the time in the log; a quarter is kept for warnings, an eighth for what is critical."""
     budget = AlertBudget(LoggedBudgets(alert_events=200, alert_events_per_min=60))
     now_ns = 1_763_000_000 * SECOND
 
@@ -61,7 +60,6 @@ def test_all_at_once_then_one_a_second() -> None:
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_log_without_budgets_has_no_bounds() -> None:
-    """Nothing was limited when it was written."""
     job = Cluster(names=("a",)).start()
     flap(job, 0, 300)
 
@@ -71,7 +69,6 @@ def test_a_log_without_budgets_has_no_bounds() -> None:
 
 @pytest.mark.slow
 def test_an_alert_whose_event_waits_stays_as_it_is_and_counts() -> None:
-    """It fires on while it flaps, and its end says how often that was."""
     job = Cluster(names=("a",)).start()
     job.put(BudgetsSet(SMALL))
     step = flap(job, 0, 50)
@@ -98,7 +95,6 @@ def test_an_alert_whose_event_waits_stays_as_it_is_and_counts() -> None:
 
 @pytest.mark.slow
 def test_one_that_fires_stays_so_until_its_end_can_be_told() -> None:
-    """What fired is not forgotten: it is resolved once, when there is room, and no sooner."""
     job = Cluster(names=("a",)).start()
     job.put(BudgetsSet({"alert_events": 17, "alert_events_per_min": 60}))
     step = flap(job, 0, 30)
@@ -117,7 +113,6 @@ def test_one_that_fires_stays_so_until_its_end_can_be_told() -> None:
 
 
 def test_the_first_critical_one_of_a_rule_is_told_in_any_case() -> None:
-    """However much was told before: by others, too; the next one of it waits."""
     job = Cluster(names=("a", "b"), groups={"g": (0,), "h": (1,)}).start()
     job.rules(vanishing={"enabled": False}, dead_layer={"enabled": False})
     job.put(BudgetsSet(SMALL))
@@ -150,7 +145,6 @@ def test_what_matters_less_leaves_room_for_what_matters_more() -> None:
 
 
 def test_other_runs_have_budgets_of_their_own() -> None:
-    """And all attempts of one run have one together."""
     one = Cluster(names=("a",)).start()
     one.put(BudgetsSet(SMALL))
     flap(one, 0, 20)
@@ -170,7 +164,6 @@ def test_other_runs_have_budgets_of_their_own() -> None:
 
 @pytest.mark.slow
 def test_people_are_answered() -> None:
-    """That somebody knows of it, and that a rule is off, comes once and at once."""
     job = Cluster(names=("a",)).start()
     job.put(BudgetsSet({"alert_events": 17, "alert_events_per_min": 60}))
     step = flap(job, 0, 30)
@@ -184,7 +177,6 @@ def test_people_are_answered() -> None:
 
 
 def test_news_wait_and_come_together() -> None:
-    """Nothing of them is lost: the next event that has room tells of all that joined."""
     names = [f"l{n}" for n in range(8)]
     job = Cluster(names=names).start()
     job.put(BudgetsSet({"alert_events": 16, "alert_events_per_min": 1}))
@@ -204,7 +196,6 @@ def test_news_wait_and_come_together() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("place", [50, 205, 336, 471])
 def test_it_goes_on_over_a_restart(place: int) -> None:
-    """What is left, who waits and what was counted are saved."""
     names, groups = ("a", "b"), {"g": (0,), "h": (1,)}
     alerts = []
     for at in (None, place):
@@ -226,7 +217,6 @@ def test_it_goes_on_over_a_restart(place: int) -> None:
 
 @pytest.mark.slow
 def test_how_many_wait_is_counted_once_each() -> None:
-    """For /metrics: an event that has to wait, not each frame in which it does."""
     job = Cluster(names=("a",)).start()
     job.put(BudgetsSet({"alert_events": 17, "alert_events_per_min": 60}))
     flap(job, 0, 30)
@@ -237,7 +227,6 @@ def test_how_many_wait_is_counted_once_each() -> None:
 
 
 def test_a_run_with_a_fault_in_every_group_is_told_of_in_full() -> None:
-    """Two times over, with what is set by default: an honest run does not meet the limit."""
     names = [f"h.{n}.weight" for n in range(64)]
     job = Cluster(names=names, groups={f"g{n}": (n,) for n in range(64)}).start()
     job.put(BudgetsSet(Budgets().logged().model_dump()))

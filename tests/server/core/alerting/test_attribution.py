@@ -53,7 +53,6 @@ RANK_TABLE = [
 def test_the_rank_is_known_from_what_no_reduction_reaches(
     scalars: list[dict[str, float]], ranks: tuple[int, ...]
 ) -> None:
-    """Both ranks hold the same NaN gradient; only loss and local probe are their own."""
     parts = [
         part_of([NAN], rank=rank, scalars=own, labels={"reduction": "mean"})
         for rank, own in enumerate(scalars)
@@ -63,7 +62,6 @@ def test_the_rank_is_known_from_what_no_reduction_reaches(
 
 
 def test_where_only_some_ranks_are_bad_they_are_known() -> None:
-    """Nothing spread it: the ranks that hold it are those it began on."""
     parts = [part_of([NAN if rank == 2 else 1.0], rank=rank) for rank in range(4)]
     assert nonfinite_ranks(frame_of(*parts)) == (2,)
 
@@ -72,7 +70,6 @@ def test_where_only_some_ranks_are_bad_they_are_known() -> None:
 
 
 def test_gradients_without_a_reduction_are_each_ranks_own() -> None:
-    """Without an all-reduce all may be bad, each by itself, also where ranks are missing."""
     parts = [part_of([NAN], rank=rank, labels={"reduction": "none"}) for rank in (0, 1)]
 
     assert nonfinite_ranks(frame_of(*parts)) == (0, 1)
@@ -80,7 +77,6 @@ def test_gradients_without_a_reduction_are_each_ranks_own() -> None:
 
 
 def test_a_missing_rank_makes_the_others_uncertain() -> None:
-    """One of two ranks in, and it is bad: it may have caught it from the one that is missing."""
     bad = part_of([NAN], rank=0)
     good = part_of([1.0], rank=1)
 
@@ -89,7 +85,6 @@ def test_a_missing_rank_makes_the_others_uncertain() -> None:
 
 
 def test_the_only_rank_there_is_is_the_one() -> None:
-    """In a world of one nobody else can be meant, whatever the labels say."""
     for labels in ({}, {"reduction": "none"}, {"reduction": "mean"}):
         assert nonfinite_ranks(frame_of(part_of([NAN], labels=labels))) == (0,)
 
@@ -118,7 +113,6 @@ def test_a_bad_piece_does_not_tell_whose_fault_it_is(world: int) -> None:
 
 
 def test_a_bad_piece_of_what_was_not_reduced_is_its_ranks_own() -> None:
-    """Then nobody else could have put it there."""
     parts = [
         part_of([norm], rank=rank, shards=[f"{rank}/2"], labels={"reduction": "none"})
         for rank, norm in enumerate((1.0, NAN))
@@ -195,8 +189,6 @@ def test_the_gradient_before_the_reduction_counts_more_than_the_loss() -> None:
 
 
 def test_losses_that_are_all_bad_show_on_all_ranks() -> None:
-    """Also where no gradient is bad; one that is bad beside a fine one is its rank's own."""
-
     def ranks(*losses: float) -> Any:
         parts = [part_of([1.0], rank=r, scalars={"loss": x}) for r, x in enumerate(losses)]
         return nonfinite_ranks(frame_of(*parts))
@@ -227,7 +219,6 @@ def test_what_ranks_show_at_a_later_step_is_no_evidence() -> None:
 
 
 def test_only_ranks_that_were_bad_first_are_named() -> None:
-    """One that was bad at a later collection is not where it began."""
     parts = [
         part_of([1.0], rank=rank, l2_max=[NAN], scalars={"first_nonfinite_step": step})
         for rank, step in enumerate((6.0, 5.0))
@@ -252,7 +243,6 @@ def test_forward_order_is_that_of_the_record_not_of_the_places() -> None:
 
 
 def test_without_a_known_order_no_layer_is_guessed() -> None:
-    """One bad layer is the one; of several in order of registration none is named."""
     one = frame_of(part_of([1.0, NAN, 1.0], ordered=False))
     two = frame_of(part_of([1.0, NAN, NAN], ordered=False))
 
@@ -261,7 +251,6 @@ def test_without_a_known_order_no_layer_is_guessed() -> None:
 
 
 def test_layers_of_different_records_have_no_order() -> None:
-    """Two optimizers, or two stages of a pipeline: which came first in backward is not known."""
     frame = frame_of(part_of([1.0, NAN], index=[0, 1]), part_of([NAN, 1.0], index=[2, 3], rank=1))
     assert first_nonfinite(frame, frame.nonfinite) is None
 
@@ -270,7 +259,6 @@ def test_layers_of_different_records_have_no_order() -> None:
 
 
 def test_records_that_contradict_each_other_name_no_layer() -> None:
-    """Two ranks that saw different forward orders cannot both be right."""
     frame = frame_of(part_of([NAN, NAN], index=[0, 1]), part_of([NAN, NAN], index=[1, 0], rank=1))
 
     assert first_nonfinite(frame, frame.nonfinite) is None
@@ -305,7 +293,6 @@ RISE_TABLE: list[tuple[str, list[dict[str, Any]], tuple[int, ...]]] = [
 def test_a_rise_is_of_the_rank_that_stands_out(
     given: list[dict[str, Any]], ranks: tuple[int, ...]
 ) -> None:
-    """By the best evidence there is; the loss is usually 1."""
     parts = []
     for rank, own in enumerate(given):
         settings = {name: value for name, value in own.items() if name == "local_l2"}
@@ -322,7 +309,6 @@ def test_a_rise_is_of_the_rank_that_stands_out(
 
 
 def test_a_rank_that_is_not_there_may_be_the_one() -> None:
-    """Of two of three ranks one stands out: the third is not known."""
     parts = [part_of([9.0], rank=rank, local_l2=[30.0 - 29.0 * rank]) for rank in (0, 1)]
     only = np.ones(1, dtype=np.bool_)
 
@@ -331,7 +317,6 @@ def test_a_rank_that_is_not_there_may_be_the_one() -> None:
 
 
 def test_of_many_ranks_two_that_stand_out_are_not_one() -> None:
-    """Nothing says that it began on the larger of them."""
     parts = [part_of([9.0], rank=r, local_l2=[n]) for r, n in enumerate([500.0, 1.0, 101.0, 1.0])]
 
     assert rising_ranks(frame_of(*parts), np.ones(1, dtype=np.bool_), None) == ()

@@ -142,7 +142,6 @@ def test_the_widest_alert_of_each_rule_reaches_the_client(rule: str, name: str) 
 @pytest.mark.parametrize("name", NAMES, ids=HOSTILE)
 @pytest.mark.parametrize("most", [LEAST, 16_384, 65_536])
 def test_a_body_is_as_large_as_is_set(rule: str, name: str, most: int) -> None:
-    """What others are found by stays whole; all counts stay."""
     alert = widest(rule, name, body_bytes=most)
     plain: Any = alert.to_dict()
 
@@ -173,7 +172,6 @@ def test_what_fits_is_left_as_it_is() -> None:
 
 
 def test_hostile_names_in_a_log_are_told_within_bounds() -> None:
-    """As the attack has them: 300 layers and 60 groups with names of control characters."""
     names = ["\x01" * 500 + f"{n}" for n in range(300)]
     groups = {"\x02" * 400 + f"{n}": tuple(range(n * 5, n * 5 + 5)) for n in range(60)}
     job = Cluster(names=names, groups=groups).start()
@@ -200,7 +198,6 @@ def test_a_long_name_lacks_its_middle_in_the_message_alone() -> None:
 
 
 def test_a_message_fits_whatever_its_rule_says() -> None:
-    """What it begins with and how it ends are there."""
     alert = replace(widest("spike", NAMES[1]), resolved_step=9, resolved_by=ResolvedBy.FROZEN)
     text = message(alert, "begins" + "é" * 5_000)
 
@@ -210,7 +207,6 @@ def test_a_message_fits_whatever_its_rule_says() -> None:
 
 
 def test_a_list_of_names_keeps_its_bytes() -> None:
-    """As JSON, with what separates them."""
     assert first_names(["a"] * 30, 20) == ("a",) * 20
     found = first_names(["\x01" * 300] * 5, 20)
     assert len(found) == 2
@@ -228,7 +224,6 @@ def test_a_text_is_cut_between_characters() -> None:
 
 
 def test_the_default_is_what_the_table_says() -> None:
-    """And the least that may be set is enough for any alert."""
     field = LoggedBudgets.model_fields["alert_body_bytes"]
 
     assert field.default == 16_384

@@ -17,13 +17,11 @@ NAN = float("nan")
 
 
 def test_flags_know_which_rules_found_something() -> None:
-    """Those whose masks are empty are not among them."""
     flags = Flags({"calm": np.zeros(2, dtype=np.bool_), "loud": np.array([False, True])})
     assert flags.raised == ["loud"]
 
 
 def test_a_frame_raises_what_is_wrong_in_it() -> None:
-    """In the order of evaluation; a calm frame raises nothing."""
     wrong, calm = frame_of(part_of([NAN, 500.0])), frame_of(part_of([1.0, 1.0]))
     assert find_flags(wrong, Rules(), context_of("a", "b")).raised == ["nonfinite", "exploding"]
     assert find_flags(calm, Rules(), context_of("a", "b")).raised == []

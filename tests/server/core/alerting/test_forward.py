@@ -66,7 +66,6 @@ def test_the_first_bad_module_its_rank_and_its_past_are_named() -> None:
 
 
 def test_the_first_origin_stays_when_all_weights_are_bad() -> None:
-    """One step later every rank's first module returns NaN."""
     job = attached(Cluster, 2)
     job.step(0, **outputs(*FINE))
     job.stats(0, 1, NAN, **outputs(*FINE))
@@ -81,7 +80,6 @@ def test_the_first_origin_stays_when_all_weights_are_bad() -> None:
 
 
 def test_weights_that_were_bad_from_the_start_name_the_module_and_no_rank() -> None:
-    """All ranks show the same: which of them began is not known."""
     job = attached(Cluster, 2)
     job.stats(0, 0, NAN, **outputs(NAN, NAN, NAN, NAN, first=0))
     alert = of_nonfinite(job.stats(1, 0, NAN, **outputs(NAN, NAN, NAN, NAN, first=0)))
@@ -106,7 +104,6 @@ UNKNOWN = {
 
 @pytest.mark.parametrize("sent", UNKNOWN.values(), ids=list(UNKNOWN))
 def test_what_is_not_known_is_not_named(sent: dict[str, Any]) -> None:
-    """Whatever is sent."""
     job = attached(Cluster, 1)
     job.step(0, **outputs(*FINE))
     alert = of_nonfinite(job.step(5, NAN, **sent))
@@ -117,7 +114,6 @@ def test_what_is_not_known_is_not_named(sent: dict[str, Any]) -> None:
 
 
 def test_ranks_that_differ_name_no_module() -> None:
-    """Two ranks went bad at once, each by itself."""
     job = attached(Cluster, 3)
     job.stats(0, 0, NAN, **outputs(*FINE))
     job.stats(1, 0, NAN, **outputs(1.0, NAN, NAN, NAN, first=1))

@@ -43,7 +43,6 @@ def said(alerts: list[Alert]) -> list[tuple[str, str, str]]:
 
 
 def test_gradients_that_explode_after_a_spike_are_part_of_it(job: Any) -> None:
-    """They are found, shown and kept; nobody is woken a second time."""
     (spike,) = job.next(30.0, 1.0, 1.0)
     assert said([spike]) == [("spike", "firing", "warning")]
 
@@ -75,7 +74,6 @@ def test_a_consequence_that_matters_more_raises_what_it_follows_from(job: Any) -
 
 
 def test_a_layer_that_turns_nan_is_told_whatever_else_goes_on(job: Any) -> None:
-    """No rule explains it away: what is to be done about it is done by its own alert."""
     job.next(300.0, 1.0, 1.0)
 
     told = job.next(300.0, 1.0, math.nan)
@@ -97,7 +95,6 @@ def test_what_begins_long_after_is_its_own(job: Any) -> None:
 
 
 def test_the_same_again_within_some_steps_is_info(job: Any) -> None:
-    """Its alert was over after 3 good steps. One that comes back for good is told all the same."""
     job.next(300.0, 300.0, 300.0)
     for _ in range(6):
         job.next()
@@ -111,7 +108,6 @@ def test_the_same_again_within_some_steps_is_info(job: Any) -> None:
 
 
 def test_what_a_silence_keeps_explains_nothing(job: Any) -> None:
-    """Who does not want to hear of spikes still hears of what follows from one."""
     until = START_NS + 3600 * SECOND
     job.put(SilenceAdded(Silence("5" * 16, "*", "spike", "*", until, START_NS, "ada", "")))
     (spike,) = job.next(30.0, 1.0, 1.0)

@@ -89,7 +89,6 @@ def test_a_norm_that_vanishes_further_is_told(first: float, then: float) -> None
 
 
 def test_nan_in_more_layers_is_told() -> None:
-    """Nothing is worse than NaN by its value, but more layers are."""
     job = Cluster(names=("a", "b", "c")).start()
     job.step(0, [1.0, 1.0, NAN], loss=1.0)
     job.step(1, [1.0, 1.0, NAN], loss=1.0)
@@ -142,7 +141,6 @@ def test_it_tells_of_itself_in_bounds() -> None:
 
 
 def test_a_higher_severity_does_not_wait() -> None:
-    """It is told at once, however much the alert has told."""
     names = tuple("abcdefgh")
     job = Cluster(names=names).start()
     for step in range(7):
@@ -154,7 +152,6 @@ def test_a_higher_severity_does_not_wait() -> None:
 
 
 def test_it_tells_the_same_after_a_restart_at_any_step() -> None:
-    """What was told, and how often it may be, are saved; a number is never used twice."""
     names = [f"l{i}" for i in range(12)]
 
     def play(restart: bool) -> list[Any]:
@@ -204,7 +201,6 @@ def test_a_layer_that_is_away_for_a_while_is_not_gone() -> None:
 
 
 def test_a_layer_that_turns_nan_is_not_gone() -> None:
-    """It explodes no more as far as anybody can see, which is no good sign."""
     job = Cluster(names=("a", "b")).start()
     for step in range(2):
         job.step(step, [500.0, 1.0])
@@ -218,7 +214,6 @@ def test_a_layer_that_turns_nan_is_not_gone() -> None:
 
 
 def test_a_rule_that_is_turned_off_ends_its_alerts() -> None:
-    """Nothing would ever end them otherwise."""
     job = Cluster(names=("a",)).start()
     for step in range(2):
         job.step(step, [500.0])
@@ -230,7 +225,6 @@ def test_a_rule_that_is_turned_off_ends_its_alerts() -> None:
 
 
 def test_an_alert_that_begins_at_the_same_step_again_has_an_id_of_its_own() -> None:
-    """Its events would be taken for those of the first otherwise, and not be stored."""
     job = Cluster(names=("a",)).start()
     job.step(0, NAN)
     for step in (1, 2, 3):
@@ -296,7 +290,6 @@ def doubled() -> Iterator[type[Rule]]:
 def test_a_rule_that_adapts_holds_its_alert_by_what_it_was_raised_at(
     doubled: type[Rule], restart: bool
 ) -> None:
-    """It is over when the norm is back, not when the rule got used to it."""
     job = Cluster(names=("a", "b")).start()
     job.rules(doubled={"clear_steps": 1})
     for step, norm in enumerate([1.0, 5.0, 5.0, 5.0, 5.0, 1.0]):
@@ -311,7 +304,6 @@ def test_a_rule_that_adapts_holds_its_alert_by_what_it_was_raised_at(
 
 
 def test_it_says_how_it_spread() -> None:
-    """Over layers and ranks; once when they join, and in bounds."""
     job = Cluster(world=2, names=[f"l{i:02}" for i in range(40)]).start()
     for step in range(30):
         for rank in range(2):

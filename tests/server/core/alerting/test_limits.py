@@ -36,7 +36,6 @@ def told(job: Any) -> list[tuple[str, str, str, tuple[str, ...]]]:
 def test_only_what_is_watched_raises_and_counts(
     limits: dict[str, Any], layers: tuple[str, ...]
 ) -> None:
-    """In alerts, in flags and in the health score."""
     job = Cluster(names=("h.0", "h.1", "head"), groups={"top": (1, 2)}).start()
     job.rules(exploding=ONCE | limits)
     job.step(0, LOUD)
@@ -49,7 +48,6 @@ def test_only_what_is_watched_raises_and_counts(
 
 
 def test_what_is_no_longer_watched_is_resolved() -> None:
-    """Its layer stays beyond the limit, but is not the rule's any more."""
     job = Cluster(names=("h.0", "head")).start()
     job.rules(exploding=ONCE)
     job.step(0, [1.0, 500.0])
@@ -74,7 +72,6 @@ def test_layers_that_come_later_are_watched() -> None:
 
 
 def test_masks_are_made_once_for_the_same_layers() -> None:
-    """Each rank's manifest tells of the same ones again."""
     job = Cluster(world=3, names=("a", "head")).start()
     job.rules(exploding={"layers": ["head"]})
     job.step(0, 1.0)
@@ -92,7 +89,6 @@ def test_masks_are_made_once_for_the_same_layers() -> None:
 
 
 def test_a_rule_without_limits_costs_nothing() -> None:
-    """Its context is the one of all."""
     context = context_of("a", "b")
 
     assert LimitedRules().limit(context, Rules()) is context

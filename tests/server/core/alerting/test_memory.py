@@ -98,7 +98,6 @@ def is_raised(job: Any, step: int, norm: float) -> bool:
 
 @pytest.mark.parametrize("restarts", [False, True])
 def test_a_rule_knows_what_it_saw_before(restarts: bool) -> None:
-    """Also after two restarts with no observation between them."""
     job = Cluster(names=("a",)).start()
     assert is_raised(job, 0, 5.0)
     for _ in range(2 * restarts):
@@ -122,7 +121,6 @@ def test_each_attempt_has_its_own() -> None:
 
 @pytest.mark.parametrize("restarts", [False, True])
 def test_other_settings_go_on_with_what_was_known(restarts: bool) -> None:
-    """As far as the memory can use it; half of what it cannot use is not kept."""
     job = Cluster(names=("a",)).start()
     assert is_raised(job, 0, 5.0)
     job.rules(record={"factor": 2.0})

@@ -14,7 +14,6 @@ NAN, INF = math.nan, math.inf
 
 
 def test_trouble_between_reports_is_dated_and_not_placed_by_what_came_later() -> None:
-    """By the next report all layers are NaN: which was first is not known, one alone is."""
     scalars = {"first_nonfinite_step": 5.0}
 
     def first_bad(peak: list[float]) -> Any:
@@ -53,7 +52,6 @@ def test_a_finite_frame_is_not_bad() -> None:
 
 
 def test_an_origin_comes_back_as_it_was() -> None:
-    """Through what a file gives back, which has lists for tuples."""
     origin = Origin(7, None, (0, 1), "a", "nan", 1.5, 100.0, ((5, 1.0), (6, 2.0)))
     plain = origin.state_dict() | {"ranks": [0, 1], "before": [[5, 1.0], [6, 2.0]]}
 
@@ -61,7 +59,6 @@ def test_an_origin_comes_back_as_it_was() -> None:
 
 
 def test_an_origin_of_an_older_version_comes_back() -> None:
-    """It said nothing of the loss."""
     origin = Origin(7, None, (0, 1), "a", "nan", 1.5, 100.0)
     plain = origin.state_dict()
     del plain["bad_loss"], plain["first_gradient"]

@@ -43,12 +43,10 @@ def silence(**changes: Any) -> Silence:
     ],
 )
 def test_an_alert_fits_if_all_its_layers_do(patterns: dict[str, str], expected: bool) -> None:
-    """All three patterns have to fit."""
     assert silence(**patterns).fits("gpt", "exploding", ("h.0.w", "h.1.w")) is expected
 
 
 def test_an_alert_about_the_run_fits_no_pattern_of_layers() -> None:
-    """But the one that stands for everything."""
     assert silence().fits("gpt", "gain", ())
     assert not silence(layers="h.*").fits("gpt", "gain", ())
     assert fits("[ab].w", "a.w")
@@ -56,7 +54,6 @@ def test_an_alert_about_the_run_fits_no_pattern_of_layers() -> None:
 
 
 def test_those_that_ended_are_dropped_when_one_is_added() -> None:
-    """So that they cannot be without bound."""
     silences = Silences()
     silences.add(silence(id="a", until_ns=START_NS + 5))
     silences.add(silence(id="b", created_ns=START_NS + 5))
@@ -66,7 +63,6 @@ def test_those_that_ended_are_dropped_when_one_is_added() -> None:
 
 
 def test_a_silenced_alert_lives_on_unheard() -> None:
-    """It fires, widens and ends as it would; each event says that it is silenced."""
     job = Cluster(names=("a", "b")).start()
     job.put(SilenceAdded(silence(rule="nonfinite")))
     job.step(0, [NAN, 1.0], loss=1.0)
@@ -82,7 +78,6 @@ def test_a_silenced_alert_lives_on_unheard() -> None:
 
 
 def test_an_alert_outlives_its_silence() -> None:
-    """When the silence ends the alert is told, and then its end too."""
     job = Cluster(names=("a",)).start()
     job.put(SilenceAdded(silence(until_ns=job.now_ns + 30 * SECOND)))
     job.step(0, NAN)

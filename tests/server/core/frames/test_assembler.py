@@ -25,7 +25,6 @@ class CountingSet(set[int]):
 
 
 def test_ranks_are_gone_through_once_a_step() -> None:
-    """In whatever order they send."""
     ranks = CountingSet(range(500))
     open_steps: Assembler[Item] = Assembler()
     closed = 0
@@ -39,7 +38,6 @@ def test_ranks_are_gone_through_once_a_step() -> None:
 
 
 def test_a_rank_that_never_sends_costs_nothing_per_step() -> None:
-    """Each step that closes late was waiting for the same one."""
     ranks = CountingSet(range(500))
     open_steps: Assembler[Item] = Assembler()
     for step in range(200):
@@ -64,7 +62,6 @@ def test_ranks_that_never_attached_are_not_gone_through() -> None:
 
 
 def test_a_rank_that_comes_while_a_step_waits_is_waited_for() -> None:
-    """It was not among those that had been looked at."""
     job = Cluster(world=3, names=("a",))
     for rank in (0, 1):
         job.open(rank)

@@ -110,7 +110,6 @@ def told() -> Any:
 
 @pytest.mark.slow
 def test_a_column_that_is_only_defined_is_merged(told: Any) -> None:
-    """Over replicas by the largest, over shards as the definition says."""
     assert told["complete"] == {
         "cubes": [4.0, 2.0 + 4.0],
         "peak": [4.0, 4.0],
@@ -128,7 +127,6 @@ def test_of_a_layer_that_lacks_a_shard_only_what_is_known_is_kept(told: Any) -> 
 
 
 def test_it_is_in_the_window_and_in_checkpoints(told: Any) -> None:
-    """Of both steps, in the order of the table."""
     assert str(told["restored"]) == str(told["partial"])
     assert str(told["window"]) == str(
         {name: [told["complete"][name], told["partial"][name]] for name in told["complete"]}
@@ -137,6 +135,5 @@ def test_it_is_in_the_window_and_in_checkpoints(told: Any) -> None:
 
 @pytest.mark.parametrize("column", STATISTIC_COLUMNS, ids=lambda column: column.name)
 def test_a_count_of_a_layer_is_the_sum_over_its_shards(column: Any) -> None:
-    """Whatever else a definition says, this follows from what it is."""
     assert not column.is_count or column.combine is Combine.SUM
     assert not column.counts_nonfinite or column.is_count

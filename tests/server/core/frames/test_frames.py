@@ -20,7 +20,6 @@ from tests.support.core import Cluster, frame_of, part_of
 
 
 def test_a_frame_waits_for_all_live_ranks() -> None:
-    """Two of three ranks are not enough; the third closes it with a coverage of 1."""
     job = Cluster(world=3).start()
 
     job.stats(0, 0)
@@ -49,7 +48,6 @@ def test_replicated_ranks_keep_their_extremes() -> None:
 
 
 def test_a_nan_of_one_rank_does_not_hide_behind_the_number_of_another() -> None:
-    """Where one rank has NaN the frame has NaN, whichever came first."""
     for order in ((0, 1), (1, 0)):
         job = Cluster(world=2, names=("a", "b")).start()
         for rank in order:
@@ -68,7 +66,6 @@ def test_counts_make_a_layer_nonfinite_whose_norm_is_finite() -> None:
 
 
 def test_a_step_in_several_records_closes_with_the_last() -> None:
-    """With two optimizers each rank sends two parts; neither half is taken for the whole."""
     job = Cluster(world=2, names=("gen", "critic"))
     for rank in (0, 1):
         job.open(rank)
@@ -139,7 +136,6 @@ def test_another_rank_does_not_make_it_wait_longer() -> None:
 
 
 def test_time_passes_by_records_too() -> None:
-    """No tick is needed where records keep coming: their times in the log will do."""
     job = Cluster(world=2).start()
     job.stats(0, 0)
     job.now_ns += 6_000_000_000
@@ -177,7 +173,6 @@ def test_frames_close_when_too_many_records_wait(monkeypatch: pytest.MonkeyPatch
 
 
 def test_late_records_are_counted_and_change_nothing() -> None:
-    """What comes after its frame has closed is neither merged nor forgotten."""
     job = Cluster(world=2, names=("a",)).start()
     job.stats(0, 0, [1.0])
     job.wait(6)
@@ -205,7 +200,6 @@ def test_frames_close_in_the_order_of_steps() -> None:
 
 @pytest.mark.parametrize("leave", ["bye", "lose"])
 def test_a_rank_that_is_gone_is_no_longer_waited_for(leave: str) -> None:
-    """Its leaving closes the frames that only it held back."""
     job = Cluster(world=2).start()
     job.stats(0, 0)
     job.stats(0, 1)
@@ -217,7 +211,6 @@ def test_a_rank_that_is_gone_is_no_longer_waited_for(leave: str) -> None:
 
 
 def test_a_lost_rank_that_is_back_is_waited_for_again() -> None:
-    """By its own word, or by any record of it."""
     job = Cluster(world=2).start()
     for step in (0, 1):
         job.lose(1)
@@ -234,7 +227,6 @@ def test_a_lost_rank_that_is_back_is_waited_for_again() -> None:
 
 
 def test_ranks_that_never_attached_are_waited_for_only_at_the_beginning() -> None:
-    """In the first 10 s a frame waits up to 5 s for them, later not at all."""
     job = Cluster(world=2)
     job.open(0)
     job.declare(0)
@@ -293,7 +285,6 @@ def test_no_layers_at_all_make_a_frame() -> None:
 
 
 def test_the_loss_is_the_mean_of_the_ranks_that_gave_one() -> None:
-    """None without any; NaN of one shows; finite losses never add up to infinity."""
     job = Cluster(world=3).start()
     for step, losses in enumerate(
         [(None, None, None), (1.0, None, 3.0), (1.0, math.nan, 2.0), (1e308, 1e308, 1e308)]
@@ -351,7 +342,6 @@ def test_the_largest_norm_is_that_of_all_collections_since_the_last_record() -> 
 
 @pytest.mark.parametrize("peak", [math.nan, math.inf])
 def test_a_nonfinite_collection_before_the_last_is_seen(peak: float) -> None:
-    """Though the last one is fine again, on whichever rank, of one layout or of two."""
     bad, good = part_of([1.0, 1.0], l2_max=[1.0, peak]), part_of([1.0, 1.0], rank=1)
     alike = dataclasses.replace(good, layout=bad.layout)
     for parts, order in itertools.product(([bad, good], [bad, alike]), ((0, 1), (1, 0))):
@@ -377,7 +367,6 @@ def test_a_nonfinite_collection_before_the_last_is_seen(peak: float) -> None:
 def test_the_bad_step_is_the_earliest_that_was_collected_for_this_frame(
     named: tuple[float, ...], step: int
 ) -> None:
-    """After the frame before it and not after itself; what else a record names is not believed."""
     parts = [
         part_of([math.nan], rank=rank, scalars={"first_nonfinite_step": value})
         for rank, value in enumerate(named)
@@ -395,7 +384,6 @@ def test_the_total_norm_is_that_of_the_largest_rank() -> None:
 
 @pytest.mark.parametrize("length", [BLOCK, BLOCK + 1, 3 * BLOCK + 5])
 def test_the_total_norm_of_very_many_layers_has_them_all(length: int) -> None:
-    """They are summed in blocks, so that numpy takes no threads for it."""
     l2 = np.arange(1.0, length + 1)
     assert total_norm(l2) == pytest.approx(math.sqrt(length * (length + 1) * (2 * length + 1) / 6))
     assert math.isnan(total_norm(np.append(l2, math.nan)))
@@ -423,7 +411,6 @@ def test_the_total_norm_is_right_over_the_whole_range(l2: list[float], expected:
 
 @pytest.mark.parametrize("l2", [[math.nan], [1.0, math.nan], [math.inf, math.nan], [math.nan, 0]])
 def test_a_nan_makes_the_total_norm_nan(l2: list[float]) -> None:
-    """Also beside an infinity."""
     assert math.isnan(total_norm(np.array(l2, dtype=np.float64)))
 
 

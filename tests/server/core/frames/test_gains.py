@@ -22,7 +22,6 @@ def shown(job: Any) -> Any:
 
 
 def test_gains_of_a_step_are_shown_by_block_and_by_transition() -> None:
-    """With the arithmetic of the monitor: norms, gains, logarithms, categories, summary."""
     job = Cluster().start()
     job.gains(0, 7, 6.0, 2.0, 2.0, 8.0, 0.0, NAN)
     answer = shown(job)
@@ -52,7 +51,6 @@ def test_gains_of_a_step_are_shown_by_block_and_by_transition() -> None:
 
 
 def test_without_gains_nothing_is_made_up() -> None:
-    """Before the first record, and with a single block, which has no transition."""
     job = Cluster().start()
     answer = shown(job)
     assert (answer["step"], answer["norm_type"]) == (None, None)
@@ -64,7 +62,6 @@ def test_without_gains_nothing_is_made_up() -> None:
 
 
 def test_norms_are_means_over_the_ranks_that_have_one() -> None:
-    """Each rank's gradient at a block's output is its own; the spread is shown."""
     job = Cluster(world=3).start()
     for rank, norms in enumerate([(1.0, NAN), (3.0, 5.0), (8.0, 7.0)]):
         job.gains(rank, 0, *norms)
@@ -93,7 +90,6 @@ def test_ranks_of_one_step_are_put_together_whichever_is_ahead() -> None:
 
 
 def test_a_rank_that_measures_no_gains_is_not_waited_for() -> None:
-    """Once it has come to a later step; and by time where it sends nothing at all."""
     job = Cluster(world=2).start()
     job.gains(0, 0, 1.0, 1.0)
     job.stats(1, 0)
@@ -109,7 +105,6 @@ def test_a_rank_that_measures_no_gains_is_not_waited_for() -> None:
 
 
 def test_gains_that_come_too_late_are_counted() -> None:
-    """And change nothing."""
     job = Cluster(world=2).start()
     job.gains(0, 0, 1.0, 1.0)
     job.wait(6)
@@ -140,7 +135,6 @@ def test_what_is_no_norm_is_missing() -> None:
 
 
 def test_norms_of_any_dtype_are_read() -> None:
-    """As those of layers."""
     job = Cluster().start()
     job.gains(0, 0, 1, 4, norms=Column.pack("<u4", [1, 4]))
 
@@ -148,7 +142,6 @@ def test_norms_of_any_dtype_are_read() -> None:
 
 
 def test_the_rule_fires_and_is_over() -> None:
-    """Three bad steps, then three calm ones; it has no layers, and a transition."""
     job = Cluster(names=("a",)).start()
     bad, calm = (9.0, 3.0, 1.0, 1.0), (1.0, 1.0, 1.0, 1.0)
     for step, norms in enumerate([bad, calm, calm, bad, bad, bad, calm, calm, calm]):
@@ -177,7 +170,6 @@ def test_between_its_thresholds_it_is_neither_over_nor_raised() -> None:
 
 
 def test_gains_that_damp_name_the_lower_limit() -> None:
-    """On whichever ranks it was measured; limits can be set."""
     job = Cluster(world=2).start()
     job.rules(gain={"for_steps": 1, "low": 0.25, "severity": "critical"})
     job.gains(0, 0, 1.0, 10.0)
@@ -198,7 +190,6 @@ def test_the_rule_can_be_switched_off() -> None:
 
 
 def test_gains_of_an_attempt_that_is_over_are_judged_and_go_with_it() -> None:
-    """What was open is closed; the next attempt begins without."""
     job = Cluster(world=2).start()
     job.rules(gain={"for_steps": 1})
     job.gains(0, 5, 8.0, 1.0)

@@ -21,7 +21,6 @@ def idle(layers: Layers, make_manifest: Any, **names: tuple[str, ...]) -> Idle |
 
 
 def test_what_ranks_say_of_absent_layers_is_put_together() -> None:
-    """What another rank reports is not idle; what one says is unused is not frozen."""
     layers = Layers()
     layers.declare(manifest_of(NAMES))
     one = idle(layers, manifest_of, frozen=("c", "d"), unused=("b", "never declared"))

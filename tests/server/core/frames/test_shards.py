@@ -51,7 +51,6 @@ def sharded_tensors(draw: st.DrawFn) -> list[FloatArray]:
 def test_a_layer_of_shards_is_the_layer(
     layers: list[list[FloatArray]], data: st.DataObject
 ) -> None:
-    """All its statistics to 1e-12, however it is divided and however many ranks hold a shard."""
     most = max(map(len, layers))
     parts: list[Any] = []
     for number in range(most):
@@ -82,7 +81,6 @@ def test_a_layer_of_shards_is_the_layer(
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-200, 1.0, 1e200, 1e300, 5e-324])
 def test_shards_of_any_size_add_up(scale: float) -> None:
-    """Their squares would overflow or vanish; beside layers of another size, too."""
     parts = [
         part_of([norm * scale, 1.0], rank=rank, shards=[f"{rank}/2"] * 2)
         for rank, norm in enumerate((3.0, 4.0))
@@ -102,7 +100,6 @@ def sharded(make_part: Any, *shards: Any, of: int, rank: int = 0, **settings: An
 
 
 def test_replicas_of_a_shard_are_one_shard() -> None:
-    """Under HSDP they may disagree: of each shard the extremes count, as of a whole layer."""
     parts = sharded(part_of, (0, 3.0), (1, 4.0), (0, 6.0), (1, 8.0), of=2)
     frame = frame_of(*parts)
 
@@ -130,7 +127,6 @@ def test_whole_layers_alone_are_not_added_up() -> None:
 
 
 def test_a_layer_without_all_its_shards_is_not_measured() -> None:
-    """Three of four are not a smaller layer: it is absent, and so is the total norm."""
     parts = sharded(part_of, (0, 3.0), (1, 4.0), (3, 5.0), of=4)
     frame = frame_of(*parts, part_of([1.0], index=[1], rank=9), world=5)
 
@@ -153,7 +149,6 @@ def test_a_layer_without_all_its_shards_is_not_measured() -> None:
     ],
 )
 def test_a_bad_shard_is_known_without_the_others(bad: Any, l2: float) -> None:
-    """What is non-finite in a part is so in the whole; how large it is, is not said."""
     first = (0, 3.0, {"l1": 4.0, "linf": 2.0, "zeros": 1.0})
     frame = frame_of(*sharded(part_of, first, bad, of=3))
 
@@ -166,7 +161,6 @@ def test_a_bad_shard_is_known_without_the_others(bad: Any, l2: float) -> None:
 
 
 def test_a_bad_shard_makes_the_whole_layer_bad() -> None:
-    """Also where only its counts say so; other shards without counts do not hide them."""
     counted = sharded(part_of, (0, 3.0), (1, 4.0, {"nans": 2.0, "infs": 1.0}), of=2)
     frame = frame_of(*counted)
     assert frame.nonfinite[0]
@@ -202,7 +196,6 @@ def test_shards_of_different_partitions_do_not_make_a_layer() -> None:
 
 
 def test_the_running_maximum_of_shards_is_no_smaller_than_that_of_the_layer() -> None:
-    """Put together like the norm, which stays that of this step."""
     parts = sharded(part_of, (0, 3.0, {"l2_max": 30.0}), (1, 4.0, {"l2_max": 40.0}), of=2)
     frame = frame_of(*parts)
 
@@ -212,7 +205,6 @@ def test_the_running_maximum_of_shards_is_no_smaller_than_that_of_the_layer() ->
 
 
 def test_ranks_of_a_sharded_job_are_one_frame() -> None:
-    """From manifests on: uneven shards, an empty one, and a whole layer."""
     job = Cluster(world=4, names=("w", "b"))
     for rank in range(4):
         job.open(rank)
@@ -227,7 +219,6 @@ def test_ranks_of_a_sharded_job_are_one_frame() -> None:
 
 
 def test_replicas_share_one_layout_and_other_shards_do_not() -> None:
-    """So that the records of replicas are merged in one go."""
     job = Cluster(world=4, names=("w",))
     for rank in range(4):
         job.open(rank)
@@ -240,7 +231,6 @@ def test_replicas_share_one_layout_and_other_shards_do_not() -> None:
 
 
 def test_a_sharded_job_with_a_rank_missing_is_incomplete() -> None:
-    """Nothing can be said of its layers: no score, no norm, and no healthy run."""
     job = Cluster(world=2, names=("w",))
     for rank in range(2):
         job.open(rank)
@@ -262,7 +252,6 @@ def test_a_sharded_job_with_a_rank_missing_is_incomplete() -> None:
 
 
 def test_a_layout_that_no_world_can_fill_is_not_called_healthy() -> None:
-    """All ranks are in, and yet a shard never comes."""
     job = Cluster(names=("w",))
     job.open()
     job.declare(0, shards=("Shard(0) 0/2",))

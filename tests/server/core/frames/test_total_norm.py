@@ -22,14 +22,12 @@ def test_of_the_layers_of_one_record() -> None:
 
 
 def test_of_several_records_of_one_rank() -> None:
-    """One record for each optimizer."""
     parts = [part_of([HUGE, HUGE], index=index) for index in ([0, 1], [2, 3])]
 
     assert frame_of(*parts).total_norm == LARGEST
 
 
 def test_of_layers_that_are_sharded() -> None:
-    """Each of two ranks holds a half of four layers."""
     parts = [part_of([HUGE] * 4, rank=rank, shards=[f"Shard(0) {rank}/2"] * 4) for rank in (0, 1)]
     frame = frame_of(*parts)
 
@@ -56,7 +54,6 @@ def test_of_the_shards_of_one_layer() -> None:
 @pytest.mark.parametrize("column", ["l2", "l1"])
 @pytest.mark.parametrize("bad", [math.inf, math.nan])
 def test_a_shard_that_is_not_finite_shows_in_the_layer(column: str, bad: float) -> None:
-    """Beside others that are as large as can be."""
     values = [HUGE, bad, HUGE, HUGE]
     frame = frame_of(
         *(
@@ -70,7 +67,6 @@ def test_a_shard_that_is_not_finite_shows_in_the_layer(column: str, bad: float) 
 
 
 def test_of_a_named_group() -> None:
-    """Of which the ratio to another is asked."""
     job = Cluster(names=tuple("abcde"), groups={"host": (0, 1, 2, 3), "seed": (4,)}).start()
     job.step(0, [HUGE] * 4 + [1.0])
     health = job.health()

@@ -29,7 +29,6 @@ FRAMES = st.lists(
 @given(capacity=st.integers(1, 70), rows=FRAMES)
 @settings(max_examples=60, deadline=None)
 def test_it_reads_like_the_list_of_its_last_frames(capacity: int, rows: list[Any]) -> None:
-    """Whatever was written over, and however many layers came later, nothing else is read."""
     window = Window(capacity)
     for step, (l2, loss, score) in enumerate(rows):
         scalars = {} if loss is None else {"loss": loss}
@@ -64,7 +63,6 @@ def test_the_largest_step_stays_exact() -> None:
 
 
 def test_a_series_stays_what_it_was() -> None:
-    """It is a copy, which the next frame does not touch and no reader can write."""
     window = Window(2)
     window.add(frame_of(part_of([3.0]), step=1), 0.25)
     series = window.series()
@@ -168,8 +166,6 @@ class Story:
 def test_what_leaves_memory_changes_nothing(
     capacity: int, deeds: list[tuple[str, int]], most: int
 ) -> None:
-    """Whenever it does, and comes back or not: all that is read or saved stays the same."""
-
     def frame(step: int) -> Frame:
         made: Frame = frame_of(part_of([float(step), 1.0][: 1 + step // 20]), step=step)
         return made
@@ -188,7 +184,6 @@ def test_what_leaves_memory_changes_nothing(
 
 
 def test_what_left_memory_takes_none() -> None:
-    """Only the newest frames come back when they are looked at: each alert tells of them."""
     window, saved = Window(64), Saved()
     for step in range(64):
         window.add(frame_of(part_of([float(step)]), step=step), 1.0)

@@ -26,7 +26,6 @@ def seeded(cluster: Any, **settings: Any) -> Any:
 
 
 def test_a_group_has_the_norm_of_its_layers_together() -> None:
-    """And their elements; the ratio is that of the root mean squares, both ways."""
     job = seeded(Cluster)
     job.step(4, [3.0, 4.0, 1.0])
     answer = shown(job)
@@ -44,7 +43,6 @@ def test_a_group_has_the_norm_of_its_layers_together() -> None:
 
 
 def test_health_has_each_pair_once_the_later_over_the_earlier() -> None:
-    """As declared, not by name."""
     groups = {"z": (0,), "m": (1,), "a": (2,)}
     job = Cluster(names=("x", "y", "w"), groups=groups).start()
     assert job.health()["groups"] == {"m/z": None, "a/z": None, "a/m": None}
@@ -71,7 +69,6 @@ def test_health_has_each_pair_once_the_later_over_the_earlier() -> None:
     ],
 )
 def test_a_ratio_with_a_norm_that_is_not_finite_is_nan(l2: list[float], ratio: Any) -> None:
-    """Never 0, which is what the formula gives where a group has no gradient at all."""
     job = seeded(Cluster)
     job.step(0, l2)
 
@@ -103,7 +100,6 @@ def test_only_layers_that_are_there_count() -> None:
 
 
 def test_layers_that_join_a_group_later_count_from_then_on() -> None:
-    """Also between their manifest and their first step."""
     job = seeded(Cluster)
     job.step(0, [3.0, 4.0, 1.0])
     job.declare(0, ["a", "b", "c", "d"], manifest_id=2, groups={"seed": (3,)})

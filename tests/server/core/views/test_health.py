@@ -21,7 +21,6 @@ NAN_EVERYWHERE = (
 
 
 def test_the_shape_is_the_one_of_the_design() -> None:
-    """Every key that section 9 names is there, with the type it names."""
     job = Cluster(world=2, names=("a", "b"), run="gpt2-small").start()
     job.step(0, [3.0, 4.0], loss=2.5)
     job.step(1, [500.0, 0.0], loss=NAN)
@@ -80,7 +79,6 @@ def test_the_shape_is_the_one_of_the_design() -> None:
 
 
 def test_before_the_first_step_nothing_is_made_up() -> None:
-    """What is not there yet is None, and the status is unknown."""
     health = Cluster(world=2).start().health()
 
     assert (health["status"], health["reasons"]) == ("unknown", ["no step yet"])
@@ -238,7 +236,6 @@ def ended_with_losses(job: Any) -> None:
     ],
 )
 def test_the_status_is_the_worst_that_holds(story: Any, status: str, why: list[str]) -> None:
-    """With its reasons in words."""
     job = Cluster(world=2).start()
     story(job)
     health = job.health()
@@ -250,7 +247,6 @@ def test_the_status_is_the_worst_that_holds(story: Any, status: str, why: list[s
 
 
 def test_a_run_without_a_sign_of_life_is_stalled() -> None:
-    """Three beats without a word make a rank silent; one that speaks makes it incomplete."""
     job = Cluster(world=2).start()
     job.step(0)
     assert job.health(seconds_later=5.9)["status"] == "healthy"
@@ -266,7 +262,6 @@ def test_a_run_without_a_sign_of_life_is_stalled() -> None:
 
 
 def test_an_aggregator_that_takes_nothing_in_blames_itself() -> None:
-    """While its disk is full the data is old, and no rank is known to be silent."""
     job = Cluster(world=2).start()
     healthy(job)
     health = job.health(seconds_later=60, fault="the log cannot be written: full")
@@ -306,7 +301,6 @@ def test_silence_after_the_end_is_no_stall() -> None:
     ],
 )
 def test_the_phase_is_where_a_run_is_in_its_life(story: Any, phase: str) -> None:
-    """Whatever its status is, that is kept after the end."""
     job = Cluster(world=2).start()
     story(job)
 
@@ -314,7 +308,6 @@ def test_the_phase_is_where_a_run_is_in_its_life(story: Any, phase: str) -> None
 
 
 def test_a_rank_that_never_attached_is_missed() -> None:
-    """From the first step on, not before: others may still be on their way."""
     job = Cluster(world=4)
     for rank in (0, 2):
         job.open(rank)
@@ -331,7 +324,6 @@ def test_a_rank_that_never_attached_is_missed() -> None:
 
 
 def test_an_attempt_is_not_ended_before_all_ranks_of_the_job_are() -> None:
-    """One that never attached did not end."""
     job = Cluster(world=2)
     job.open(0)
     job.declare(0)
@@ -355,7 +347,6 @@ def test_nonfinite_steps_neither_hide_nor_drown_the_others() -> None:
 
 
 def test_a_window_without_any_finite_step_has_no_summary() -> None:
-    """None is not zero."""
     job = Cluster(names=("a",)).start()
     job.step(0, [NAN])
     norms = job.health()["gradient_norm"]
@@ -376,7 +367,6 @@ def test_statistics_of_very_large_norms_are_finite() -> None:
 
 
 def test_a_nonfinite_layer_leaves_no_health() -> None:
-    """One of many is as bad as all; unless a GradScaler skips the step, as it does now and then."""
     job = Cluster(names=("a", "b")).start()
     job.step(0, [NAN, 1.0], loss_scale=65536.0)
     assert job.health()["score"]["last"] == pytest.approx(0.6)
@@ -454,7 +444,6 @@ def test_first_bad_stays_the_first() -> None:
 
 
 def test_a_sum_of_counts_is_not_needed_to_see_what_a_rank_sent() -> None:
-    """Each rank shows its own stored, lost and unresolved records, its host and its process."""
     job = Cluster(world=2)
     job.open(0, host="node-7", pid=4711)
     job.open(1)

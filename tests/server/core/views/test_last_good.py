@@ -42,7 +42,6 @@ def find(known: Series, *alerts: Any) -> int | None:
 def test_without_an_alert_it_is_the_newest_finite_one(
     norms: tuple[float, ...], expected: int | None
 ) -> None:
-    """Also while the step in hand is an overflow that a scaler skips."""
     assert find(series([10, 11, 12], *norms)) == expected
 
 
@@ -57,7 +56,6 @@ def test_a_critical_alert_says_where_it_went_wrong() -> None:
 
 
 def test_what_the_window_does_not_reach_is_not_known() -> None:
-    """But for what a rule knows."""
     critical = Severity.CRITICAL
 
     assert find(series([10, 11]), _Alert(5, critical)) is None

@@ -23,7 +23,6 @@ def test_each_rule_has_its_settings_in_the_order_of_evaluation() -> None:
 
 
 def test_each_rule_says_what_it_watches_of_a_run() -> None:
-    """No warning before the run has layers."""
     job = Cluster(names=("a", "head"), groups={"top": (1,)})
     job.rules(
         exploding={"layers": ["h*"]}, vanishing={"groups": ["bottom"]}, nonfinite={"runs": ["x"]}

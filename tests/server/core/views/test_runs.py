@@ -30,7 +30,6 @@ def test_a_summary_agrees_with_health() -> None:
 
 
 def test_a_fault_of_the_aggregator_shows_in_the_summary() -> None:
-    """It cannot call a run healthy while it takes nothing in."""
     job = Cluster(names=("a",)).start()
     job.step(0)
     view = view_run(job.state.runs["gpt"])
@@ -40,7 +39,6 @@ def test_a_fault_of_the_aggregator_shows_in_the_summary() -> None:
 
 
 def test_the_description_has_every_attempt_and_layer() -> None:
-    """In the order of the log, and of the manifest."""
     job = Cluster(names=("a", "b")).start()
     job.step(0)
     job.event(0, "mark")

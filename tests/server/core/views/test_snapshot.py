@@ -49,7 +49,6 @@ def test_a_view_stays_as_it_was() -> None:
 
 
 def test_a_view_cannot_be_changed() -> None:
-    """Neither its fields nor its arrays."""
     job = Cluster(names=("a",)).start()
     job.step(0)
     view = view_run(job.state.runs["gpt"])
@@ -95,7 +94,6 @@ def test_alerts_of_all_attempts_are_in_it_newest_first() -> None:
 
 
 def test_what_is_taken_over_of_the_last_view_is_as_it_is() -> None:
-    """Whatever happens between two views: the second one is what a new one would be."""
     job = Cluster(world=3, names=("a", "b")).start()
     before: list[RunView] = []
 

@@ -34,7 +34,6 @@ def refusal(url: str) -> StorageError:
 
 @pytest.mark.slow
 def test_an_empty_database_gets_the_tables(database: PostgresDatabase) -> None:
-    """In a schema of their own; the second start changes nothing."""
     migrate(database.url)
     database.execute(ADD)
     migrate(database.url)
@@ -45,7 +44,6 @@ def test_an_empty_database_gets_the_tables(database: PostgresDatabase) -> None:
 
 
 def test_processes_that_start_together_take_turns(database: PostgresDatabase) -> None:
-    """One makes the tables, the others find them."""
     together = threading.Barrier(3)
 
     def start(_: int) -> None:
@@ -70,7 +68,6 @@ def test_tables_of_an_unknown_version_are_refused(database: PostgresDatabase) ->
 
 
 def test_a_full_disk_leaves_nothing(database: PostgresDatabase) -> None:
-    """With room again the same call makes all of it."""
     database.fill()
     found = refusal(database.url)
 
@@ -83,7 +80,6 @@ def test_a_full_disk_leaves_nothing(database: PostgresDatabase) -> None:
 
 
 def test_a_lost_connection_leaves_nothing(database: PostgresDatabase) -> None:
-    """The one who waited for its turn is cut off."""
     with (
         psycopg.connect(database.url) as first,
         ThreadPoolExecutor(1) as threads,
@@ -99,7 +95,6 @@ def test_a_lost_connection_leaves_nothing(database: PostgresDatabase) -> None:
 
 
 def test_no_error_has_the_password(postgres: PostgresServer) -> None:
-    """Whoever is not let in reads why, in one line."""
     found = refusal(postgres.url().replace("gradwatch:", f"{STRANGER}:"))
 
     assert found.fault is StorageFault.FAILED

@@ -22,7 +22,6 @@ def store(tmp_path: Path) -> Iterator[SQLiteStore]:
 
 
 def test_a_reader_sees_in_any_thread_what_is_committed(store: SQLiteStore) -> None:
-    """Each read is a transaction of its own."""
     seen: list[int] = []
     for number in range(5):
         store.alert_events.add([NewAlertEvent(f"a{number}", "firing", "gpt", "{}")])
@@ -34,7 +33,6 @@ def test_a_reader_sees_in_any_thread_what_is_committed(store: SQLiteStore) -> No
 
 
 def test_a_reader_cannot_write(store: SQLiteStore) -> None:
-    """Only the engine's connection may: two writers are what the WAL-reset bug needs."""
     with pytest.raises(StorageError, match="readonly"), store.db.reading() as connection:
         connection.execute("DELETE FROM alert_events")
 
@@ -79,7 +77,6 @@ def test_an_event_that_says_something_else_is_left_out(store: SQLiteStore) -> No
 
 
 def test_a_cursor_is_never_used_again(store: SQLiteStore) -> None:
-    """Not even when the newest events are deleted: a subscriber may have seen them."""
     store.alert_events.add([NewAlertEvent(name, "firing", "gpt", "{}") for name in "ab"])
     store.db.execute("DELETE FROM alert_events WHERE cursor = 2")
 

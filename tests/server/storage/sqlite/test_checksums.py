@@ -27,7 +27,6 @@ def flipped(data: bytes) -> list[bytes]:
 
 
 def test_any_flipped_bit_of_an_entry_is_seen() -> None:
-    """In its time, kind, session and payload."""
     good = of_entry(ENTRY)
     assert is_good_entry(ENTRY, good)
     bad = [replace(ENTRY, payload=data) for data in flipped(b"payload")]
@@ -40,7 +39,6 @@ def test_any_flipped_bit_of_an_entry_is_seen() -> None:
 
 
 def test_any_other_character_of_an_event_is_seen() -> None:
-    """Also where the text stays JSON, and where one column has what was the next one's."""
     good = of_event(*EVENT)
     assert is_good_event(*EVENT, good)
     for place, text in enumerate(EVENT):

@@ -51,7 +51,6 @@ def test_the_innermost_mount_says_what_a_path_is_on(
 
 
 def test_where_no_list_of_mounts_is_nothing_is_refused(tmp_path: Path) -> None:
-    """Only Linux has one."""
     assert network_type(tmp_path, tmp_path / "none") is None
 
 
@@ -63,7 +62,6 @@ def test_this_machine_says_what_a_path_is_on(tmp_path: Path) -> None:
 def test_a_log_on_a_network_file_system_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the way out, which is a setting; the directory is free again."""
     mounts = tmp_path / "mountinfo"
     mounts.write_text(f"1 0 0:1 / {tmp_path} rw - nfs server:/ rw\n")
 

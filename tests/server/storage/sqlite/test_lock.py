@@ -41,7 +41,6 @@ def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 def test_a_second_process_is_refused_with_the_pid_of_the_first(
     tmp_path: Path, holder: subprocess.Popen[str]
 ) -> None:
-    """In one line that says what to do."""
     with pytest.raises(StorageError) as caught:
         DirectoryLock(tmp_path)
 
@@ -72,7 +71,6 @@ def test_the_directory_is_free_once_it_is_released(tmp_path: Path) -> None:
 
 
 def test_how_far_the_store_was_is_known_to_the_next_holder(tmp_path: Path) -> None:
-    """Also when nothing was noted in between, and when a longer line was there."""
     lock = DirectoryLock(tmp_path)
     assert lock.noted == Noted()
     lock.note(Noted(123_456, 789))
@@ -88,7 +86,6 @@ def test_how_far_the_store_was_is_known_to_the_next_holder(tmp_path: Path) -> No
 
 
 def test_which_start_of_an_aggregator_has_it_is_noted(tmp_path: Path) -> None:
-    """Where one does; the next one that has none does not keep it."""
     lock = DirectoryLock(tmp_path, "0a1b")
     lock.note(Noted(7, 8))
     assert holder_in((tmp_path / LOCK_NAME).read_bytes()) == (str(os.getpid()), "0a1b")
@@ -101,7 +98,6 @@ def test_which_start_of_an_aggregator_has_it_is_noted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", ["a file", "below a file", "a NUL", "read-only"])
 def test_an_unusable_directory_is_refused_in_one_line(tmp_path: Path, what: str) -> None:
-    """Whatever it is that is in the way."""
     directory = tmp_path / "data"
     if what == "a file":
         directory.write_text("")

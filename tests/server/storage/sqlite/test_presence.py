@@ -110,7 +110,6 @@ def test_an_aggregator_whose_directory_is_gone_stops(serve: Any, peers: Any, way
 
 
 def test_it_stops_although_nobody_sends(serve: Any) -> None:
-    """Who comes next is to find one that works."""
     service = serve()
     shutil.rmtree(service.directory)
 
@@ -216,7 +215,6 @@ def test_what_was_noted_stands_until_somebody_compared_it(tmp_path: Path) -> Non
 
 
 def test_a_clean_start_finds_no_loss(tmp_path: Path) -> None:
-    """Nor one after a kill, nor one of a directory where nothing is noted."""
     store = SQLiteStore.open(tmp_path / "data", Clock())
     store.find_loss()
     store.log.append(TICK * 5)

@@ -100,7 +100,6 @@ def contents(path: Path) -> dict[str, set[Any]]:
 
 
 def test_what_is_only_in_the_wal_is_read_from_there(tmp_path: Path) -> None:
-    """As far as it was committed: nothing after the first frame that is damaged."""
     store = SQLiteStore.open(tmp_path / "data", Clock())
     store.db.execute("PRAGMA wal_autocheckpoint=0")
     fill(store)
@@ -228,7 +227,6 @@ def test_a_damaged_file_keeps_what_can_be_read(path: Path, damage: str | int) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_a_bad_page_costs_its_rows_only(path: Path, seed: int) -> None:
-    """Wherever it is among the leaves, also where one of two is the last; and they are counted."""
     generator = random.Random(seed)
     before = contents(path)
     for page in generator.sample(leaves_of_log(path), 2):
@@ -246,7 +244,6 @@ def test_a_bad_page_costs_its_rows_only(path: Path, seed: int) -> None:
 
 
 def test_curves_are_taken_over(path: Path) -> None:
-    """With their chunks and layers; a chunk whose attempt is lost would be another one's."""
     store = SQLiteStore.open(path.parent, Clock())
     facts = ChunkFacts(0, 0, 0, 5, 9, 5)
     chunk = SavedSeriesChunk(facts, sealed(b"head"), {"l2": b"l" * 100_000, "run": b"r"})
@@ -269,7 +266,6 @@ def test_curves_are_taken_over(path: Path) -> None:
 
 
 def test_a_second_start_finds_nothing(path: Path) -> None:
-    """It is told once; the damaged file stays for a person."""
     overwrite(path, 5 * PAGE_BYTES, b"\xff" * PAGE_BYTES)
     store = SQLiteStore.open(path.parent, Clock())
     assert store.find_loss() is not None
@@ -311,7 +307,6 @@ def test_a_process_that_is_killed_meanwhile_leaves_the_damaged_file(
 
 
 def test_a_log_that_sqlite_cannot_read_is_replaced_while_it_is_used(path: Path) -> None:
-    """What the check passed over, a reader finds; a reset keeps the rest."""
     store = SQLiteStore.open(path.parent, Clock())
     store.reset(StorageError("a page is bad", StorageFault.DAMAGED))
 

@@ -54,7 +54,6 @@ def test_another_version_is_refused_and_left_as_it_is(directory: Path, version: 
 
 
 def test_one_that_is_damaged_is_not_read_either(directory: Path) -> None:
-    """It would be set aside, and what is in it is of another form."""
     before = number(directory, SCHEMA_VERSION - 1)
     damaged = before[: len(before) * 2 // 3]
     (directory / DATABASE_NAME).write_bytes(damaged)
@@ -66,7 +65,6 @@ def test_one_that_is_damaged_is_not_read_either(directory: Path) -> None:
 
 
 def test_one_that_is_in_the_wal_only_is_refused(directory: Path, tmp_path: Path) -> None:
-    """As a process leaves it that was killed soon after it made the file."""
     (directory / DATABASE_NAME).unlink()
     store = SQLiteStore.open(directory, Clock())
     store.db.execute(f"PRAGMA user_version={SCHEMA_VERSION + 1}")
@@ -79,7 +77,6 @@ def test_one_that_is_in_the_wal_only_is_refused(directory: Path, tmp_path: Path)
 
 @pytest.mark.slow
 def test_the_command_ends_in_one_line_that_says_what_to_do(directory: Path, tmp_path: Path) -> None:
-    """With exit code 1."""
     number(directory, SCHEMA_VERSION - 1)
     ports = ("--http", "127.0.0.1:0", "--ingest", "tcp://127.0.0.1:0")
     done = run_command(tmp_path, "serve", "--data", str(directory), *ports)

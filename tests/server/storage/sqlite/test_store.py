@@ -75,7 +75,6 @@ def test_the_database_is_set_up_as_measured(store: SQLiteStore, pragma: str, val
 
 
 def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
-    """It may be something else of value; the lock is free again."""
     file = tmp_path / DATABASE_NAME
     file.write_bytes(b"precious" * 1000)
 
@@ -105,7 +104,6 @@ def test_nobody_else_may_read_what_is_kept(tmp_path: Path) -> None:
 
 
 def test_files_that_others_could_read_are_closed_to_them(store: SQLiteStore) -> None:
-    """Such as a copy that was put there."""
     Path(store.name).chmod(0o644)
 
     store = reopened(store)
@@ -162,7 +160,6 @@ def test_damage_is_found_after_an_unclean_stop(
 
 
 def test_a_good_file_is_taken_up_after_an_unclean_stop(store: SQLiteStore, tmp_path: Path) -> None:
-    """As it was, what was only in the WAL too."""
     store.log.append([Line(Entry(1, Tick())), Line(Entry(2, Tick()))])
     again = open_store(killed_copy(store, tmp_path / "killed").parent)
 
@@ -172,7 +169,6 @@ def test_a_good_file_is_taken_up_after_an_unclean_stop(store: SQLiteStore, tmp_p
 
 
 def test_two_damaged_files_of_one_second_are_both_kept(tmp_path: Path) -> None:
-    """Nothing is ever written over."""
     path = tmp_path / DATABASE_NAME
     for text in ("one", "two", "three"):
         path.write_text(text)
@@ -191,7 +187,6 @@ def checksum_of(kind: Any, session: bytes | None, payload: bytes | None) -> int:
 def test_damaged_rows_cost_only_themselves(
     store: SQLiteStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They are named in the log and passed over; the rest is read."""
     store.log.append([Line(Entry(1, Opened(SESSION, HELLO)))])
     for kind, session, payload in [
         (Kind.STATS, SESSION, b"\xc1garbage"),
@@ -218,7 +213,6 @@ def test_damaged_rows_cost_only_themselves(
 
 
 def test_a_statement_that_fails_says_what_kind_of_fault_it_is(store: SQLiteStore) -> None:
-    """Also one that another connection keeps waiting, and one of a closed store."""
     with sqlite3.connect(store.name) as other:
         other.execute("BEGIN IMMEDIATE")
         store.db.execute("PRAGMA busy_timeout=1")

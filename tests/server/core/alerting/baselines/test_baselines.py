@@ -32,7 +32,6 @@ def one() -> RunningStatistics:
 
 
 def test_the_logarithm_is_that_of_the_library_to_two_units_of_the_last_place() -> None:
-    """From the smallest subnormal number to the largest float."""
     random = np.random.default_rng(0)
     values = np.exp(random.uniform(-700.0, 700.0, 20_000))
     values = np.concatenate([values, 1.0 + random.normal(0.0, 1e-6, 2_000), [5e-324, 1.79e308]])
@@ -59,7 +58,6 @@ def test_layers_with_one_name_up_to_the_last_dot_are_a_module() -> None:
 
 @pytest.mark.parametrize("scale", [1.0, 1e300, 1e-300])
 def test_the_norm_of_a_module_is_that_of_its_layers_together(scale: float) -> None:
-    """Also where their squares leave the range; absent layers do not count."""
     modules = Modules()
     modules.extend(["a.weight", "a.bias", "b.weight", "c.weight", "c.bias"])
     norms = modules.norms(np.array([3.0, 4.0, NAN, 0.0, 2.0]) * scale)
@@ -80,7 +78,6 @@ def test_one_outlier_hardly_moves_what_is_usual() -> None:
 
 
 def test_a_lasting_change_is_learnt() -> None:
-    """Within a hundred frames the new level is the usual one."""
     running = one()
     feed(running, *np.random.default_rng(1).normal(0.0, 0.2, 100))
     feed(running, *np.random.default_rng(2).normal(math.log(30.0), 0.2, 100))
@@ -89,7 +86,6 @@ def test_a_lasting_change_is_learnt() -> None:
 
 
 def test_the_largest_of_late_is_forgotten() -> None:
-    """After 256 frames, to the block."""
     running = one()
     feed(running, *[0.0] * 40, 0.3, *[0.0] * (PEAK_FRAMES - 17))
     assert running.peak[0] == pytest.approx(0.3)
@@ -138,7 +134,6 @@ def test_what_is_restored_goes_on_the_same() -> None:
 
 
 def test_a_frame_that_is_not_finite_teaches_nothing() -> None:
-    """Neither of the bad layer nor of the others: its step is skipped, or all is lost."""
     baselines = Baselines()
     for step in range(40):
         baselines.add(frame_of(part_of([1.0, 2.0]), step=step), ["a", "b"])
@@ -149,7 +144,6 @@ def test_a_frame_that_is_not_finite_teaches_nothing() -> None:
 
 
 def test_a_loss_below_zero_is_judged_as_it_is() -> None:
-    """What its logarithms were says nothing of it."""
     baselines = Baselines()
     for step, loss in enumerate([*[2.0] * 40, -1.0]):
         frame = frame_of(part_of([1.0], scalars={"loss": loss}), step=step)
@@ -167,7 +161,6 @@ def test_a_loss_below_zero_is_judged_as_it_is() -> None:
     [(-1e308, 1e308), (-1.0, 1e308, -1e308), (-5e-324, 1e308), (0.0, -1e-310, 1e308)],
 )
 def test_no_loss_leaves_the_range_of_numbers(losses: tuple[float, ...]) -> None:
-    """Neither its distance from what is usual, nor that squared or in usual deviations."""
     baselines = Baselines()
     for step in range(40):
         loss = losses[min(step, len(losses) - 1)]
@@ -184,7 +177,6 @@ def part_with_loss(make_part: Any, loss: float) -> Any:
 
 
 def test_hits_are_counted_over_the_last_frames() -> None:
-    """Three of four, the latest among them; new series begin with none."""
     hits = Hits()
     told = [bool(hits.add(np.array([hit == 1]), 3, 4)[0]) for hit in (1, 0, 1, 1, 0, 1, 1)]
 

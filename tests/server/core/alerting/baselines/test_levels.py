@@ -22,7 +22,6 @@ def levels(*usual: float, known: tuple[bool, ...] | None = None) -> ModuleLevels
 
 
 def test_a_module_is_divided_among_its_layers() -> None:
-    """As they were to one another, so that together they have its norm."""
     found = levels(5.0, 1.0).of_layers(np.arange(4), np.array([30.0, 40.0, 7.0, NAN]))
 
     assert found[:3] == pytest.approx([3.0, 4.0, 1.0])
@@ -30,7 +29,6 @@ def test_a_module_is_divided_among_its_layers() -> None:
 
 
 def test_what_is_not_known_is_not_made_up() -> None:
-    """Of a module that is new, that only some layers are given of, or that was always zero."""
     own = levels(5.0, 1.0, known=(False, True))
 
     assert np.isnan(own.of_layers(np.arange(2), np.array([3.0, 4.0]))).all()

@@ -72,13 +72,11 @@ def falling(random: np.random.Generator, number: int) -> Sequence[float]:
 @pytest.mark.slow
 @pytest.mark.parametrize("noise", [white, wandering, heavy, falling])
 def test_noise_is_no_rise(noise: Noise) -> None:
-    """Whatever its tails, and however much a step depends on the one before."""
     assert Losses().told(noise(np.random.default_rng(0), 10_000)) == []
 
 
 @pytest.mark.slow
 def test_a_small_rise_that_lasts_is_one_and_says_where_it_began() -> None:
-    """By twice the deviation: no single step is unusual."""
     errors, delays = [], []
     for seed in range(20):
         random, losses = np.random.default_rng(seed), Losses()
@@ -94,7 +92,6 @@ def test_a_small_rise_that_lasts_is_one_and_says_where_it_began() -> None:
 
 
 def test_one_step_is_no_level() -> None:
-    """However far it is off: it counts for 3 deviations."""
     random, losses = np.random.default_rng(1), Losses()
     losses.told(white(random, HEALTHY))
 
@@ -142,7 +139,6 @@ def test_a_rate_that_never_was_needs_less() -> None:
 
 
 def test_a_rise_with_few_frames_before_it_is_not_judged() -> None:
-    """No more than one in which the loss was not given."""
     assert Losses().told([*white(np.random.default_rng(4), 60), *[2.0] * 16]) == []
     losses = Losses()
     losses.told(white(np.random.default_rng(5), HEALTHY))
@@ -150,7 +146,6 @@ def test_a_rise_with_few_frames_before_it_is_not_judged() -> None:
 
 
 def test_a_restored_level_goes_on_the_same() -> None:
-    """In the middle of a rise."""
     random, losses = np.random.default_rng(6), Losses()
     losses.told(white(random, HEALTHY), [0.1] * HEALTHY)
     rises = [s + 0.5 for s in white(random, 16)]
@@ -166,7 +161,6 @@ def test_a_restored_level_goes_on_the_same() -> None:
 
 
 def test_a_warm_up_rises_and_is_never_unheard_of() -> None:
-    """From the first frame to the last of 2,000."""
     rates = Rates()
     seen = set()
     for step in range(2_000):
@@ -190,7 +184,6 @@ def test_a_warm_up_rises_and_is_never_unheard_of() -> None:
 def test_a_rate_is_compared_with_those_before(
     before: float, now: float | None, change: RateChange
 ) -> None:
-    """One that is not given is the one before."""
     rates = Rates()
     for _ in range(300):
         rates.add(before)
@@ -199,7 +192,6 @@ def test_a_rate_is_compared_with_those_before(
 
 
 def test_a_rate_is_new_for_128_frames() -> None:
-    """Then it is one that there was."""
     rates = Rates()
     for rate in [0.1] * 300 + [3.0] * 127:
         rates.add(rate)

@@ -14,7 +14,6 @@ from gradwatch_server.core.alerting.baselines.slow_ring import BLOCK, BLOCKS, Sl
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize(("growth", "most"), [(1.01, 60), (1.02, 50), (1.05, 40), (1.3, 12)])
 def test_the_onset_of_a_ramp_is_found(growth: float, most: int, sign: int) -> None:
-    """Told at ten times the level; half of the errors are smaller than a third of *most*."""
     random = np.random.default_rng(7)
     frames = math.ceil(math.log(12.0) / math.log(growth))
     errors = []
@@ -41,7 +40,6 @@ def test_a_short_history_is_enough() -> None:
 
 
 def test_blocks_have_their_median_and_largest() -> None:
-    """Of the samples there are; few are not enough. The oldest block goes for a new one."""
     ring = SlowRing()
     done = [
         ring.add(np.array([float(frame), math.nan if frame % 16 < 12 else 1.0]))

@@ -8,7 +8,6 @@ from tests.support.core import Cluster
 
 
 def test_a_loss_that_is_bad_in_the_first_frame_is_told() -> None:
-    """Before any reference has followed a frame."""
     job = Cluster().start()
     (alert,) = job.step(0, loss=math.nan)
 

@@ -27,7 +27,6 @@ from gradwatch_server.core.alerting.rules.gain import GainRule
 def test_gains_are_judged_by_how_many_are_outside(
     gains: list[float | None], raised: bool, held: bool, seen: bool
 ) -> None:
-    """More than half of those there are raise it, a quarter or less is calm."""
     verdict = GainRule().verdict(gains)
 
     assert (verdict.raised[0], verdict.held[0], verdict.seen[0]) == (raised, held, seen)
@@ -44,10 +43,8 @@ def test_gains_are_judged_by_how_many_are_outside(
     ],
 )
 def test_the_worst_gain_is_the_farthest_from_one(gains: list[float | None], worst: int) -> None:
-    """As a factor: a tenth is as far as ten times."""
     assert GainRule().worst(gains) == worst
 
 
 def test_the_worst_gain_is_one_that_broke_the_rule() -> None:
-    """With a range that is not even about 1, a gain inside may be farther from it."""
     assert GainRule(low=0.05).worst([0.1, 3.0]) == 1

@@ -32,7 +32,6 @@ def job() -> Any:
 
 @pytest.mark.slow
 def test_a_loss_that_rises_by_a_fifth_for_good_is_told_once(job: Any) -> None:
-    """Where it began, how much the mean is, and nothing when it stays."""
     told = [alert for _ in range(200) for alert in job.next(1.2)]
 
     assert [(a.rule, a.state.value, a.severity.value) for a in told] == [
@@ -65,7 +64,6 @@ def test_a_rate_that_never_was_is_named(job: Any) -> None:
 
 @pytest.mark.slow
 def test_a_rate_that_does_no_harm_raises_nothing(job: Any) -> None:
-    """However large it is."""
     for _ in range(200):
         assert job.next(1.0, lr=3.0) == []
 

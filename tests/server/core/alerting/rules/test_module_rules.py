@@ -17,7 +17,6 @@ B_OFF = (1.0, 1.0, 0.0, 1.0)
 
 
 def test_a_module_far_below_its_usual_norm_vanishes(training: Any) -> None:
-    """After 8 steps; its origin is the first of them; over when it is back."""
     run = training()
     run.healthy(200)
     told = [run.go((1.0, 1.0, 0.02, 1.0)) for _ in range(12)]
@@ -43,7 +42,6 @@ def test_a_module_that_falls_with_the_loss_is_info(training: Any) -> None:
 
 
 def test_a_module_without_any_gradient_worth_a_name_vanishes(training: Any) -> None:
-    """All its layers below the limit in three steps; critical where it is all modules."""
     run = training()
     run.healthy(40)
     told = [run.go((1e-9, 1e-9, 1.0, 1.0)) for _ in range(3)]
@@ -69,7 +67,6 @@ def test_a_bias_that_is_zero_by_mathematics_is_nothing(training: Any) -> None:
 
 
 def test_a_module_that_never_was_alive_is_info(training: Any) -> None:
-    """From the first step: nothing came down."""
     run = training()
     told = [run.go(B_OFF) for _ in range(200)]
 
@@ -92,7 +89,6 @@ def test_idle_experts_and_rare_rows_raise_nothing_above_info(training: Any) -> N
 
 
 def test_a_module_that_dies_is_told(training: Any) -> None:
-    """After 128 steps without a zero, three are enough; the first of them is the origin."""
     run = training()
     run.healthy(150)
     told = [run.go(B_OFF) for _ in range(6)]
@@ -131,7 +127,6 @@ def test_of_a_whole_model_that_dies_nobody_knows_where(training: Any) -> None:
 
 
 def test_a_module_that_was_zero_now_and_then_is_judged_by_that(training: Any) -> None:
-    """Every second step: 20 zeros in a row have a chance of one in a million; and it is info."""
     run = training()
     for step in range(200):
         assert run.go(B_OFF if step % 2 else ONES) == []
@@ -183,7 +178,6 @@ def test_a_drift_with_a_rising_loss_is_a_warning(training: Any) -> None:
 
 
 def test_a_drift_while_the_loss_leaves_its_level_is_a_warning(training: Any) -> None:
-    """Also downwards; by itself it is info."""
     run = training()
     run.healthy(64)
     told: list[tuple[str, ...]] = []
@@ -206,7 +200,6 @@ def test_norms_that_rise_as_the_learning_rate_falls_do_not_drift(training: Any) 
 
 
 def test_a_layer_without_a_gradient_is_missing(training: Any) -> None:
-    """Three steps after the first without it, which is the origin; over when it is back."""
     run = training()
     run.healthy(40)
     few = {"manifest_id": 2}
@@ -232,7 +225,6 @@ def without_b(run: Any, steps: range, **idle: tuple[str, ...]) -> list[list[Any]
 
 
 def test_a_layer_that_is_detached_is_a_warning_and_says_so(training: Any) -> None:
-    """It requires a gradient: that it has none is a mistake."""
     run = training()
     run.healthy(40)
     told = without_b(run, range(40, 44), unused=("b.weight",))
@@ -254,7 +246,6 @@ def test_a_layer_that_is_frozen_is_not_told(training: Any) -> None:
 
 
 def test_an_alert_ends_when_its_layers_are_frozen(training: Any) -> None:
-    """Of a layer that was detached, and of one that vanished: both say why, after 20 frames."""
     run = training()
     run.healthy(40)
     without_b(run, range(40, 44), unused=("b.weight",))
@@ -275,7 +266,6 @@ def test_an_alert_ends_when_its_layers_are_frozen(training: Any) -> None:
 
 
 def test_a_layer_that_is_used_now_and_then_is_info(training: Any) -> None:
-    """As experts are: one of them came back, and so another may."""
     names = ("a.weight", "e.0.weight", "e.1.weight", "c.weight")
     run = training(names=names)
     rest = {0: names[:1] + names[2:], 1: names[:2] + names[3:]}
@@ -291,7 +281,6 @@ def test_a_layer_that_is_used_now_and_then_is_info(training: Any) -> None:
 
 
 def test_what_was_unused_and_came_back_is_known_after_a_restart(training: Any) -> None:
-    """So is that a layer is missing, and why."""
     rule = LayerMissingRule()
     run = training()
     run.healthy(40)
@@ -325,7 +314,6 @@ def test_manifests_and_open_frames_keep_what_is_idle_over_a_restart() -> None:
 
 
 def test_a_layer_that_is_missing_is_a_warning_with_the_loss(training: Any) -> None:
-    """Which leaves its level; frozen on purpose it does not."""
     run = training()
     run.healthy(200)
     few = {"manifest_id": 2}
@@ -337,7 +325,6 @@ def test_a_layer_that_is_missing_is_a_warning_with_the_loss(training: Any) -> No
 
 
 def test_layers_that_take_turns_or_all_change_are_not_missing(training: Any) -> None:
-    """Two optimizers, and a model of which another part is trained from some step on."""
     run = training()
     for number, names in enumerate((("a.weight", "a.bias"), ("b.weight", "c.weight")), 2):
         run.job.declare(0, names, manifest_id=number)
@@ -353,7 +340,6 @@ def test_layers_that_take_turns_or_all_change_are_not_missing(training: Any) -> 
 
 
 def test_a_rank_that_is_gone_makes_no_layer_missing() -> None:
-    """What it alone held is not there for that reason."""
     job = Cluster(world=2, names=("a.w",))
     job.open(0)
     job.open(1)
@@ -374,7 +360,6 @@ SIZED = ("a.weight", "b.weight")
 
 
 def test_zeros_that_become_many_are_told(training: Any) -> None:
-    """In 8 steps in a row, of a layer that had few; the first of them is the origin."""
     run = training(names=SIZED)
     numel = run.job.attempt.layers.numel
     share = [float(n) for n in numel]
@@ -392,7 +377,6 @@ def test_zeros_that_become_many_are_told(training: Any) -> None:
 
 
 def test_zeros_that_become_many_are_a_warning_with_the_loss(training: Any) -> None:
-    """Which leaves its level a little, so that no step alone says it."""
     run = training(names=SIZED)
     share = [float(n) for n in run.job.attempt.layers.numel]
     for _ in range(200):
@@ -463,8 +447,6 @@ def test_a_healthy_training_is_told_nothing_of(seed: int) -> None:
 
 @pytest.mark.slow
 def test_what_is_restored_goes_on_the_same(training: Any) -> None:
-    """All memories, in the middle of a fault."""
-
     def story(restarts: bool) -> list[Any]:
         run = training()
         told = []

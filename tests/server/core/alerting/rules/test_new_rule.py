@@ -168,7 +168,6 @@ def test_it_is_configured_evaluated_fired_saved_restored_and_resolved(
 
 
 def test_a_bad_value_of_it_is_refused_by_name(rule: type[Rule], tmp_path: Path) -> None:
-    """As is the rule itself once it is gone, with those that there are."""
     with pytest.raises(GradwatchError, match=r"'rules\.many_zeros\.limit': Input should be great"):
         configured("[rules.many_zeros]\nlimit = 0\n", tmp_path)
     with pytest.raises(GradwatchError, match=r"'rules\.zeros' is not known; .*, many_zeros$"):
@@ -176,7 +175,6 @@ def test_a_bad_value_of_it_is_refused_by_name(rule: type[Rule], tmp_path: Path) 
 
 
 def test_it_is_documented_by_its_definition(rule: type[Rule]) -> None:
-    """Each key with its default, and what it says of itself."""
     page = fill(f"above\n{BEGIN}stale\n{END}below\n")
 
     assert section(rule) in page
@@ -194,7 +192,6 @@ def test_it_is_documented_by_its_definition(rule: type[Rule]) -> None:
 
 
 def test_health_leaves_it_out_unless_it_says_otherwise(rule: type[Rule]) -> None:
-    """It alerts, and nothing else."""
     job = Cluster(names=("a", "b")).start()
     job.step(0, zeros=[9, 0])
 
@@ -205,7 +202,6 @@ def test_health_leaves_it_out_unless_it_says_otherwise(rule: type[Rule]) -> None
 @pytest.mark.parametrize("rule", [CountedZerosRule], indirect=True)
 @pytest.mark.parametrize("enabled", [True, False])
 def test_health_counts_what_it_says_it_counts_towards(rule: type[Rule], enabled: bool) -> None:
-    """Each layer once, although another rule flags it too; also where the rule does not alert."""
     job = Cluster(names=("a", "b", "c", "d")).start()
     job.rules(**{rule.name: {"enabled": enabled}})
     job.step(0, [1.0, 1.0, 1.0, 500.0], zeros=[8, 9, 0, 9])
@@ -222,7 +218,6 @@ def test_health_counts_what_it_says_it_counts_towards(rule: type[Rule], enabled:
 
 @pytest.mark.parametrize("rule", [HotRule], indirect=True)
 def test_it_may_take_observations_of_a_new_kind(rule: type[Rule]) -> None:
-    """They go the same way as frames; the other rules never see them."""
     job = Cluster().start()
     told = []
     for step, celsius in enumerate([80.0, 91.0, 85.0, 80.0]):

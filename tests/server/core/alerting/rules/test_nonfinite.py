@@ -16,7 +16,6 @@ NAN, INF = math.nan, math.inf
 
 
 def test_the_origin_of_an_unknown_layer_still_has_rank_and_kind() -> None:
-    """None for what is not known, the rest as it is."""
     frame = frame_of(part_of([NAN, NAN], ordered=False))
     origin = NonfiniteRule().origin(frame, context_of("a", "b"), frame.nonfinite)
 
@@ -53,7 +52,6 @@ def test_nan_counts_more_than_inf(part: dict[str, Any], kind: str) -> None:
     ],
 )
 def test_nonfinite_fires_at_once(norms: list[float], events: list[tuple[str, int]]) -> None:
-    """One NaN or Inf is enough."""
     job = Cluster(names=("a",)).start()
     for step, norm in enumerate(norms):
         job.step(step, [norm])
@@ -77,7 +75,6 @@ def test_nonfinite_fires_at_once(norms: list[float], events: list[tuple[str, int
     ],
 )
 def test_a_step_that_a_scaler_skips_matters_less(frames: list[Any], severities: list[str]) -> None:
-    """Unless the loss was bad, which no scale could have helped."""
     job = Cluster(names=("a",)).start()
     shown = []
     for step, (norm, scale, loss) in enumerate(frames):
@@ -104,7 +101,6 @@ def test_an_output_that_was_bad_is_no_matter_of_the_scale() -> None:
 
 
 def test_what_a_skipped_step_matters_can_be_set() -> None:
-    """By its own setting."""
     job = Cluster(names=("a",)).start()
     job.rules(nonfinite={"skipped_severity": "warning"})
     job.step(0, NAN, loss_scale=0.5)

@@ -64,7 +64,6 @@ def test_a_layer_is_marked_beyond_the_default_thresholds(l2: float, what: set[st
 
 
 def test_thresholds_can_be_set() -> None:
-    """Each rule goes by its own limit."""
     rules = Rules.model_validate(
         {"exploding": {"limit": 2, "clear": 1}, "vanishing": {"limit": 0.5, "clear": 0.6}}
     )
@@ -84,7 +83,6 @@ def test_any_rank_is_enough() -> None:
 
 
 def test_a_layer_that_explodes_on_one_rank_and_vanishes_on_another_explodes() -> None:
-    """It counts once, for the worse of the two."""
     frame = frame_of(part_of([0.0]), part_of([200.0], rank=1))
     flags = find_flags(frame, Rules(), context_of())
 
@@ -107,7 +105,6 @@ def test_a_layer_that_explodes_on_one_rank_and_vanishes_on_another_explodes() ->
 def test_an_alert_is_over_at_another_threshold_than_it_was_raised_at(
     rule: ModuleRule, l2: float, raised: bool, held: bool
 ) -> None:
-    """Between the two it stays as it is."""
     frame, context = frame_of(part_of([l2])), context_of("a")
     own = raised_by(rule, frame, context)
 
@@ -149,7 +146,6 @@ def test_the_worst_layer_breaks_the_rule_most() -> None:
 
 
 def test_of_equally_bad_layers_the_first_comes_first() -> None:
-    """However many there are: /health must not depend on how a machine sorts."""
     frame = frame_of(part_of([500.0, 0.0] * 40))
 
     for rule, layers in ((ExplodingRule, range(0, 80, 2)), (VanishingRule, range(1, 80, 2))):
@@ -184,7 +180,6 @@ def test_an_explosion_is_of_the_rank_whose_own_gradient_is_large(
 
 
 def test_one_rank_without_its_own_gradient_may_be_the_one() -> None:
-    """That another stands out among the rest proves nothing."""
     local = [{"local_l2": [norm]} for norm in (1.0, 90.0, 2.0)]
     parts = [part_of([200.0], rank=r, **own) for r, own in enumerate([*local, {}])]
     frame = frame_of(*parts)
@@ -203,8 +198,6 @@ def test_a_rank_whose_own_gradient_is_not_known_is_no_small_one(unknown: list[fl
 
 @pytest.mark.parametrize(("rule", "norm"), [(ExplodingRule(), 500.0), (VanishingRule(), 1e-9)])
 def test_a_large_or_small_piece_is_nobodys(rule: LayerRule, norm: float) -> None:
-    """It was reduced over all ranks before it was divided."""
-
     def ranks(reduction: str) -> Any:
         parts = [
             part_of([own], rank=r, shards=[f"{r}/2"], labels={"reduction": reduction})
@@ -218,7 +211,6 @@ def test_a_large_or_small_piece_is_nobodys(rule: LayerRule, norm: float) -> None
 
 
 def test_an_explosion_between_reports_is_of_the_ranks_that_had_it() -> None:
-    """By the largest norm since the last record, which is also the value."""
     frame = frame_of(part_of([1.0], l2_max=[300.0], rank=4), part_of([1.0], rank=5))
     origin = ExplodingRule().origin(frame, context_of("a"), frame.present)
 
@@ -319,7 +311,6 @@ def test_vanishing_fires_and_is_over(norms: list[float], events: list[tuple[str,
 
 
 def test_an_explosion_between_reports_fires() -> None:
-    """Though the norm at the report is calm."""
     job = Cluster(names=("a",)).start()
     job.rules(exploding={"for_steps": 2})
     for step in (10, 20):

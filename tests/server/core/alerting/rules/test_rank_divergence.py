@@ -92,7 +92,6 @@ def test_one_unequal_frame_is_nothing(job: Any) -> None:
 
 
 def test_it_is_resolved_after_eight_equal_frames(job: Any) -> None:
-    """And not before."""
     made = job()
     for step in range(3):
         made.all(step, {1: {"linf": [0.4] * 3}})
@@ -112,7 +111,6 @@ def test_it_is_resolved_after_eight_equal_frames(job: Any) -> None:
     ],
 )
 def test_sums_may_differ_by_rounding(job: Any, value: float, path: str, fires: bool) -> None:
-    """More so where they are computed by different paths."""
     made = job()
     odd = {3: {"l2": value, "labels": {**MEAN, "path": path}}}
 
@@ -123,7 +121,6 @@ def test_sums_may_differ_by_rounding(job: Any, value: float, path: str, fires: b
 
 
 def test_counts_are_compared_exactly(job: Any) -> None:
-    """One zero more in a billion elements."""
     made = job()
     for step in range(2):
         made.all(step, {0: {"zeros": [1e9 + 1, 7, 7]}}, zeros=[1e9, 7, 7])
@@ -132,7 +129,6 @@ def test_counts_are_compared_exactly(job: Any) -> None:
 
 
 def test_of_two_ranks_nobody_knows_which_is_wrong(job: Any) -> None:
-    """Nor of four that are two and two."""
     for world, odd in ((2, (1,)), (4, (2, 3))):
         made = job(world)
         for step in range(2):
@@ -153,7 +149,6 @@ def test_of_two_ranks_nobody_knows_which_is_wrong(job: Any) -> None:
 def test_only_averaged_gradients_of_a_step_that_was_taken_have_to_be_equal(
     job: Any, labels: dict[str, Any]
 ) -> None:
-    """Others are what each rank has computed by itself."""
     made = job()
     odd = {rank: {"linf": [float(rank)] * 3} for rank in range(4)}
 
@@ -161,7 +156,6 @@ def test_only_averaged_gradients_of_a_step_that_was_taken_have_to_be_equal(
 
 
 def test_gradients_of_two_points_are_not_compared(job: Any) -> None:
-    """One rank's were clipped since."""
     made = job()
     odd = {1: {"linf": [0.1] * 3, "labels": {**MEAN, "point": "optimizer_step"}}}
 
@@ -173,8 +167,6 @@ def sharded(make_part: Any, rank: int, shard: str, linf: float) -> Any:
 
 
 def test_shards_are_compared_with_their_replicas_only() -> None:
-    """Two replicas of two shards (HSDP): shards differ, and that is nothing."""
-
     def frame(odd: float) -> Any:
         parts = [
             sharded(part_of, rank, f"Shard(0) {rank % 2}/2", odd if rank == 3 else rank % 2 + 1.0)
@@ -188,14 +180,12 @@ def test_shards_are_compared_with_their_replicas_only() -> None:
 
 
 def test_one_rank_has_nobody_to_disagree_with() -> None:
-    """Nothing is worked out for it."""
     assert frame_of(part_of([1.0], labels=MEAN)).disagreement is None
 
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_rank_in_4096_is_named() -> None:
-    """However many there are."""
     norms = np.ones(3)
     first = part_of(norms, rank=0, labels=MEAN)
     parts = [replace(first, rank=rank) for rank in range(4096)]
@@ -251,7 +241,6 @@ def test_open_frames_with_digests_outlive_a_restart() -> None:
 
 
 def test_of_two_ranks_the_one_that_was_not_reduced_is_known(job: Any) -> None:
-    """What it has after the reduction is what it had before it; the other has a mean."""
     made = job(world=2)
     reduced = {"l2": 0.8, "local_l2": [1.1] * 3}
     made.all(0, dict.fromkeys((0, 1), reduced))
@@ -266,7 +255,6 @@ def test_of_two_ranks_the_one_that_was_not_reduced_is_known(job: Any) -> None:
 
 @pytest.mark.parametrize("local", [[1.1, 1.2], [0.8, 1.3], [None, 1.3], [-1.0, 1.3]], ids=str)
 def test_of_two_ranks_nobody_is_named_without_evidence(job: Any, local: list[Any]) -> None:
-    """Neither has its own, both have, or it is not known of one."""
     made = job(world=2)
     odd: dict[int, Any] = {0: {"l2": 0.8}, 1: {"l2": 1.3, "linf": [0.6] * 3}}
     for rank, norm in enumerate(local):
@@ -281,7 +269,6 @@ def test_of_two_ranks_nobody_is_named_without_evidence(job: Any, local: list[Any
 
 
 def test_of_two_replicas_the_one_whose_weights_jumped_is_known(job: Any) -> None:
-    """It began after the last digest that was equal, and at this one at the latest."""
     made = job(world=2)
     for step in range(30):
         made.all(step, columns=digest(1, 2, 3) if step % 10 == 0 else None)

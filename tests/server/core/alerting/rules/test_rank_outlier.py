@@ -52,7 +52,6 @@ def test_ranks_with_other_batches_raise_nothing(job: Any) -> None:
 
 
 def test_thirty_times_the_others_is_told_at_once(job: Any) -> None:
-    """With rank and layer, and what is usual of the others."""
     made = job()
     made.go()
 
@@ -75,14 +74,12 @@ def test_a_rank_that_stays_above_is_told_of_at_the_sixth_frame(job: Any) -> None
 
 
 def test_ranks_that_take_turns_are_not_one_rank(job: Any) -> None:
-    """Another one each step."""
     made = job()
 
     assert [made.go(step % WORLD, 2, 10.0) for step in range(24)] == [[]] * 24
 
 
 def test_it_is_resolved_after_eight_good_frames(job: Any) -> None:
-    """And not by frames without local norms."""
     made = job()
     made.go(2, 1, 100.0)
     for step in range(1000, 1010):
@@ -91,7 +88,6 @@ def test_it_is_resolved_after_eight_good_frames(job: Any) -> None:
 
 
 def test_eight_good_frames_resolve_it(job: Any) -> None:
-    """Of the same ranks."""
     made = job()
     made.go(2, 1, 100.0)
     told = [made.go() for _ in range(8)]
@@ -100,7 +96,6 @@ def test_eight_good_frames_resolve_it(job: Any) -> None:
 
 
 def test_of_two_ranks_none_is_odd(job: Any) -> None:
-    """Nobody knows which."""
     made = job(2)
 
     assert [made.go(1, 1, 1000.0) for _ in range(10)] == [[]] * 10

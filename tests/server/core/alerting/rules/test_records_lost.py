@@ -16,7 +16,6 @@ def states(alerts: list[Alert]) -> list[tuple[str, str]]:
 
 
 def test_a_declared_loss_fires_at_once_and_names_rank_and_count() -> None:
-    """It is about the run: no layers."""
     job = Cluster(world=2).start()
     job.step(0)
     job.step(1)
@@ -36,7 +35,6 @@ def test_one_record_is_one_record() -> None:
 
 
 def test_losses_while_it_fires_belong_to_it() -> None:
-    """Also those of other ranks; it stays where it began."""
     job = Cluster(world=2).start()
     job.step(0)
     (first,) = job.gap(1, 3)
@@ -63,7 +61,6 @@ def test_it_is_resolved_after_frames_without_a_loss() -> None:
 
 
 def test_each_episode_is_an_alert_of_its_own() -> None:
-    """Also where the rank has sent no statistics in between: ids do not collide."""
     job = Cluster(world=2, names=("a",)).start()
     job.rules(records_lost={"clear_steps": 1})
     job.step(0)

@@ -37,13 +37,11 @@ def test_a_name_is_there_once() -> None:
 
 
 def test_a_setting_without_a_description_is_refused() -> None:
-    """It could not be documented."""
     with pytest.raises(ValueError, match="setting 'patience' of rule 'undescribed' has no desc"):
         REGISTRY.add(Undescribed)
 
 
 def test_a_rule_comes_after_those_it_yields_to() -> None:
-    """Their flags are found first."""
     with pytest.raises(UnknownRuleError, match="no rule 'exploding'; the rules are "):
         Registry(VanishingRule, ExplodingRule)
     assert len(list(Registry(ExplodingRule, VanishingRule))) == 2

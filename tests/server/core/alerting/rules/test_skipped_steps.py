@@ -54,7 +54,6 @@ def scaled() -> Callable[..., Scaled]:
 
 
 def test_up_to_16_skips_in_a_row_find_the_scale(scaled: Any) -> None:
-    """As a summed loss needs them, and a few more among the first steps."""
     run = scaled(scale=2.0**24)
 
     assert [run.go(skip=True) for _ in range(16)] == [[]] * 16
@@ -90,7 +89,6 @@ def test_three_in_a_row_are_a_warning_and_eight_critical(scaled: Any) -> None:
 
 @pytest.mark.slow
 def test_it_is_over_after_sixteen_steps_that_were_taken(scaled: Any) -> None:
-    """In a row."""
     run = scaled().settle()
     for _ in range(3):
         run.go(skip=True)
@@ -122,7 +120,6 @@ def test_a_scale_that_is_set_anew_is_looked_for_again(scaled: Any) -> None:
 
 
 def test_a_skip_whose_loss_was_bad_is_no_skip(scaled: Any) -> None:
-    """It is critical at once, by one alert, and no others come with it."""
     run = scaled().settle()
     told = [run.go(skip=True, loss=math.nan) for _ in range(30)]
 
@@ -141,7 +138,6 @@ def test_a_loss_that_nobody_gave_is_told_of_by_the_scale(scaled: Any) -> None:
 
 
 def test_skips_below_one_are_not_the_search_for_a_scale(scaled: Any) -> None:
-    """From the first step on."""
     run = scaled(scale=0.5)
 
     assert [run.go(skip=True) for _ in range(3)][-1] == [("skipped_steps", "firing", "critical")]
@@ -165,7 +161,6 @@ def test_a_scale_that_falls_again_and_again_is_a_warning(scaled: Any) -> None:
 
 
 def test_a_scale_below_one_is_critical(scaled: Any) -> None:
-    """Where no run of skips brought it there, which is told as that."""
     run = scaled(scale=0.5)
     told = [event for _ in range(40) for event in run.go()]
 
@@ -174,7 +169,6 @@ def test_a_scale_below_one_is_critical(scaled: Any) -> None:
 
 
 def test_skips_are_counted_over_a_restart(scaled: Any) -> None:
-    """What the rules remember is plain data."""
     run = scaled().settle()
     run.go(skip=True)
     memories = run.job.attempt.closed.memories
@@ -185,7 +179,6 @@ def test_skips_are_counted_over_a_restart(scaled: Any) -> None:
 
 
 def test_a_frame_that_was_skipped_scores_what_its_layers_do() -> None:
-    """One with a bad loss scores nothing, though a scaler skipped it; nor one without a scaler."""
     for changes, score in (
         ({"l2": [INF, 1.0], "loss_scale": 8.0, "loss": 2.0}, 0.6),
         ({"l2": [INF, 1.0], "loss_scale": 8.0, "loss": math.nan}, 0.0),

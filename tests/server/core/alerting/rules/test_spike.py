@@ -36,7 +36,6 @@ def job() -> Any:
 
 
 def test_a_norm_far_over_the_largest_of_late_is_a_spike_at_once(job: Any) -> None:
-    """Its origin is the layer inside the module, with what was usual of it."""
     assert job.next((1.0, 1.0, 8.0, 1.0)) == [("spike", "firing", "warning")]
     origin = job.alerts[-1].origin
 
@@ -55,7 +54,6 @@ def test_the_layer_inside_the_module_is_the_one_that_grew(job: Any) -> None:
 
 
 def test_a_threefold_norm_is_a_spike_where_it_lasts(job: Any) -> None:
-    """In three of four steps; before that it is half a one, which is info."""
     told = [job.next((1.0, 1.0, 4.2, 1.0)) for _ in range(3)]
 
     assert told[0] in ([], [("spike", "firing", "info")])
@@ -64,14 +62,12 @@ def test_a_threefold_norm_is_a_spike_where_it_lasts(job: Any) -> None:
 
 
 def test_a_threefold_norm_is_a_spike_with_the_loss(job: Any) -> None:
-    """At once."""
     told = job.next((3.8, 3.8, 3.8, 3.8), loss=3.0)
 
     assert ("spike", "firing", "warning") in told
 
 
 def test_a_single_doubled_norm_is_nothing(job: Any) -> None:
-    """No more than a low one, or a gradient of zero."""
     assert job.next((1.8, 1.8, 1.8, 1.8)) == []
     assert job.next((1e-4, 1e-4, 1.0, 1.0)) == []
     assert job.next((0.0, 0.0, 1.0, 1.0)) == []
@@ -79,7 +75,6 @@ def test_a_single_doubled_norm_is_nothing(job: Any) -> None:
 
 @pytest.mark.slow
 def test_a_spike_that_stays_is_critical_and_ends_at_the_new_level(job: Any) -> None:
-    """In 4 of 8 steps 10 times what was usual before; after 256 steps that is what is usual."""
     told = [job.next((1.0, 1.0, 30.0, 1.0)) for _ in range(300)]
 
     assert told[0] == [("spike", "firing", "warning")]
@@ -89,7 +84,6 @@ def test_a_spike_that_stays_is_critical_and_ends_at_the_new_level(job: Any) -> N
 
 
 def test_a_spike_is_over_when_the_norm_is_back(job: Any) -> None:
-    """For 16 steps within twice what was usual."""
     job.next((1.0, 1.0, 30.0, 1.0))
     told = [job.next() for _ in range(20)]
 
@@ -98,7 +92,6 @@ def test_a_spike_is_over_when_the_norm_is_back(job: Any) -> None:
 
 
 def test_a_second_spike_is_not_hidden_by_the_first(job: Any) -> None:
-    """One outlier hardly moves what is usual; one of the same size again is no news."""
     told = []
     for factor in (100.0, 100.0, 300.0):
         told.append(job.next((1.0, 1.0, factor, 1.0)))
@@ -135,7 +128,6 @@ def test_a_layer_that_was_always_large_does_not_explode() -> None:
 
 @pytest.mark.parametrize("healthy", [2, 100])
 def test_a_jump_past_the_limit_explodes(healthy: int) -> None:
-    """With a history and without one; critical from the fourth step on."""
     job = Cluster(names=("a", "b")).start()
     for step in range(healthy):
         job.step(step, [1.0, 1.0])
@@ -147,7 +139,6 @@ def test_a_jump_past_the_limit_explodes(healthy: int) -> None:
 
 
 def test_a_loss_that_stays_high_is_told() -> None:
-    """In two of three steps; the gradients are as always."""
     job = Cluster(names=("a",)).start()
     random = np.random.default_rng(2)
     for step in range(60):
@@ -194,7 +185,6 @@ def test_what_went_along_may_come_first_the_next_time(job: Any) -> None:
 
 @pytest.mark.slow
 def test_what_comes_again_and_stays_is_no_visit(job: Any) -> None:
-    """After 32 steps it is critical."""
     job.next((1.0, 1.0, 30.0, 1.0))
     for _ in range(39):
         job.next()
@@ -208,7 +198,6 @@ def test_what_comes_again_and_stays_is_no_visit(job: Any) -> None:
 
 @pytest.mark.parametrize("healthy", [100, 300])
 def test_a_spike_that_lasts_counts_once_what_is_usual_is_known(healthy: int) -> None:
-    """After 256 steps; before, three times the usual is info."""
     job = Cluster(names=("a",)).start()
     random = np.random.default_rng(4)
     for step in range(healthy):
@@ -219,7 +208,6 @@ def test_a_spike_that_lasts_counts_once_what_is_usual_is_known(healthy: int) -> 
 
 
 def test_half_a_spike_with_a_loss_that_leaves_its_level_is_a_warning(job: Any) -> None:
-    """No step of the loss is unusual by itself."""
     told = []
     for _ in range(16):
         told += job.next((1.0, 1.0, 2.6, 1.0), loss=1.2)
@@ -242,7 +230,6 @@ def test_of_several_modules_that_jump_at_once_none_is_named(job: Any) -> None:
 
 
 def test_one_that_stands_out_among_them_is_named(job: Any) -> None:
-    """Its rise is three times that of any other, on a logarithmic scale."""
     job.next((1.0, 1.0, 60.0, 3.0))
     origin = job.alerts[-1].origin
 
@@ -250,7 +237,6 @@ def test_one_that_stands_out_among_them_is_named(job: Any) -> None:
 
 
 def test_a_slow_rise_is_dated_to_where_it_left_its_level(job: Any) -> None:
-    """Not to where it crossed the limit, with how sure that is and what it was before."""
     told: list[Any] = []
     while not told:
         told = job.next((1.0, 1.0, 1.15 ** max(0, job.closed[-1] - HEALTHY), 1.0))

@@ -132,14 +132,12 @@ def test_a_bad_value_is_refused_by_name(rules: dict[str, Any], key: str, says: s
 
 
 def test_rules_survive_the_log() -> None:
-    """As plain data and back they are the same rules."""
     rules = Rules.model_validate({"vanishing": {"limit": 1e-9, "severity": "info"}})
 
     assert Rules.model_validate(rules.model_dump(mode="json")) == rules
 
 
 def test_a_rule_that_is_not_there_is_refused_with_those_that_are() -> None:
-    """Also in a program."""
     with pytest.raises(UnknownRuleError, match="the rules are nonfinite, exploding") as caught:
         Rules()["explodng"]
 
@@ -147,7 +145,6 @@ def test_a_rule_that_is_not_there_is_refused_with_those_that_are() -> None:
 
 
 def test_rules_are_equal_by_their_settings_alone() -> None:
-    """Those in the log are compared with those of the file, whichever has been used by then."""
     used, other = Rules(), Rules.model_validate({"exploding": {"limit": 5, "clear": 5}})
     assert used.taking(Frame)
 
@@ -172,7 +169,6 @@ def test_observations_that_no_rule_takes_have_none() -> None:
     ],
 )
 def test_patterns_are_those_of_fnmatch(patterns: tuple[str, ...], matching: list[str]) -> None:
-    """In the case they are written in; after ! they leave out."""
     names = ["head", "h.0.a", "h.1.a", "H.0.a"]
 
     assert [name for name in names if matches(patterns, name)] == matching
