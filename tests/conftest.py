@@ -6,7 +6,7 @@ import os
 import signal
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 
 pytest.register_assert_rewrite("tests.support")
 
-from tests.support.peer import Peer  # noqa: E402 - after asserts in it are rewritten
+from tests.support.peer import NewPeer, Peer  # noqa: E402 - after asserts in it are rewritten
 from tests.support.postgres import PostgresServer  # noqa: E402
 from tests.support.progress import Progress  # noqa: E402
 
@@ -65,7 +65,7 @@ def _sigint_reaches_processes() -> None:
 
 
 @pytest.fixture
-def peers() -> Iterator[Callable[..., Peer]]:
+def peers() -> Iterator[NewPeer]:
     """Connect to an endpoint: `peers(endpoint, run="gpt", rank=0, world=1)`."""
     made: list[Peer] = []
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+import gradwatch
 from benchmarks.alerts.faults import FAULTS
 from benchmarks.alerts.faults.fault import Fault, Site
 from benchmarks.alerts.gloo import record_gloo
@@ -31,6 +32,7 @@ from gradwatch_server.core.entries import Lost, Opened, Received
 from gradwatch_server.core.state import State
 from gradwatch_wire import Event, Manifest, Stats, decode, encode
 from gradwatch_wire.columns import MEASURED_COLUMNS
+from tests.support.recording import RecordingAggregator
 
 STEPS: Final = 40
 SLOW: Final = pytest.mark.slow
@@ -101,7 +103,9 @@ def train_with_client(training: Training, watch: Any, steps: int) -> None:
         *(pytest.param(name, marks=SLOW) for name in ("mlp_thawed", "gpt", "cnn_batchnorm")),
     ],
 )
-def test_the_records_are_those_of_the_client(workload: str, attach: Any, aggregator: Any) -> None:
+def test_the_records_are_those_of_the_client(
+    workload: str, attach: Callable[..., gradwatch.Watch], aggregator: RecordingAggregator
+) -> None:
     recorded = trained(workload)
     training = WORKLOADS[workload](0, STEPS)
     watch = attach(

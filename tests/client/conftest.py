@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 import gradwatch
 from tests.support.forking import TRAINING, run_forked
-from tests.support.recording import RecordingAggregator
+from tests.support.recording import Attach, NewAggregator, RecordingAggregator
 
 # Without a GPU, kernels run in Triton's interpreter. It looks here when it is imported.
 if not torch.cuda.is_available():
@@ -44,7 +44,7 @@ def _one_thread() -> None:
 
 
 @pytest.fixture
-def new_aggregator() -> Iterator[Callable[..., RecordingAggregator]]:
+def new_aggregator() -> Iterator[NewAggregator]:
     """Start a small aggregator, on an endpoint if one is given."""
     made: list[RecordingAggregator] = []
 
@@ -59,13 +59,13 @@ def new_aggregator() -> Iterator[Callable[..., RecordingAggregator]]:
 
 
 @pytest.fixture
-def aggregator(new_aggregator: Callable[..., RecordingAggregator]) -> RecordingAggregator:
+def aggregator(new_aggregator: NewAggregator) -> RecordingAggregator:
     """A small aggregator that runs."""
     return new_aggregator()
 
 
 @pytest.fixture
-def attach(aggregator: RecordingAggregator) -> Iterator[Callable[..., gradwatch.Watch]]:
+def attach(aggregator: RecordingAggregator) -> Iterator[Attach]:
     """`gradwatch.attach` to the small aggregator; what it made is closed after the test."""
     made: list[gradwatch.Watch] = []
 

@@ -54,7 +54,9 @@ def send(aggregator: Aggregator) -> Callable[..., list[dict[str, Any]]]:
     return run_sender
 
 
-def test_its_records_are_stored_and_judged(aggregator: Aggregator, send: Any) -> None:
+def test_its_records_are_stored_and_judged(
+    aggregator: Aggregator, send: Callable[..., list[dict[str, Any]]]
+) -> None:
     answers = send("from-node", 300)  # more than may be in one batch, and above small integers
 
     kinds = [answer["kind"] for answer in answers]
@@ -68,7 +70,7 @@ def test_its_records_are_stored_and_judged(aggregator: Aggregator, send: Any) ->
     assert (report["first_bad"]["layer"], report["first_bad"]["step"]) == ("block.0", 299)
 
 
-def test_a_refusal_reaches_it(send: Any) -> None:
+def test_a_refusal_reaches_it(send: Callable[..., list[dict[str, Any]]]) -> None:
     """A run name that is none: it is told why, in one line."""
     (answer,) = send("no/name", 1)
 
@@ -76,7 +78,9 @@ def test_a_refusal_reaches_it(send: Any) -> None:
     assert "run name 'no/name' is not 1 to 128 letters" in answer["reason"]
 
 
-def test_a_malformed_record_is_refused_with_its_place(send: Any) -> None:
+def test_a_malformed_record_is_refused_with_its_place(
+    send: Callable[..., list[dict[str, Any]]],
+) -> None:
     """An integer where a float has to be: so it is told, instead of waiting for an ACK for ever."""
     answers = send("integers", 1, "integer")
 
@@ -85,7 +89,7 @@ def test_a_malformed_record_is_refused_with_its_place(send: Any) -> None:
     assert refused["reason"] == "expected a float, got int 1, at STATS.scalars.loss"
 
 
-def test_another_major_is_refused_in_this_one(send: Any) -> None:
+def test_another_major_is_refused_in_this_one(send: Callable[..., list[dict[str, Any]]]) -> None:
     answers = send("future", 1, "foreign")
 
     assert answers[0]["kind"] == Kind.REFUSE.name

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
 from tests.support.waiting import PATIENCE_S
@@ -78,3 +79,7 @@ class Tab:
         """Close it, and return what went wrong."""
         self._context.close()
         return [fault for fault in self.faults if not any(text in fault for text in self.allowed)]
+
+
+OpenTab: TypeAlias = Callable[..., Tab]
+"""Type of the fixture `tab`: `tab(path, color_scheme="dark")`."""

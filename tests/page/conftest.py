@@ -6,16 +6,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from tests.page.browsing import Tab
+from tests.page.browsing import OpenTab, Tab
 from tests.support.aggregator import Aggregator
 from tests.support.chromium import chromium, missing
-from tests.support.job import Job
+from tests.support.job import Job, Train
 
 REQUIRED: Final = os.environ.get("GRADWATCH_BROWSER") == "required"
 WORKER: Final = Path(__file__).parents[1] / "system" / "worker.py"
@@ -43,7 +43,7 @@ def aggregator(browser: Any, tmp_path: Path) -> Iterator[Aggregator]:
 
 
 @pytest.fixture
-def tab(browser: Any, aggregator: Aggregator) -> Iterator[Callable[..., Tab]]:
+def tab(browser: Any, aggregator: Aggregator) -> Iterator[OpenTab]:
     """Open the page: `tab(path, color_scheme="dark")`; what went wrong in it fails the test."""
     made: list[Tab] = []
 
@@ -57,7 +57,7 @@ def tab(browser: Any, aggregator: Aggregator) -> Iterator[Callable[..., Tab]]:
 
 
 @pytest.fixture
-def train(aggregator: Aggregator) -> Iterator[Callable[..., Job]]:
+def train(aggregator: Aggregator) -> Iterator[Train]:
     """Start a training: `train(world, "--run", "name", ...)`."""
     jobs: list[Job] = []
 

@@ -6,20 +6,24 @@ from typing import Any
 
 import pytest
 
+from tests.page.browsing import OpenTab
 from tests.page.feeding import LAYERS, POISON_STEP, POISONED, feed
 from tests.support.aggregator import Aggregator
+from tests.support.peer import NewPeer
 
 PAGES = ["/", "/?run=gpt", "/?page=rules", "/?page=silences"]
 
 
 @pytest.fixture
-def fed(aggregator: Aggregator, peers: Any) -> Any:
+def fed(aggregator: Aggregator, peers: NewPeer) -> Any:
     feed(aggregator, peers, "mlp", poison_step=None)
     return feed(aggregator, peers)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_serious(tab: Any, fed: Any, aggregator: Aggregator, scheme: str) -> None:
+def test_axe_finds_nothing_serious(
+    tab: OpenTab, fed: Any, aggregator: Aggregator, scheme: str
+) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
     (alert,) = aggregator.json("/runs/gpt/alerts")
@@ -38,7 +42,7 @@ def test_axe_finds_nothing_serious(tab: Any, fed: Any, aggregator: Aggregator, s
         assert not told, path
 
 
-def test_the_keyboard_alone_reaches_everything(tab: Any, fed: Any) -> None:
+def test_the_keyboard_alone_reaches_everything(tab: OpenTab, fed: Any) -> None:
     shown = tab("/")
     shown.until_live()
     press = shown.page.keyboard.press
@@ -74,7 +78,7 @@ def test_the_keyboard_alone_reaches_everything(tab: Any, fed: Any) -> None:
     shown.page.get_by_role("heading", name="Runs").wait_for()
 
 
-def test_the_picture_has_a_table(tab: Any, fed: Any) -> None:
+def test_the_picture_has_a_table(tab: OpenTab, fed: Any) -> None:
     shown = tab("/?run=gpt")
     shown.until_live()
     shown.page.locator(".ruler .bad").wait_for()
@@ -85,7 +89,7 @@ def test_the_picture_has_a_table(tab: Any, fed: Any) -> None:
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_a_phone_needs_no_scrolling_aside(tab: Any, fed: Any, path: str) -> None:
+def test_a_phone_needs_no_scrolling_aside(tab: OpenTab, fed: Any, path: str) -> None:
     shown = tab(path, viewport={"width": 360, "height": 740})
     shown.until_live()
     if "run=" in path:
@@ -93,7 +97,7 @@ def test_a_phone_needs_no_scrolling_aside(tab: Any, fed: Any, path: str) -> None
     assert shown.evaluate("() => document.documentElement.scrollWidth - innerWidth") <= 0
 
 
-def test_the_theme_can_be_chosen_and_is_kept(tab: Any, fed: Any) -> None:
+def test_the_theme_can_be_chosen_and_is_kept(tab: OpenTab, fed: Any) -> None:
     shown = tab("/", color_scheme="light")
     shown.until_live()
     back = "() => getComputedStyle(document.body).backgroundColor"

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
 from gradwatch_wire import Column, Gains
+from tests.page.browsing import OpenTab
 from tests.page.feeding import LAYERS, STEPS, more
 from tests.support.aggregator import Aggregator
-from tests.support.peer import Peer
+from tests.support.peer import NewPeer, Peer
 
 BLOCKS: Final = ("h.0", "h.1", "h.2")
 GROUPS: Final = {"seed": (0,), "host": (len(LAYERS) - 1,)}
 
 
 @pytest.fixture
-def fed(aggregator: Aggregator, peers: Any) -> Peer:
+def fed(aggregator: Aggregator, peers: NewPeer) -> Peer:
     peer: Peer = peers(aggregator.ingest, run="gpt").attach(LAYERS, groups=GROUPS)
     norms = Column.pack("<f8", [6.0, 2.0, 4.0])
     for step in range(STEPS):
@@ -26,7 +27,9 @@ def fed(aggregator: Aggregator, peers: Any) -> Peer:
     return peer
 
 
-def test_gains_and_groups_are_those_of_the_api(tab: Any, fed: Peer, aggregator: Aggregator) -> None:
+def test_gains_and_groups_are_those_of_the_api(
+    tab: OpenTab, fed: Peer, aggregator: Aggregator
+) -> None:
     shown = tab("/?run=gpt")
     bars = shown.page.locator("svg.gains rect title")
     bars.nth(1).wait_for(state="attached")
@@ -40,7 +43,7 @@ def test_gains_and_groups_are_those_of_the_api(tab: Any, fed: Peer, aggregator: 
     assert {own["name"] for own in groups["groups"]} == set(GROUPS)
 
 
-def test_the_curves_are_those_of_the_api(tab: Any, fed: Peer, aggregator: Aggregator) -> None:
+def test_the_curves_are_those_of_the_api(tab: OpenTab, fed: Peer, aggregator: Aggregator) -> None:
     shown = tab("/?run=gpt")
     shown.page.locator(".columns .u-over").nth(1).wait_for(state="attached")
     value = shown.page.locator(".columns .title .value")

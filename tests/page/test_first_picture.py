@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from tests.page.browsing import OpenTab
 from tests.page.feeding import feed
 from tests.support.aggregator import Aggregator
+from tests.support.peer import NewPeer
 
 TIMELINE = """() => performance.getEntriesByType("resource").map(
   ({ name, startTime, responseEnd }) => [new URL(name).pathname, startTime, responseEnd])"""
 
 
 def test_the_data_are_asked_for_once_and_before_the_modules_are_there(
-    tab: Any, aggregator: Aggregator, peers: Any
+    tab: OpenTab, aggregator: Aggregator, peers: NewPeer
 ) -> None:
     feed(aggregator, peers)
     shown = tab("/?run=gpt")
@@ -37,7 +37,7 @@ AHEAD = "m.askAhead('/rules');"
 ASK = "return m.getJson('/rules');"
 
 
-def test_an_answer_is_given_to_the_next_who_asks_unless_it_is_dropped(tab: Any) -> None:
+def test_an_answer_is_given_to_the_next_who_asks_unless_it_is_dropped(tab: OpenTab) -> None:
     shown = tab("/")
     asked: list[str] = []
     shown.page.on("request", lambda request: asked.append(request.url))

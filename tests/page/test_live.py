@@ -6,15 +6,15 @@ import signal
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gradwatch_server.keys import make_keys
-from tests.page.browsing import Tab
+from tests.page.browsing import OpenTab, Tab
 from tests.page.feeding import POISONED, STEPS, feed, more
 from tests.support.aggregator import Aggregator
 from tests.support.job import Job
+from tests.support.peer import NewPeer
 from tests.support.waiting import wait_until
 
 NO_ANSWER = (
@@ -27,7 +27,7 @@ NO_ANSWER = (
 
 
 def test_an_aggregator_that_is_killed_is_said_to_be_gone_and_comes_back(
-    tab: Any, aggregator: Aggregator, peers: Any
+    tab: OpenTab, aggregator: Aggregator, peers: NewPeer
 ) -> None:
     feed(aggregator, peers, poison_step=None)
     shown = tab("/?run=gpt")
@@ -51,7 +51,7 @@ def test_an_aggregator_that_is_killed_is_said_to_be_gone_and_comes_back(
 
 
 def test_a_real_training_is_watched_and_its_fault_found(
-    tab: Any, aggregator: Aggregator, train: Callable[..., Job]
+    tab: OpenTab, aggregator: Aggregator, train: Callable[..., Job]
 ) -> None:
     job = train(2, "--run", "real", "--steps", "60", "--fault", "batch", "--fault-rank", "1")
     shown = tab("/")
@@ -77,7 +77,9 @@ def tokens(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def locked(tokens: dict[str, str], aggregator: Aggregator, tmp_path: Path, tab: Any) -> Aggregator:
+def locked(
+    tokens: dict[str, str], aggregator: Aggregator, tmp_path: Path, tab: OpenTab
+) -> Aggregator:
     """An aggregator that asks for tokens."""
     return _lock(aggregator, tmp_path)
 
@@ -90,7 +92,7 @@ def _lock(aggregator: Aggregator, tmp_path: Path) -> Aggregator:
 
 
 def test_a_token_is_asked_for_and_kept_for_the_tab(
-    tab: Any, locked: Aggregator, tokens: dict[str, str]
+    tab: OpenTab, locked: Aggregator, tokens: dict[str, str]
 ) -> None:
     shown = tab("/")
     shown.allow("401")
@@ -110,7 +112,7 @@ def test_a_token_is_asked_for_and_kept_for_the_tab(
 
 
 def test_a_token_in_the_address_is_taken_out_of_it(
-    tab: Any, locked: Aggregator, tokens: dict[str, str]
+    tab: OpenTab, locked: Aggregator, tokens: dict[str, str]
 ) -> None:
     shown = tab(f"/#token={tokens['read']}")
     shown.page.get_by_text("No run yet.").wait_for()
@@ -123,7 +125,7 @@ def test_a_token_in_the_address_is_taken_out_of_it(
 
 
 def test_a_token_that_expires_in_an_open_page_is_asked_for_and_the_picture_stays(
-    tab: Any, aggregator: Aggregator, tokens: dict[str, str], tmp_path: Path, peers: Any
+    tab: OpenTab, aggregator: Aggregator, tokens: dict[str, str], tmp_path: Path, peers: NewPeer
 ) -> None:
     feed(aggregator, peers, poison_step=None)
     _lock(aggregator, tmp_path)
@@ -151,7 +153,7 @@ def test_a_token_that_expires_in_an_open_page_is_asked_for_and_the_picture_stays
 
 
 def test_a_tab_that_nobody_sees_gives_its_stream_back(
-    tab: Any, aggregator: Aggregator, peers: Any
+    tab: OpenTab, aggregator: Aggregator, peers: NewPeer
 ) -> None:
     peer = feed(aggregator, peers, poison_step=None)
     shown: Tab = tab("/?run=gpt")
@@ -170,7 +172,7 @@ def test_a_tab_that_nobody_sees_gives_its_stream_back(
 
 
 def test_what_did_not_change_is_not_sent_again(
-    tab: Any, aggregator: Aggregator, peers: Any
+    tab: OpenTab, aggregator: Aggregator, peers: NewPeer
 ) -> None:
     """The page asks every second; the browser has what it was answered before, and its tag."""
     feed(aggregator, peers, poison_step=None)

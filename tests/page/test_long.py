@@ -6,8 +6,10 @@ from typing import Any, Final
 
 import pytest
 
+from tests.page.browsing import OpenTab
 from tests.page.feeding import LAYERS, POISON_STEP, POISONED, STEPS, feed, more
 from tests.support.aggregator import Aggregator
+from tests.support.peer import NewPeer
 
 MARKS: Final = 10_000
 KEPT_STEPS: Final = 128
@@ -52,7 +54,7 @@ def _check_bounded(before: dict[str, float], after: dict[str, float]) -> None:
 
 @pytest.mark.slow
 def test_a_long_live_run_keeps_no_more_than_its_window(
-    tab: Any, aggregator: Aggregator, peers: Any
+    tab: OpenTab, aggregator: Aggregator, peers: NewPeer
 ) -> None:
     """10,000 marks, and five windows of new steps: no nodes, listeners or points are left over."""
     peer = feed(aggregator, peers, poison_step=None, steps=range(KEPT_STEPS))
@@ -82,7 +84,9 @@ def test_a_long_live_run_keeps_no_more_than_its_window(
     assert seen == {f"{len(LAYERS)} layers, {KEPT_STEPS} steps"}
 
 
-def test_views_that_were_left_keep_nothing(tab: Any, aggregator: Aggregator, peers: Any) -> None:
+def test_views_that_were_left_keep_nothing(
+    tab: OpenTab, aggregator: Aggregator, peers: NewPeer
+) -> None:
     feed(aggregator, peers)
     (alert,) = aggregator.json("/runs/gpt/alerts")
     addresses = [
@@ -102,7 +106,7 @@ def test_views_that_were_left_keep_nothing(tab: Any, aggregator: Aggregator, pee
 
 
 def test_an_alert_that_goes_on_draws_its_page_anew_and_keeps_nothing(
-    tab: Any, aggregator: Aggregator, peers: Any
+    tab: OpenTab, aggregator: Aggregator, peers: NewPeer
 ) -> None:
     feed(aggregator, peers)
     (alert,) = aggregator.json("/runs/gpt/alerts")
@@ -122,7 +126,7 @@ def test_an_alert_that_goes_on_draws_its_page_anew_and_keeps_nothing(
 
 
 def test_the_keyboard_stays_where_it_is_while_steps_come(
-    tab: Any, aggregator: Aggregator, peers: Any
+    tab: OpenTab, aggregator: Aggregator, peers: NewPeer
 ) -> None:
     peer = feed(aggregator, peers)
     shown = tab("/")
@@ -149,7 +153,9 @@ def test_the_keyboard_stays_where_it_is_while_steps_come(
     stays(".heat .labels button", ".verdict .facts")
 
 
-def test_a_step_that_is_open_is_drawn_once(tab: Any, aggregator: Aggregator, peers: Any) -> None:
+def test_a_step_that_is_open_is_drawn_once(
+    tab: OpenTab, aggregator: Aggregator, peers: NewPeer
+) -> None:
     peer = feed(aggregator, peers)
     shown = tab("/?run=gpt&step=5")
     shown.page.locator(".drawer caption", has_text="Each rank").wait_for()
@@ -164,7 +170,7 @@ def test_a_step_that_is_open_is_drawn_once(tab: Any, aggregator: Aggregator, pee
 
 @pytest.mark.parametrize("range_", ["from=0", f"from=10&to={STEPS + 200}"])
 def test_a_range_that_may_grow_grows_in_every_picture(
-    tab: Any, aggregator: Aggregator, peers: Any, range_: str
+    tab: OpenTab, aggregator: Aggregator, peers: NewPeer, range_: str
 ) -> None:
     peer = feed(aggregator, peers)
     first = int(range_.partition("=")[2].partition("&")[0])
@@ -177,7 +183,7 @@ def test_a_range_that_may_grow_grows_in_every_picture(
 
 
 def test_steps_that_lie_far_apart_stay_in_the_picture(
-    tab: Any, aggregator: Aggregator, peers: Any
+    tab: OpenTab, aggregator: Aggregator, peers: NewPeer
 ) -> None:
     """The newest 128 steps with a record are 1,271 steps, in buckets of 4; all stay."""
     peer = feed(aggregator, peers, steps=range(0, 2000, 10), poison_step=None)
@@ -195,7 +201,7 @@ def test_steps_that_lie_far_apart_stay_in_the_picture(
 
 
 def test_steps_that_are_past_are_asked_for_once(
-    tab: Any, aggregator: Aggregator, peers: Any
+    tab: OpenTab, aggregator: Aggregator, peers: NewPeer
 ) -> None:
     feed(aggregator, peers)
     shown = tab("/?run=gpt&from=10&to=40")

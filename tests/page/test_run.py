@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from gradwatch_wire import Bye
+from tests.page.browsing import OpenTab
 from tests.page.feeding import LAYERS, POISON_STEP, POISONED, STEPS, feed, more
 from tests.support.aggregator import Aggregator
+from tests.support.peer import NewPeer
 
 READOUT = ".readout"
 SURFACE = ".heat .surface"
@@ -27,7 +29,7 @@ PIXELS = """([rows, columns]) => {
 
 
 @pytest.fixture
-def fed(aggregator: Aggregator, peers: Any) -> Any:
+def fed(aggregator: Aggregator, peers: NewPeer) -> Any:
     return feed(aggregator, peers)
 
 
@@ -40,7 +42,7 @@ def _open(tab: Any, more_: str = "", **settings: Any) -> Any:
 
 
 @pytest.mark.parametrize(("scheme", "ink"), [("light", [0, 0, 0, 255]), ("dark", [255] * 4)])
-def test_the_poisoned_cell_is_the_one_in_ink(tab: Any, fed: Any, scheme: str, ink: Any) -> None:
+def test_the_poisoned_cell_is_the_one_in_ink(tab: OpenTab, fed: Any, scheme: str, ink: Any) -> None:
     shown = _open(tab, color_scheme=scheme)
 
     pixels = shown.evaluate(PIXELS, [len(LAYERS), STEPS])
@@ -57,7 +59,7 @@ def test_the_poisoned_cell_is_the_one_in_ink(tab: Any, fed: Any, scheme: str, in
 
 
 def test_a_key_goes_to_the_bad_cell_and_opens_its_layer(
-    tab: Any, fed: Any, aggregator: Aggregator
+    tab: OpenTab, fed: Any, aggregator: Aggregator
 ) -> None:
     """`n`, Enter: the layer's panel has the numbers of `/frames`, to the digit in its title."""
     shown = _open(tab)
@@ -77,7 +79,7 @@ def test_a_key_goes_to_the_bad_cell_and_opens_its_layer(
     assert f"step={POISON_STEP}" in shown.page.url
 
 
-def test_values_are_those_of_the_api(tab: Any, fed: Any, aggregator: Aggregator) -> None:
+def test_values_are_those_of_the_api(tab: OpenTab, fed: Any, aggregator: Aggregator) -> None:
     step, layer = 20, LAYERS[3]
     shown = _open(tab, f"&layer={layer}&step={step}")
     facts = shown.page.locator(".drawer dl.facts dd")
@@ -94,7 +96,7 @@ def test_values_are_those_of_the_api(tab: Any, fed: Any, aggregator: Aggregator)
     assert f"first NaN or Inf at step {POISON_STEP}, rank 0 in {POISONED}" in shown_facts
 
 
-def test_what_is_read_out_is_of_the_step_that_was_chosen(tab: Any, fed: Any) -> None:
+def test_what_is_read_out_is_of_the_step_that_was_chosen(tab: OpenTab, fed: Any) -> None:
     shown = _open(tab, f"&layer={POISONED}&step={POISON_STEP}")
     value = shown.page.locator(".drawer .chart .value").first
     shown.page.locator(".drawer dl.facts").wait_for()
@@ -103,7 +105,7 @@ def test_what_is_read_out_is_of_the_step_that_was_chosen(tab: Any, fed: Any) -> 
     assert shown.page.locator(".charts .value").first.inner_text().count("at") == 0
 
 
-def test_the_rank_that_was_first_is_named_among_the_ranks(tab: Any, fed: Any) -> None:
+def test_the_rank_that_was_first_is_named_among_the_ranks(tab: OpenTab, fed: Any) -> None:
     shown = _open(tab)
     rank = shown.page.locator(".ranks li").first
     rank.wait_for()
@@ -111,14 +113,14 @@ def test_the_rank_that_was_first_is_named_among_the_ranks(tab: Any, fed: Any) ->
     assert f"first NaN or Inf, step {POISON_STEP}" in rank.inner_text()
 
 
-def test_steps_on_the_ruler_are_round(tab: Any, fed: Any) -> None:
+def test_steps_on_the_ruler_are_round(tab: OpenTab, fed: Any) -> None:
     shown = _open(tab)
     labels = shown.page.locator(".ruler span:not(.bad):not(.alert)").all_inner_texts()
 
     assert labels == ["0", "10", "20", "30", "40", "50"]
 
 
-def test_every_value_of_the_curve_is_there(tab: Any, fed: Any, aggregator: Aggregator) -> None:
+def test_every_value_of_the_curve_is_there(tab: OpenTab, fed: Any, aggregator: Aggregator) -> None:
     """As a table, the curve of the norm has what `/series` has, and NaN where it is."""
     shown = _open(tab)
     shown.page.get_by_role("button", name="As table").focus()
@@ -137,7 +139,9 @@ def test_every_value_of_the_curve_is_there(tab: Any, fed: Any, aggregator: Aggre
         assert abs(float(found[step]) - last[step]) <= 0.005
 
 
-def test_an_alert_appears_without_reload(tab: Any, aggregator: Aggregator, peers: Any) -> None:
+def test_an_alert_appears_without_reload(
+    tab: OpenTab, aggregator: Aggregator, peers: NewPeer
+) -> None:
     peer = feed(aggregator, peers, poison_step=None)
     shown = tab("/?run=gpt")
     shown.until_live()
@@ -156,7 +160,7 @@ def test_an_alert_appears_without_reload(tab: Any, aggregator: Aggregator, peers
 
 
 def test_an_alert_comes_by_the_stream_also_to_a_page_that_is_paused(
-    tab: Any, aggregator: Aggregator, peers: Any
+    tab: OpenTab, aggregator: Aggregator, peers: NewPeer
 ) -> None:
     peer = feed(aggregator, peers, poison_step=None)
     shown = tab("/?run=gpt")
@@ -171,7 +175,7 @@ def test_an_alert_comes_by_the_stream_also_to_a_page_that_is_paused(
     assert f"step {STEPS - 1}" in shown.text(".verdict .facts")
 
 
-def test_new_steps_come_by_themselves(tab: Any, aggregator: Aggregator, peers: Any) -> None:
+def test_new_steps_come_by_themselves(tab: OpenTab, aggregator: Aggregator, peers: NewPeer) -> None:
     peer = feed(aggregator, peers, poison_step=None)
     shown = tab("/?run=gpt")
     shown.until_live()
@@ -184,7 +188,7 @@ def test_new_steps_come_by_themselves(tab: Any, aggregator: Aggregator, peers: A
 
 
 def test_an_alert_is_acknowledged_and_silenced_from_its_page(
-    tab: Any, fed: Any, aggregator: Aggregator
+    tab: OpenTab, fed: Any, aggregator: Aggregator
 ) -> None:
     more(fed, range(STEPS, STEPS + 1), poison_step=STEPS)
     aggregator.shows(fed)
@@ -209,7 +213,7 @@ def test_an_alert_is_acknowledged_and_silenced_from_its_page(
     assert aggregator.json("/silences") == []
 
 
-def test_the_address_says_what_is_shown(tab: Any, fed: Any) -> None:
+def test_the_address_says_what_is_shown(tab: OpenTab, fed: Any) -> None:
     """Zooming is in the address; a reload shows the same, and Back undoes it."""
     shown = _open(tab)
     box = shown.page.locator(SURFACE).bounding_box()
@@ -228,7 +232,7 @@ def test_the_address_says_what_is_shown(tab: Any, fed: Any) -> None:
     shown.page.locator(f".surface[aria-label*='{STEPS} steps']").wait_for()
 
 
-def test_one_part_that_fails_leaves_the_others(tab: Any, fed: Any) -> None:
+def test_one_part_that_fails_leaves_the_others(tab: OpenTab, fed: Any) -> None:
     shown = tab("/?run=gpt&layer=transformer.h.2.attn&step=3")
     shown.allow("404")
     shown.page.locator(".drawer .failed:visible").wait_for()
@@ -238,13 +242,13 @@ def test_one_part_that_fails_leaves_the_others(tab: Any, fed: Any) -> None:
     shown.page.locator(".ruler .bad").wait_for()
 
 
-def test_steps_that_are_not_there_are_said_to_be_none(tab: Any, fed: Any) -> None:
+def test_steps_that_are_not_there_are_said_to_be_none(tab: OpenTab, fed: Any) -> None:
     shown = tab("/?run=gpt&from=500&to=600")
     shown.page.get_by_text("No step in this range").wait_for()
     shown.page.get_by_text("no record in this range").first.wait_for()
 
 
-def test_a_run_that_is_not_there_is_said_so(tab: Any, fed: Any) -> None:
+def test_a_run_that_is_not_there_is_said_so(tab: OpenTab, fed: Any) -> None:
     shown = tab("/?run=gtp")
     shown.allow("404")
     shown.page.get_by_text("There is no such run or attempt.").wait_for()
@@ -252,7 +256,7 @@ def test_a_run_that_is_not_there_is_said_so(tab: Any, fed: Any) -> None:
 
 
 def test_a_run_is_deleted_by_its_name_and_who_watches_it_is_told(
-    tab: Any, fed: Any, aggregator: Aggregator
+    tab: OpenTab, fed: Any, aggregator: Aggregator
 ) -> None:
     fed.send(Bye(reason="closed"))
     fed.acked()
@@ -273,7 +277,7 @@ def test_a_run_is_deleted_by_its_name_and_who_watches_it_is_told(
     watching.page.get_by_text("is not there any more").wait_for()
 
 
-def test_without_what_draws_lines_the_page_says_so_and_shows_tables(tab: Any, fed: Any) -> None:
+def test_without_what_draws_lines_the_page_says_so_and_shows_tables(tab: OpenTab, fed: Any) -> None:
     shown = tab("/")
     name = 'name="gradwatch-lines" content="'
 

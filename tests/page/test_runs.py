@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
+from tests.page.browsing import OpenTab
 from tests.page.feeding import feed
 from tests.support.aggregator import Aggregator
+from tests.support.peer import NewPeer
 
 HOSTILE = (
     "<img src=x onerror=alert(1)>",
@@ -22,7 +22,7 @@ HOSTILE = (
 )
 
 
-def test_the_list_is_that_of_the_api(tab: Any, aggregator: Aggregator, peers: Any) -> None:
+def test_the_list_is_that_of_the_api(tab: OpenTab, aggregator: Aggregator, peers: NewPeer) -> None:
     feed(aggregator, peers, "bad", poison_step=59)
     feed(aggregator, peers, "good", poison_step=None)
     shown = tab("/")
@@ -41,7 +41,7 @@ def test_the_list_is_that_of_the_api(tab: Any, aggregator: Aggregator, peers: An
         assert text[2] == str(own["step"])
 
 
-def test_a_run_that_begins_appears(tab: Any, aggregator: Aggregator, peers: Any) -> None:
+def test_a_run_that_begins_appears(tab: OpenTab, aggregator: Aggregator, peers: NewPeer) -> None:
     shown = tab("/")
     shown.page.get_by_text("No run yet.").wait_for()
     assert "gradwatch.attach(model, optimizer" in shown.text("pre.snippet")
@@ -53,7 +53,7 @@ def test_a_run_that_begins_appears(tab: Any, aggregator: Aggregator, peers: Any)
 
 
 def test_runs_are_filtered_and_the_filter_is_in_the_address(
-    tab: Any, aggregator: Aggregator, peers: Any
+    tab: OpenTab, aggregator: Aggregator, peers: NewPeer
 ) -> None:
     for name in ("gpt-a", "gpt-b", "mlp"):
         feed(aggregator, peers, name, steps=range(2), poison_step=None)
@@ -74,7 +74,7 @@ def test_runs_are_filtered_and_the_filter_is_in_the_address(
 
 @pytest.mark.parametrize("run", ["constructor", "a.b_c-1"])
 def test_a_layer_may_be_called_anything(
-    tab: Any, aggregator: Aggregator, peers: Any, run: str
+    tab: OpenTab, aggregator: Aggregator, peers: NewPeer, run: str
 ) -> None:
     layers = [f"h.{at}.{name}" for at, name in enumerate(HOSTILE)]
     feed(aggregator, peers, run, steps=range(4), poison_step=None, names=layers)

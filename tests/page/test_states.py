@@ -9,8 +9,10 @@ import httpx
 import pytest
 
 from gradwatch_wire import Bye
+from tests.page.browsing import OpenTab
 from tests.page.feeding import POISON_STEP, POISONED, STEPS, feed, more
 from tests.support.aggregator import Aggregator
+from tests.support.peer import NewPeer
 
 MILLION: Final = 1_000_000
 
@@ -35,7 +37,9 @@ def _reopen(shown: Any, path: str) -> None:
     shown.page.goto(shown.url + path)
 
 
-def test_what_is_still_asked_for_is_said(tab: Any, aggregator: Aggregator, peers: Any) -> None:
+def test_what_is_still_asked_for_is_said(
+    tab: OpenTab, aggregator: Aggregator, peers: NewPeer
+) -> None:
     feed(aggregator, peers)
     shown = tab("/")
     shown.until_live()
@@ -47,7 +51,7 @@ def test_what_is_still_asked_for_is_said(tab: Any, aggregator: Aggregator, peers
         shown.page.locator("body[data-state=catching-up]").wait_for()
 
 
-def test_the_line_that_attaches_names_this_aggregator(tab: Any) -> None:
+def test_the_line_that_attaches_names_this_aggregator(tab: OpenTab) -> None:
     """With the endpoint where `/healthz` tells one, else with the one that `attach` goes to."""
     shown = tab("/")
     shown.page.get_by_text("No run yet.").wait_for()
@@ -64,7 +68,7 @@ def test_the_line_that_attaches_names_this_aggregator(tab: Any) -> None:
 
 
 def test_a_run_without_a_step_says_that_it_waits(
-    tab: Any, aggregator: Aggregator, peers: Any
+    tab: OpenTab, aggregator: Aggregator, peers: NewPeer
 ) -> None:
     peer = peers(aggregator.ingest, run="gpt").attach(["a", "b"])
     shown = tab("/?run=gpt")
@@ -79,7 +83,7 @@ def test_a_run_without_a_step_says_that_it_waits(
 
 
 def test_what_gets_no_answer_any_more_is_said_to_be_stale(
-    tab: Any, aggregator: Aggregator, peers: Any
+    tab: OpenTab, aggregator: Aggregator, peers: NewPeer
 ) -> None:
     feed(aggregator, peers)
     shown = tab("/?run=gpt")
@@ -96,7 +100,7 @@ def test_what_gets_no_answer_any_more_is_said_to_be_stale(
 
 
 def test_a_run_that_was_deleted_is_not_stale_and_may_come_back(
-    tab: Any, aggregator: Aggregator, peers: Any
+    tab: OpenTab, aggregator: Aggregator, peers: NewPeer
 ) -> None:
     peer = feed(aggregator, peers)
     peer.send(Bye(reason="closed"))
@@ -119,7 +123,7 @@ def test_a_run_that_was_deleted_is_not_stale_and_may_come_back(
 
 @pytest.mark.parametrize("missing", ["EventSource", "TextDecoderStream"])
 def test_a_browser_without_streams_is_kept_up_to_date_all_the_same(
-    tab: Any, aggregator: Aggregator, peers: Any, missing: str
+    tab: OpenTab, aggregator: Aggregator, peers: NewPeer, missing: str
 ) -> None:
     peer = feed(aggregator, peers, poison_step=None)
     shown = tab("/")
@@ -134,7 +138,7 @@ def test_a_browser_without_streams_is_kept_up_to_date_all_the_same(
 
 
 def test_a_million_steps_are_shown_in_buckets_and_said_to_be(
-    tab: Any, aggregator: Aggregator, peers: Any
+    tab: OpenTab, aggregator: Aggregator, peers: NewPeer
 ) -> None:
     every = 2000
     feed(aggregator, peers, steps=range(0, MILLION, every), poison_step=100 * every)
@@ -163,7 +167,7 @@ def test_a_million_steps_are_shown_in_buckets_and_said_to_be(
     ],
 )
 def test_an_address_that_is_wrong_is_told_so(
-    tab: Any, aggregator: Aggregator, peers: Any, path: str, sentence: str
+    tab: OpenTab, aggregator: Aggregator, peers: NewPeer, path: str, sentence: str
 ) -> None:
     feed(aggregator, peers)
     shown = tab("/")
@@ -172,7 +176,9 @@ def test_an_address_that_is_wrong_is_told_so(
     shown.page.get_by_text(sentence).first.wait_for()
 
 
-def test_ranks_say_what_is_wrong_with_them(tab: Any, aggregator: Aggregator, peers: Any) -> None:
+def test_ranks_say_what_is_wrong_with_them(
+    tab: OpenTab, aggregator: Aggregator, peers: NewPeer
+) -> None:
     feed(aggregator, peers)
 
     def change(body: Any) -> None:
@@ -191,7 +197,7 @@ def test_ranks_say_what_is_wrong_with_them(tab: Any, aggregator: Aggregator, pee
 
 
 def test_one_click_on_a_cell_or_an_alert_opens_the_layer_and_its_ranks(
-    tab: Any, aggregator: Aggregator, peers: Any
+    tab: OpenTab, aggregator: Aggregator, peers: NewPeer
 ) -> None:
     feed(aggregator, peers)
     shown = tab("/?run=gpt")
@@ -209,7 +215,7 @@ def test_one_click_on_a_cell_or_an_alert_opens_the_layer_and_its_ranks(
 
 
 def test_charts_and_the_picture_have_one_cursor(
-    tab: Any, aggregator: Aggregator, peers: Any
+    tab: OpenTab, aggregator: Aggregator, peers: NewPeer
 ) -> None:
     feed(aggregator, peers)
     shown = tab("/?run=gpt")
@@ -233,7 +239,7 @@ def test_charts_and_the_picture_have_one_cursor(
 
 
 def test_a_range_is_dragged_in_a_curve_and_is_in_the_address(
-    tab: Any, aggregator: Aggregator, peers: Any
+    tab: OpenTab, aggregator: Aggregator, peers: NewPeer
 ) -> None:
     feed(aggregator, peers)
     shown = tab("/?run=gpt")

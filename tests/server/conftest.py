@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.aggregator import Aggregator
-from tests.support.engine import RunningEngine
-from tests.support.listener import Listener
+from tests.support.aggregator import Aggregator, Serve
+from tests.support.engine import RunningEngine, Start
+from tests.support.listener import Listen, Listener
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., RunningEngine]]:
+def start(tmp_path: Path) -> Iterator[Start]:
     """Start an engine: `start(rules=..., endpoint=...)`; each stops the one before it."""
     made: list[RunningEngine] = []
 
@@ -44,7 +44,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aggregator]:
 
 
 @pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Callable[..., Aggregator]]:
+def serve(tmp_path: Path) -> Iterator[Serve]:
     """Start an aggregator process of the test's own: `serve("--config", ..., NAME="...")`."""
     made: list[Aggregator] = []
 
@@ -59,7 +59,7 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., Aggregator]]:
 
 
 @pytest.fixture
-def listen() -> Iterator[Callable[..., Listener]]:
+def listen() -> Iterator[Listen]:
     """Subscribe: `listen(url, "/alerts/stream", after=0)`."""
     made: list[Listener] = []
 

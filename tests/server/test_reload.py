@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.aggregator import Aggregator
+from tests.support.aggregator import Aggregator, Serve
 from tests.support.waiting import wait_until
 
 TARGET = '[notify.oncall]\nurl = "json://127.0.0.1:9"\n'
@@ -24,7 +24,7 @@ def config(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(params=["named", "found"])
-def service(request: Any, serve: Any, config: Path) -> Aggregator:
+def service(request: Any, serve: Serve, config: Path) -> Aggregator:
     """A process with that file, which `--config` names or which lies where it was started."""
     started: Aggregator = serve("--config", str(config)) if request.param == "named" else serve()
     return started
@@ -84,7 +84,7 @@ def test_rules_are_taken_over_and_outlive_a_restart(
 
 
 @pytest.mark.slow
-def test_what_needs_a_restart_is_said(serve: Any, config: Path) -> None:
+def test_what_needs_a_restart_is_said(serve: Serve, config: Path) -> None:
     service = serve("--config", str(config))
     config.write_text("window_steps = 128\nsession_timeout_s = 5\n" + LIMIT_5 + TARGET)
     line = hang_up(service, "only rules are taken over")
@@ -96,7 +96,7 @@ def test_what_needs_a_restart_is_said(serve: Any, config: Path) -> None:
 
 @pytest.mark.slow
 def test_patterns_that_match_nothing_are_told_once(
-    serve: Any, config: Path, peers: Callable[..., Any]
+    serve: Serve, config: Path, peers: Callable[..., Any]
 ) -> None:
     """In the log, and in `/rules` of that run."""
     config.write_text('[rules.exploding]\nlayers = ["h.*"]\n[rules.gain]\nruns = ["other"]\n')
@@ -122,7 +122,7 @@ def test_patterns_that_match_nothing_are_told_once(
 
 
 @pytest.mark.slow
-def test_a_hang_up_while_it_starts_does_not_end_it(serve: Any, config: Path) -> None:
+def test_a_hang_up_while_it_starts_does_not_end_it(serve: Serve, config: Path) -> None:
     service = serve()
     for _ in range(20):
         service.send(signal.SIGHUP)

@@ -8,8 +8,9 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import httpx
 
@@ -204,3 +205,7 @@ class Aggregator:
             return rank in ranks and ranks[rank]["stored"] + ranks[rank]["lost"] >= peer.seq
 
         wait_until(is_shown, f"{peer.seq} records of rank {rank} in {path}")
+
+
+Serve: TypeAlias = Callable[..., Aggregator]
+"""Type of the fixture `serve`: `serve("--config", ..., NAME="...")`."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from gradwatch_server.budget_use import BudgetUse
 from gradwatch_server.clock import Clock
@@ -48,11 +49,11 @@ class RunningEngine:
         self.published = self.engine.published
         self.engine.start()
 
-    def view(self, run: str = "gpt") -> RunView | None:
+    def view(self, run: str = "gpt") -> Any:
         """Return what is published of a run."""
         return self.published.runs.get(run)
 
-    def shows(self, run: str = "gpt", **expected: Any) -> RunView:
+    def shows(self, run: str = "gpt", **expected: Any) -> Any:
         """Wait until a run's view has these values."""
 
         def fitting() -> RunView | None:
@@ -79,3 +80,7 @@ class RunningEngine:
             self.engine.stop()
         self.ingest.close()
         self.store.close()
+
+
+Start: TypeAlias = Callable[..., RunningEngine]
+"""Type of the fixture `start`: `start(rules=..., endpoint=...)`."""

@@ -7,7 +7,8 @@ import json
 import socket
 import threading
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import httpx
 
@@ -65,3 +66,7 @@ class Listener:
         self._thread.join(PATIENCE_S)
         self._client.close()
         assert not self._thread.is_alive()
+
+
+Listen: TypeAlias = Callable[..., Listener]
+"""Type of the fixture `listen`: `listen(url, "/alerts/stream", after=0)`."""

@@ -81,7 +81,7 @@ class Peer:
         self.send_as(self.seq, low, record)
         return self.seq
 
-    def say(self, record: Record) -> Record:
+    def say(self, record: Record) -> Any:
         """Send a record without a number, and return the answer."""
         self.send_as(0, 0, record)
         return self.receive()
@@ -133,7 +133,7 @@ class Peer:
 
     # Receiving
 
-    def receive(self, timeout_s: float = PATIENCE_S) -> Record:
+    def receive(self, timeout_s: float = PATIENCE_S) -> Any:
         """Return the next record that is no alert; alerts are kept in `alerts`."""
         deadline = time.monotonic() + timeout_s
         while self._socket.poll(max(0, round(1000 * (deadline - time.monotonic())))):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeAlias, TypeVar
 
 import zmq
 
+import gradwatch
 import gradwatch_wire as wire
 from gradwatch_server.core.sequence import Outcome, SequenceTracker
 from tests.support.waiting import wait_until
@@ -25,7 +27,7 @@ class RecordingAggregator(threading.Thread):
     def __init__(self, endpoint: str = "tcp://127.0.0.1:*") -> None:
         super().__init__(name="test-aggregator", daemon=True)
         self.boot_id = os.urandom(16)
-        self.stored: list[wire.Envelope] = []
+        self.stored: list[Any] = []  # envelopes; their records are of any kind
         self.hellos: dict[bytes, wire.Hello] = {}  # by session
         self.num_hellos = 0
         self.beats: list[wire.Beat] = []
@@ -110,3 +112,10 @@ class RecordingAggregator(threading.Thread):
     def stop(self) -> None:
         self._stopping.set()
         self.join(10)
+
+
+Attach: TypeAlias = Callable[..., gradwatch.Watch]
+"""Type of the fixture `attach`: `gradwatch.attach` to the small aggregator."""
+
+NewAggregator: TypeAlias = Callable[..., RecordingAggregator]
+"""Type of the fixture `new_aggregator`: another one, on an endpoint if one is given."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.aggregator import Aggregator
-from tests.support.job import Job
+from tests.support.job import Job, Train
 
 HERE = Path(__file__).parent
 
@@ -36,7 +36,7 @@ def aggregator(tmp_path: Path, environ: dict[str, str], is_forked: bool) -> Iter
 
 
 @pytest.fixture
-def train(aggregator: Aggregator, is_forked: bool) -> Iterator[Callable[..., Job]]:
+def train(aggregator: Aggregator, is_forked: bool) -> Iterator[Train]:
     """Start a training job: `train(world, "--run", "name", ..., worker="worker.py")`."""
     jobs: list[Job] = []
 

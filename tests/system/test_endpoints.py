@@ -70,13 +70,13 @@ def relays(aggregator: Aggregator) -> Iterator[list[Relay]]:
 
 
 def test_a_path_that_hangs_costs_no_record(
-    aggregator: Aggregator, relays: list[Relay], training: Any, tmp_path: Path
+    aggregator: Aggregator, relays: list[Relay], training: Callable[..., Training], tmp_path: Path
 ) -> None:
     first, second = relays
     spill = tmp_path / "spill"
     one = training([first.endpoint, second.endpoint], spill=spill)
     one.steps()
-    wait_until(lambda: one.watch.stats()["acked"] > STEPS // 3, "the stream flows")
+    wait_until(lambda: int(one.watch.stats()["acked"]) > STEPS // 3, "the stream flows")
     first.hang()
     one.steps()
     one.is_stored()
@@ -93,14 +93,14 @@ def test_a_path_that_hangs_costs_no_record(
 
 
 def test_an_aggregator_that_comes_back_on_another_port_is_found(
-    aggregator: Aggregator, training: Any, tmp_path: Path
+    aggregator: Aggregator, training: Callable[..., Training], tmp_path: Path
 ) -> None:
     again = Aggregator(tmp_path / "data")
     try:
         aggregator.start()
         one = training([aggregator.ingest, again.ingest])
         one.steps()
-        wait_until(lambda: one.watch.stats()["acked"] > STEPS // 3, "the stream flows")
+        wait_until(lambda: int(one.watch.stats()["acked"]) > STEPS // 3, "the stream flows")
         aggregator.stop(signal.SIGKILL)
         one.steps()
         again.start()

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import gradwatch
+from tests.support.aggregator import Aggregator
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -26,7 +27,7 @@ def ended(url: str) -> Any:
 
 @pytest.mark.exhaustive
 def test_thirty_thousand_layers_with_long_names_are_read(
-    aggregator: Any, caplog: pytest.LogCaptureFixture
+    aggregator: Aggregator, caplog: pytest.LogCaptureFixture
 ) -> None:
     """C45: neither the names nor six columns fit into one record; all arrives, and is placed."""
     aggregator.start()

@@ -18,6 +18,7 @@ import pytest
 from gradwatch.integrations.mirror import Mirror
 from gradwatch_server.keys import make_keys, read_keys
 from tests.support.aggregator import Aggregator
+from tests.support.peer import NewPeer
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -165,7 +166,7 @@ def test_each_example_has_a_link() -> None:
 
 
 @pytest.mark.exhaustive
-def test_each_step_comes_once_and_again_with_an_attempt(mirrored: Mirrored, peers: Any) -> None:
+def test_each_step_comes_once_and_again_with_an_attempt(mirrored: Mirrored, peers: NewPeer) -> None:
     service = mirrored.aggregator
     peer = peers(service.ingest, run="again").attach()
     steps: list[tuple[int, float]] = []
@@ -189,7 +190,10 @@ def test_each_step_comes_once_and_again_with_an_attempt(mirrored: Mirrored, peer
 
 
 def test_an_aggregator_with_tokens_is_asked_with_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, peers: Any
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    peers: NewPeer,
 ) -> None:
     make_keys(tmp_path / "keys")
     token = read_keys(tmp_path / "keys").tokens.read

@@ -24,6 +24,7 @@ from torch.utils.checkpoint import checkpoint
 
 from gradwatch_wire import Manifest
 from gradwatch_wire.columns import NOT_SEEN
+from tests.support.recording import Attach, RecordingAggregator
 
 BACKEND = "aot_eager"  # traces forward and backward as inductor does, and needs no C++ compiler
 BREAK = 1e4
@@ -104,7 +105,9 @@ def steps(optimizer: Any, model: Any, *batches: Tensor) -> None:
 
 
 @pytest.mark.slow
-def test_the_magnitudes_are_those_of_the_outputs(aggregator: Any, attach: Any) -> None:
+def test_the_magnitudes_are_those_of_the_outputs(
+    aggregator: RecordingAggregator, attach: Attach
+) -> None:
     model = Model()
     _, optimizer = watched(attach, model)
     batch = good()
@@ -124,7 +127,7 @@ def test_the_magnitudes_are_those_of_the_outputs(aggregator: Any, attach: Any) -
 @pytest.mark.slow
 @pytest.mark.parametrize("added", [math.nan, math.inf, -math.inf])
 def test_the_first_bad_output_is_named_and_not_the_first_registered(
-    aggregator: Any, attach: Any, added: float
+    aggregator: RecordingAggregator, attach: Attach, added: float
 ) -> None:
     """NaN and Inf are data; what came before it is finite."""
     model = Model(added=added)
@@ -140,7 +143,9 @@ def test_the_first_bad_output_is_named_and_not_the_first_registered(
 
 
 @pytest.mark.slow
-def test_of_several_passes_the_largest_and_the_first_bad(aggregator: Any, attach: Any) -> None:
+def test_of_several_passes_the_largest_and_the_first_bad(
+    aggregator: RecordingAggregator, attach: Attach
+) -> None:
     """Accumulation and several steps in a record: one bad micro-batch is enough."""
     model = Model()
     _, optimizer = watched(attach, model, report_every=2)
@@ -160,7 +165,9 @@ def test_of_several_passes_the_largest_and_the_first_bad(aggregator: Any, attach
 
 
 @pytest.mark.slow
-def test_passes_that_take_another_way_are_told_apart(aggregator: Any, attach: Any) -> None:
+def test_passes_that_take_another_way_are_told_apart(
+    aggregator: RecordingAggregator, attach: Attach
+) -> None:
     model = nn.ModuleDict({"a": Block(), "b": Block(math.nan)})
     _, optimizer = watched(attach, model, report_every=2)
     for name, batch in (("a", good()), ("b", good()), ("a", good()), ("b", broken())):
@@ -177,7 +184,7 @@ def test_passes_that_take_another_way_are_told_apart(aggregator: Any, attach: An
 @pytest.mark.slow
 @pytest.mark.parametrize("generator_first", [False, True])
 def test_a_pass_through_two_networks_tells_both(
-    aggregator: Any, attach: Any, generator_first: bool
+    aggregator: RecordingAggregator, attach: Attach, generator_first: bool
 ) -> None:
     """The generator's pass reaches the discriminator's layers, whose window then is none."""
     networks = nn.ModuleDict({"G": Block(math.nan), "D": nn.Linear(4, 1)})
@@ -199,7 +206,9 @@ def test_a_pass_through_two_networks_tells_both(
 
 
 @pytest.mark.slow
-def test_what_is_no_training_pass_is_not_measured(aggregator: Any, attach: Any) -> None:
+def test_what_is_no_training_pass_is_not_measured(
+    aggregator: RecordingAggregator, attach: Attach
+) -> None:
     """Evaluation with and without gradients, and steps that are not due."""
     model = Model()
     _, optimizer = watched(attach, model, every=2)
@@ -218,7 +227,9 @@ def test_what_is_no_training_pass_is_not_measured(aggregator: Any, attach: Any) 
 
 
 @pytest.mark.slow
-def test_a_batch_that_was_dropped_names_nobody_later(aggregator: Any, attach: Any) -> None:
+def test_a_batch_that_was_dropped_names_nobody_later(
+    aggregator: RecordingAggregator, attach: Attach
+) -> None:
     """A guard on the loss drops it before the backward pass: the gradients are another batch's."""
     model = Model()
     _, optimizer = watched(attach, model)
@@ -233,7 +244,7 @@ def test_a_batch_that_was_dropped_names_nobody_later(aggregator: Any, attach: An
 @pytest.mark.slow
 @pytest.mark.parametrize(("masked", "told"), [(-math.inf, "blocks.1"), (math.nan, "unknown")])
 def test_what_is_not_finite_in_good_steps_is_not_to_blame(
-    aggregator: Any, attach: Any, masked: float, told: str
+    aggregator: RecordingAggregator, attach: Attach, masked: float, told: str
 ) -> None:
     """A mask is infinite by design; behind one that is NaN a NaN of its own would not show."""
 
@@ -265,7 +276,9 @@ def test_what_is_not_finite_in_good_steps_is_not_to_blame(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("compiled", [False, True])
-def test_outputs_of_any_kind_and_dtype(aggregator: Any, attach: Any, compiled: bool) -> None:
+def test_outputs_of_any_kind_and_dtype(
+    aggregator: RecordingAggregator, attach: Attach, compiled: bool
+) -> None:
     """Tuples, dicts, dataclasses; float16 and bfloat16; integers and what is empty are left out."""
 
     @dataclass
@@ -317,7 +330,9 @@ def test_outputs_of_any_kind_and_dtype(aggregator: Any, attach: Any, compiled: b
 
 @pytest.mark.slow
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_a_checkpoint_changes_nothing(aggregator: Any, attach: Any, reentrant: bool) -> None:
+def test_a_checkpoint_changes_nothing(
+    aggregator: RecordingAggregator, attach: Attach, reentrant: bool
+) -> None:
     model = Model()
     model.reentrant = reentrant
     _, optimizer = watched(attach, model)
@@ -330,7 +345,7 @@ def test_a_checkpoint_changes_nothing(aggregator: Any, attach: Any, reentrant: b
 
 @pytest.mark.slow
 def test_a_module_that_is_called_twice_is_named_only_if_that_is_sure(
-    aggregator: Any, attach: Any
+    aggregator: RecordingAggregator, attach: Attach
 ) -> None:
     """Shared between places, its first output may be good and its second spoilt by another's."""
 
@@ -352,7 +367,7 @@ def test_a_module_that_is_called_twice_is_named_only_if_that_is_sure(
 
 
 @pytest.mark.slow
-def test_a_model_is_as_usable_as_before(attach: Any) -> None:
+def test_a_model_is_as_usable_as_before(attach: Attach) -> None:
     """Pickled, saved and copied; copies are not watched."""
     model = Model()
     watch, _ = watched(attach, model)
@@ -373,7 +388,7 @@ def test_a_model_is_as_usable_as_before(attach: Any) -> None:
 
 
 @pytest.mark.slow
-def test_the_weights_are_those_without_it(attach: Any) -> None:
+def test_the_weights_are_those_without_it(attach: Attach) -> None:
     """Bit for bit."""
     found = []
     for activations in (False, True):
@@ -392,7 +407,9 @@ def test_the_weights_are_those_without_it(attach: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # Dynamo's own, of a block
 @pytest.mark.parametrize("kind", ["whole", "checkpointed", "in place", "wrapped"])
-def test_compiled_hooks_are_in_the_graph(aggregator: Any, attach: Any, kind: str) -> None:
+def test_compiled_hooks_are_in_the_graph(
+    aggregator: RecordingAggregator, attach: Attach, kind: str
+) -> None:
     counters.clear()
     model = Model(bad=5, blocks=12)
     if kind == "wrapped":
@@ -422,7 +439,7 @@ def test_compiled_hooks_are_in_the_graph(aggregator: Any, attach: Any, kind: str
 
 @pytest.mark.slow
 def test_hooks_that_come_too_late_are_told_and_nothing_is_claimed(
-    aggregator: Any, attach: Any
+    aggregator: RecordingAggregator, attach: Attach
 ) -> None:
     """Dynamo never calls those that come after the first call; no zero stands for that."""
     model = Model()
@@ -440,7 +457,9 @@ def test_hooks_that_come_too_late_are_told_and_nothing_is_claimed(
 
 
 @pytest.mark.slow
-def test_without_it_there_is_no_trace_of_it(aggregator: Any, attach: Any) -> None:
+def test_without_it_there_is_no_trace_of_it(
+    aggregator: RecordingAggregator, attach: Attach
+) -> None:
     model = Model()
     _, optimizer = watched(attach, model, activations=False)
     steps(optimizer, model, good())
@@ -452,7 +471,7 @@ def test_without_it_there_is_no_trace_of_it(aggregator: Any, attach: Any) -> Non
 
 
 @pytest.mark.slow
-def test_closing_removes_the_hooks(attach: Any) -> None:
+def test_closing_removes_the_hooks(attach: Attach) -> None:
     model = Model()
     watch, _ = watched(attach, model)
     assert model.blocks[0]._forward_hooks
@@ -463,7 +482,7 @@ def test_closing_removes_the_hooks(attach: Any) -> None:
 
 @pytest.mark.slow
 def test_of_a_dtensor_this_ranks_part_is_measured(
-    aggregator: Any, attach: Any, one_process: None
+    aggregator: RecordingAggregator, attach: Attach, one_process: None
 ) -> None:
     """Tensor parallelism hands them from module to module; FSDP2 wraps the modules."""
     mesh = init_device_mesh("cpu", (1,))

@@ -14,6 +14,7 @@ from torch.amp.grad_scaler import GradScaler
 
 from gradwatch import GradientGainMonitor
 from gradwatch_wire import Gains
+from tests.support.recording import Attach, RecordingAggregator
 from tests.support.waiting import wait_until
 
 
@@ -31,7 +32,9 @@ def make() -> tuple[nn.Sequential, nn.Sequential]:
     return nn.Sequential(OrderedDict(h=blocks, head=nn.Linear(4, 1))), blocks
 
 
-def test_the_same_norms_as_the_monitors_are_sent(aggregator: Any, attach: Any) -> None:
+def test_the_same_norms_as_the_monitors_are_sent(
+    aggregator: RecordingAggregator, attach: Attach
+) -> None:
     model, blocks = make()
     watch = attach(model, blocks=blocks)
     expected = []
@@ -51,7 +54,9 @@ def test_the_same_norms_as_the_monitors_are_sent(aggregator: Any, attach: Any) -
 
 
 @pytest.mark.slow
-def test_gains_are_collected_as_often_as_gradients(aggregator: Any, attach: Any) -> None:
+def test_gains_are_collected_as_often_as_gradients(
+    aggregator: RecordingAggregator, attach: Attach
+) -> None:
     """`every` holds for them too; what was not asked for is not sent later."""
     model, blocks = make()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -65,7 +70,7 @@ def test_gains_are_collected_as_often_as_gradients(aggregator: Any, attach: Any)
     assert [gains.step for gains in aggregator.of(Gains)] == [0, 2]
 
 
-def test_the_loss_scale_is_divided_out(aggregator: Any, attach: Any) -> None:
+def test_the_loss_scale_is_divided_out(aggregator: RecordingAggregator, attach: Attach) -> None:
     """Gradients at the blocks' outputs carry it, also after `unscale_`."""
     model, blocks = make()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -84,7 +89,7 @@ def test_the_loss_scale_is_divided_out(aggregator: Any, attach: Any) -> None:
 
 
 def test_a_block_without_a_tensor_is_told_once_and_training_goes_on(
-    aggregator: Any, attach: Any, caplog: pytest.LogCaptureFixture
+    aggregator: RecordingAggregator, attach: Attach, caplog: pytest.LogCaptureFixture
 ) -> None:
     model, blocks = make()
     odd = Twin()
@@ -103,7 +108,9 @@ def test_a_block_without_a_tensor_is_told_once_and_training_goes_on(
     assert watch.stats()["faults"] == 3
 
 
-def test_no_backward_through_the_blocks_makes_no_record(aggregator: Any, attach: Any) -> None:
+def test_no_backward_through_the_blocks_makes_no_record(
+    aggregator: RecordingAggregator, attach: Attach
+) -> None:
     model, blocks = make()
     watch = attach(model, blocks=blocks)
     model[1](torch.ones(2, 4)).mean().backward()
@@ -113,7 +120,7 @@ def test_no_backward_through_the_blocks_makes_no_record(aggregator: Any, attach:
     assert aggregator.of(Gains) == []
 
 
-def test_closing_removes_the_hooks(attach: Any) -> None:
+def test_closing_removes_the_hooks(attach: Attach) -> None:
     """The blocks are as they were."""
     model, blocks = make()
     attach(model, blocks=blocks).close()
@@ -122,7 +129,7 @@ def test_closing_removes_the_hooks(attach: Any) -> None:
 
 
 def test_a_model_with_watched_blocks_can_be_saved_and_copied(
-    aggregator: Any, attach: Any, tmp_path: Any
+    aggregator: RecordingAggregator, attach: Attach, tmp_path: Any
 ) -> None:
     """The hooks on its modules go along as ones that do nothing."""
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))

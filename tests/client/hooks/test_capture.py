@@ -20,6 +20,7 @@ from gradwatch._statistics import capture
 from gradwatch_wire import Gains
 from gradwatch_wire.columns import UNKNOWN
 from gradwatch_wire.names import Label, Point, Scalar
+from tests.support.recording import Attach, RecordingAggregator
 
 Capturing = Callable[[], contextlib.AbstractContextManager[None]]
 
@@ -89,8 +90,8 @@ def seen(watch: Any) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("local", [True, False])
 def test_no_hook_does_anything_inside_a_capture(
-    aggregator: Any,
-    attach: Any,
+    aggregator: RecordingAggregator,
+    attach: Attach,
     monkeypatch: pytest.MonkeyPatch,
     capturing: Capturing,
     caplog: pytest.LogCaptureFixture,
@@ -123,7 +124,7 @@ def test_no_hook_does_anything_inside_a_capture(
 
 @pytest.mark.slow
 def test_nothing_is_measured_while_a_stream_is_captured(
-    attach: Any, monkeypatch: pytest.MonkeyPatch, capturing: Capturing
+    attach: Attach, monkeypatch: pytest.MonkeyPatch, capturing: Capturing
 ) -> None:
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -157,7 +158,10 @@ def test_nothing_is_measured_while_a_stream_is_captured(
 
 @pytest.mark.slow
 def test_a_capture_between_a_pass_and_its_step_leaves_the_window_as_it_was(
-    aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch, capturing: Capturing
+    aggregator: RecordingAggregator,
+    attach: Attach,
+    monkeypatch: pytest.MonkeyPatch,
+    capturing: Capturing,
 ) -> None:
     watch, model, optimizer = everything(attach, monkeypatch, local=False)
     train(model)
@@ -177,7 +181,7 @@ def test_a_capture_between_a_pass_and_its_step_leaves_the_window_as_it_was(
 
 @pytest.mark.slow
 def test_a_step_outside_of_the_graph_measures_what_a_replay_has_left(
-    aggregator: Any, attach: Any, capturing: Capturing
+    aggregator: RecordingAggregator, attach: Attach, capturing: Capturing
 ) -> None:
     model = Chain()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)

@@ -13,6 +13,7 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from gradwatch_wire import Stats
 from gradwatch_wire.columns import UNKNOWN
+from tests.support.recording import Attach, RecordingAggregator
 
 DDP_SCRIPT = """
 import sys
@@ -54,7 +55,7 @@ if __name__ == "__main__":
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_every_rank_shows_its_own_gradient_beside_the_reduced_one(
-    aggregator: Any, run_script: Any, tmp_path: Any
+    aggregator: RecordingAggregator, run_script: Any, tmp_path: Any
 ) -> None:
     result = run_script(DDP_SCRIPT, tmp_path / "group")
     assert result.returncode == 0, result.stderr
@@ -76,7 +77,7 @@ def test_every_rank_shows_its_own_gradient_beside_the_reduced_one(
 
 
 def test_a_layer_that_no_backward_pass_reached_got_nothing_here(
-    aggregator: Any, attach: Any
+    aggregator: RecordingAggregator, attach: Attach
 ) -> None:
     model = nn.Linear(4, 2)
     watch = attach(model, local=True)
@@ -98,7 +99,7 @@ def backward(model: nn.Module) -> None:
 
 
 def test_a_layer_that_was_unfrozen_is_unknown_until_its_hook_is_in_place(
-    aggregator: Any, attach: Any
+    aggregator: RecordingAggregator, attach: Attach
 ) -> None:
     """C11: there is a gradient, and no hook has seen it: it is not zero, and not NaN."""
     model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 2, bias=False))
@@ -121,7 +122,7 @@ def test_a_layer_that_was_unfrozen_is_unknown_until_its_hook_is_in_place(
 
 
 def test_a_layer_that_was_replaced_is_unknown_for_the_pass_that_shows_it(
-    aggregator: Any, attach: Any
+    aggregator: RecordingAggregator, attach: Attach
 ) -> None:
     """C11: the hook on the old parameter saw nothing; the next pass is measured."""
     model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 2, bias=False))
@@ -139,7 +140,7 @@ def test_a_layer_that_was_replaced_is_unknown_for_the_pass_that_shows_it(
 
 
 def test_a_layer_whose_tensor_was_swapped_is_unknown_and_that_is_told(
-    aggregator: Any, attach: Any
+    aggregator: RecordingAggregator, attach: Attach
 ) -> None:
     """C11: `swap_tensors` takes the hook along to a tensor that is not watched."""
     model = nn.Linear(4, 2, bias=False)
@@ -161,7 +162,9 @@ def test_a_layer_whose_tensor_was_swapped_is_unknown_and_that_is_told(
     assert "the tensor of weight was swapped" in str(watch.stats()["last_error"])
 
 
-def test_a_pass_that_was_not_measured_is_unknown(aggregator: Any, attach: Any) -> None:
+def test_a_pass_that_was_not_measured_is_unknown(
+    aggregator: RecordingAggregator, attach: Attach
+) -> None:
     """C11: the step turns out to be due only when `collect` gives it a number."""
     model = nn.Linear(4, 2, bias=False)
     watch = attach(model, local=True, every=10)
@@ -177,12 +180,13 @@ def test_a_pass_that_was_not_measured_is_unknown(aggregator: Any, attach: Any) -
 
 
 def test_steps_that_are_not_collected_are_not_measured_and_closing_removes_the_hooks(
-    attach: Any,
+    attach: Attach,
 ) -> None:
     """A norm per parameter is not free."""
     model = nn.Linear(4, 2)
     watch = attach(model, local=True, every=3)
-    (local,) = watch._recorder.observed._observers
+    observers: Any = watch._recorder.observed._observers
+    (local,) = observers
     measured = []
     for _ in range(4):
         model(torch.ones(1, 4)).sum().backward()
@@ -196,7 +200,10 @@ def test_steps_that_are_not_collected_are_not_measured_and_closing_removes_the_h
 
 @pytest.mark.slow
 def test_a_sharded_layer_has_no_local_norm(
-    aggregator: Any, attach: Any, one_process: None, caplog: pytest.LogCaptureFixture
+    aggregator: RecordingAggregator,
+    attach: Attach,
+    one_process: None,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Its hook runs after the reduction. Beside whole ones it is unknown, alone left out (C1)."""
     mesh = init_device_mesh("cpu", (1,))
@@ -224,7 +231,7 @@ def test_a_sharded_layer_has_no_local_norm(
 @pytest.mark.slow
 @pytest.mark.parametrize("local", [True, False])
 def test_one_pass_for_two_optimizers_shows_each_what_its_own_layers_got(
-    aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch, local: bool
+    aggregator: RecordingAggregator, attach: Attach, monkeypatch: pytest.MonkeyPatch, local: bool
 ) -> None:
     """The record of the first takes nothing from that of the second."""
     monkeypatch.setenv("RANK", "0")

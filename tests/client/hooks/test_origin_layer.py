@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from gradwatch_wire import Manifest, Stats
+from tests.support.recording import Attach, RecordingAggregator
 
 BACKEND = "aot_eager"  # traces forward and backward as inductor does, and needs no C++ compiler
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
@@ -91,7 +92,7 @@ def train(model: nn.Module, run: Callable[[Tensor], Tensor], watch: Any, *, loss
         watch.collect(loss=total if loss else None)
 
 
-def test_an_eager_model_names_the_layer(aggregator: Any, attach: Any) -> None:
+def test_an_eager_model_names_the_layer(aggregator: RecordingAggregator, attach: Attach) -> None:
     model = Stack()
     train(model, plain(model), attach(model), loss=False)
 
@@ -100,7 +101,7 @@ def test_an_eager_model_names_the_layer(aggregator: Any, attach: Any) -> None:
 
 @pytest.mark.parametrize("compiled", COMPILED)
 def test_with_its_loss_a_model_compiled_after_attach_names_the_layer(
-    aggregator: Any, attach: Any, compiled: Any
+    aggregator: RecordingAggregator, attach: Attach, compiled: Any
 ) -> None:
     """Its graph is one node, which lists the parameters in the order of use (C2)."""
     model = Stack()
@@ -112,7 +113,7 @@ def test_with_its_loss_a_model_compiled_after_attach_names_the_layer(
 
 @pytest.mark.parametrize("compiled", COMPILED)
 def test_without_its_loss_a_model_compiled_after_attach_names_no_layer(
-    aggregator: Any, attach: Any, compiled: Any
+    aggregator: RecordingAggregator, attach: Attach, compiled: Any
 ) -> None:
     """No hook sees its output, and no order is claimed (C2)."""
     model = Stack()
@@ -122,7 +123,9 @@ def test_without_its_loss_a_model_compiled_after_attach_names_no_layer(
     assert origins(aggregator, 2) == [None] * 2
 
 
-def test_a_model_compiled_before_attach_names_the_layer(aggregator: Any, attach: Any) -> None:
+def test_a_model_compiled_before_attach_names_the_layer(
+    aggregator: RecordingAggregator, attach: Attach
+) -> None:
     """The hook is on what `torch.compile` returned, which runs outside the graph."""
     model: Any = torch.compile(Stack(), backend=BACKEND, fullgraph=True)
     train(model, plain(model), attach(model), loss=False)
@@ -144,7 +147,7 @@ class Touching(nn.Module):
 
 
 def test_a_parameter_that_compiled_code_looks_at_early_makes_no_false_order(
-    aggregator: Any, attach: Any
+    aggregator: RecordingAggregator, attach: Attach
 ) -> None:
     """The compiler lists it where it was looked at, apart from the bias beside it."""
     model: Any = torch.compile(Touching(), backend=BACKEND, fullgraph=True)
@@ -157,7 +160,7 @@ def test_a_parameter_that_compiled_code_looks_at_early_makes_no_false_order(
 
 @pytest.mark.parametrize("in_model", [True, False], ids=["the model", "its parts"])
 def test_of_two_losses_the_one_that_is_bad_names_its_head(
-    aggregator: Any, attach: Any, in_model: bool
+    aggregator: RecordingAggregator, attach: Attach, in_model: bool
 ) -> None:
     """Two backward passes over a shared trunk: head B's is NaN, and with it the trunk's (C4)."""
 
@@ -238,7 +241,7 @@ if __name__ == "__main__":
 
 @pytest.mark.exhaustive
 def test_a_sharded_model_names_the_layer_that_a_replicated_one_names(
-    aggregator: Any, run_script: Any, tmp_path: Any
+    aggregator: RecordingAggregator, run_script: Any, tmp_path: Any
 ) -> None:
     """FSDP2 with one group per block, also compiled, as DDP: 2 ranks, 4 places (C3)."""
     result = run_script(SHARDED_SCRIPT, tmp_path / "group")

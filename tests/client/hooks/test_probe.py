@@ -18,6 +18,7 @@ from gradwatch._hooks.probe import MAX_NUMEL, MAX_PARAMETERS, LocalProbe, choose
 from gradwatch._layers.layers import find_layers
 from gradwatch._recording.observer import Observer
 from gradwatch._recording.step_sample import StepSample
+from tests.support.recording import Attach, RecordingAggregator
 
 # Two ranks of DDP; rank 1 has a poisoned batch at step 2.
 DDP_SCRIPT = """
@@ -229,7 +230,7 @@ def loss_of(odd: nn.Parameter) -> Tensor:
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("kind", ["mkldnn", "nested"])
 def test_a_gradient_that_cannot_be_looked_at_does_not_raise_into_backward(
-    aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch, kind: str
+    aggregator: RecordingAggregator, attach: Attach, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """C22: with several ranks the probe looks at other parameters, and the record comes."""
     monkeypatch.setenv("RANK", "0")
@@ -275,7 +276,7 @@ def test_nothing_is_summed_while_it_is_not_active_or_after_close() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["collect", "optimizer step", "collect alone", "two optimizers"])
 def test_backward_passes_of_steps_that_are_not_collected_are_not_probed(
-    aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch, how: str
+    aggregator: RecordingAggregator, attach: Attach, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -311,7 +312,7 @@ def test_a_sparse_gradient_is_passed_over() -> None:
 
 @pytest.mark.slow
 def test_of_two_ddp_ranks_only_the_poisoned_one_shows_it(
-    aggregator: Any, run_script: Any, tmp_path: Any
+    aggregator: RecordingAggregator, run_script: Any, tmp_path: Any
 ) -> None:
     """The reduced gradients are NaN on both ranks; the probe is on the one where it began."""
     result = run_script(DDP_SCRIPT, tmp_path / "group")

@@ -14,6 +14,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import SGD, Adam, Optimizer
 
 from gradwatch_wire import Event
+from tests.support.recording import Attach, RecordingAggregator
 from tests.support.waiting import wait_until
 
 KINDS = {
@@ -67,7 +68,9 @@ def train(
 
 
 @pytest.mark.parametrize("collect", ["", "before unscaling", "after unscaling"])
-def test_the_numbers_are_unscaled(aggregator: Any, attach: Any, kind: Any, collect: str) -> None:
+def test_the_numbers_are_unscaled(
+    aggregator: RecordingAggregator, attach: Attach, kind: Any, collect: str
+) -> None:
     model = nn.Linear(8, 3)
     optimizer = kind(model.parameters())
     scaler = GradScaler("cpu", init_scale=1024.0, growth_interval=2)
@@ -84,7 +87,7 @@ def test_the_numbers_are_unscaled(aggregator: Any, attach: Any, kind: Any, colle
 
 @pytest.mark.parametrize("collect", ["", "before unscaling", "after unscaling"])
 def test_each_skipped_step_has_a_record(
-    aggregator: Any, attach: Any, kind: Any, collect: str
+    aggregator: RecordingAggregator, attach: Attach, kind: Any, collect: str
 ) -> None:
     model = nn.Linear(8, 3)
     optimizer = kind(model.parameters())
@@ -105,7 +108,7 @@ def test_each_skipped_step_has_a_record(
 
 
 def test_a_record_of_several_steps_says_of_the_last_whether_it_was_taken(
-    aggregator: Any, attach: Any, kind: Any
+    aggregator: RecordingAggregator, attach: Attach, kind: Any
 ) -> None:
     model = nn.Linear(8, 3)
     optimizer = kind(model.parameters())
@@ -118,7 +121,9 @@ def test_a_record_of_several_steps_says_of_the_last_whether_it_was_taken(
     assert [stats.labels["taken"] for stats in sent] == [True, False, True]
 
 
-def test_of_two_optimizers_the_skipped_one_is_named(aggregator: Any, attach: Any) -> None:
+def test_of_two_optimizers_the_skipped_one_is_named(
+    aggregator: RecordingAggregator, attach: Attach
+) -> None:
     model = nn.ModuleDict({"g": nn.Linear(8, 1), "d": nn.Linear(8, 1)})
     optimizers = [SGD(model[name].parameters(), lr=0.1) for name in ("g", "d")]
     scaler = GradScaler("cpu", init_scale=64.0)
@@ -139,7 +144,9 @@ def test_of_two_optimizers_the_skipped_one_is_named(aggregator: Any, attach: Any
     assert (event.step, event.data["optimizer"]) == (0, 1)
 
 
-def test_some_optimizers_unscaled_and_others_not(aggregator: Any, attach: Any, kind: Any) -> None:
+def test_some_optimizers_unscaled_and_others_not(
+    aggregator: RecordingAggregator, attach: Attach, kind: Any
+) -> None:
     """`collect` between the two: each layer is divided by what it carried in the pass."""
     model = nn.ModuleDict({"g": nn.Linear(8, 1), "d": nn.Linear(8, 1)})
     optimizers = [kind(model[name].parameters()) for name in ("g", "d")]
@@ -158,7 +165,7 @@ def test_some_optimizers_unscaled_and_others_not(aggregator: Any, attach: Any, k
 
 
 def test_gradients_changed_after_unscaling_are_not_divided_again(
-    aggregator: Any, attach: Any, kind: Any
+    aggregator: RecordingAggregator, attach: Attach, kind: Any
 ) -> None:
     """`collect` after clipping measures what is there then."""
     model = nn.Linear(8, 3)
@@ -177,7 +184,9 @@ def test_gradients_changed_after_unscaling_are_not_divided_again(
     assert stats.labels["scaled"] is False
 
 
-def test_a_scaler_that_is_switched_off_is_passed_through(aggregator: Any, attach: Any) -> None:
+def test_a_scaler_that_is_switched_off_is_passed_through(
+    aggregator: RecordingAggregator, attach: Attach
+) -> None:
     """`GradScaler(enabled=False)` for runs in full precision."""
     model = nn.Linear(8, 3)
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -192,7 +201,7 @@ def test_a_scaler_that_is_switched_off_is_passed_through(aggregator: Any, attach
     assert watch.stats()["faults"] == 0
 
 
-def test_the_scaler_stays_as_it_is(attach: Any) -> None:
+def test_the_scaler_stays_as_it_is(attach: Attach) -> None:
     model = nn.Linear(8, 3)
     optimizer = SGD(model.parameters(), lr=0.1)
     scaler = GradScaler("cpu")
@@ -210,7 +219,9 @@ def test_the_scaler_stays_as_it_is(attach: Any) -> None:
     assert vars(copied).keys() == before.keys()
 
 
-def test_of_two_watches_on_one_scaler_one_may_be_closed(aggregator: Any, attach: Any) -> None:
+def test_of_two_watches_on_one_scaler_one_may_be_closed(
+    aggregator: RecordingAggregator, attach: Attach
+) -> None:
     models = [nn.Linear(8, 3) for _ in range(2)]
     optimizers = [SGD(model.parameters(), lr=0.1) for model in models]
     scaler = GradScaler("cpu", init_scale=64.0)
@@ -223,7 +234,7 @@ def test_of_two_watches_on_one_scaler_one_may_be_closed(aggregator: Any, attach:
 
 
 def test_the_optimizer_is_watched_when_it_steps_without_the_scaler(
-    aggregator: Any, attach: Any
+    aggregator: RecordingAggregator, attach: Attach
 ) -> None:
     """A script may give a scaler and use it for some steps only; the others are not divided."""
     model = nn.Linear(8, 3)
@@ -252,7 +263,7 @@ def test_the_optimizer_is_watched_when_it_steps_without_the_scaler(
 @pytest.mark.slow
 @pytest.mark.parametrize("passes", [1, 3])
 def test_a_step_with_a_closure_is_not_divided_by_another_training_s_scaler(
-    aggregator: Any, attach: Any, passes: int
+    aggregator: RecordingAggregator, attach: Attach, passes: int
 ) -> None:
     old = GradScaler("cpu", init_scale=1024.0)
     old.scale(torch.ones(()))
@@ -286,7 +297,7 @@ def test_a_step_with_a_closure_is_not_divided_by_another_training_s_scaler(
 @pytest.mark.parametrize("others", [0, 1, 2])
 @pytest.mark.parametrize("passes", [1, 3])
 def test_a_scaler_that_was_not_given_is_found_at_the_first_step(
-    aggregator: Any, attach: Any, kind: Any, passes: int, others: int
+    aggregator: RecordingAggregator, attach: Attach, kind: Any, passes: int, others: int
 ) -> None:
     alive = [GradScaler("cpu", init_scale=8.0) for _ in range(others)]
     for other in alive:
@@ -319,7 +330,7 @@ def test_a_scaler_that_was_not_given_is_found_at_the_first_step(
 
 @pytest.mark.slow
 def test_before_the_first_step_that_is_taken_the_scale_is_unknown(
-    aggregator: Any, attach: Any
+    aggregator: RecordingAggregator, attach: Attach
 ) -> None:
     """A step skipped before that says so, and the log hears once what to do."""
     model = nn.Linear(8, 3)
@@ -334,4 +345,4 @@ def test_before_the_first_step_that_is_taken_the_scale_is_unknown(
     wait_until(lambda: aggregator.of(Event), "the event")
     assert [event.step for event in aggregator.of(Event)] == [3]
     assert watch.stats()["faults"] == 2
-    assert "attach(scaler=...)" in watch.stats()["last_error"]
+    assert "attach(scaler=...)" in str(watch.stats()["last_error"])

@@ -10,6 +10,7 @@ from torch import nn
 from torch.amp.grad_scaler import GradScaler
 
 from gradwatch._statistics.digest import sum_of_bits
+from tests.support.recording import Attach, RecordingAggregator
 
 
 def with_digest(records: Any) -> list[int]:
@@ -37,7 +38,7 @@ def train(model: Any, optimizer: Any, steps: int, passes: int = 1) -> None:
     ],
 )
 def test_they_come_at_the_first_collected_step_of_every_so_many(
-    aggregator: Any, attach: Any, settings: Any, steps: int, expected: list[int]
+    aggregator: RecordingAggregator, attach: Attach, settings: Any, steps: int, expected: list[int]
 ) -> None:
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -50,7 +51,9 @@ def test_they_come_at_the_first_collected_step_of_every_so_many(
 
 
 @pytest.mark.slow
-def test_they_are_of_the_weights_that_the_step_has_used(aggregator: Any, attach: Any) -> None:
+def test_they_are_of_the_weights_that_the_step_has_used(
+    aggregator: RecordingAggregator, attach: Attach
+) -> None:
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     before = [int(sum_of_bits(each.detach())) % 2**64 for each in (model.weight, model.bias)]
@@ -67,7 +70,7 @@ def test_they_are_of_the_weights_that_the_step_has_used(aggregator: Any, attach:
 @pytest.mark.slow
 @pytest.mark.parametrize("passes", [1, 3])
 def test_a_record_of_several_steps_has_the_newest(
-    aggregator: Any, attach: Any, passes: int
+    aggregator: RecordingAggregator, attach: Attach, passes: int
 ) -> None:
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -80,7 +83,9 @@ def test_a_record_of_several_steps_has_the_newest(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_given", [True, False])
-def test_no_loss_scale_is_in_them(aggregator: Any, attach: Any, *, is_given: bool) -> None:
+def test_no_loss_scale_is_in_them(
+    aggregator: RecordingAggregator, attach: Attach, *, is_given: bool
+) -> None:
     """Gradients are divided by it, weights are not; a scaler may be found only as it steps."""
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
@@ -101,7 +106,7 @@ def test_no_loss_scale_is_in_them(aggregator: Any, attach: Any, *, is_given: boo
 
 @pytest.mark.slow
 def test_what_cannot_be_digested_costs_its_own_numbers(
-    aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch
+    aggregator: RecordingAggregator, attach: Attach, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The record comes, without them."""
 
@@ -116,4 +121,4 @@ def test_what_cannot_be_digested_costs_its_own_numbers(
     watch.close()
 
     assert with_digest(aggregator.stats(2)) == []
-    assert "no digest today" in watch.stats()["last_error"]
+    assert "no digest today" in str(watch.stats()["last_error"])

@@ -8,14 +8,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 from accelerate.state import AcceleratorState, GradientState, PartialState
-from torch import Tensor
 
 import gradwatch_wire as wire
+from tests.support.recording import RecordingAggregator
 from tests.support.waiting import wait_until
 
 Said = Mapping[str, float]
@@ -31,7 +29,7 @@ def _no_accelerate_state() -> Iterator[None]:
 
 
 @pytest.fixture
-def check(aggregator: Any) -> Callable[[Sequence[Said]], list[wire.Stats]]:
+def check(aggregator: RecordingAggregator) -> Callable[[Sequence[Said]], list[wire.Stats]]:
     """`check(said)`: there is one record for each step, and it says the same; return them."""
 
     def check_all(said: Sequence[Said]) -> list[wire.Stats]:
@@ -52,7 +50,7 @@ def check(aggregator: Any) -> Callable[[Sequence[Said]], list[wire.Stats]]:
 
 
 @pytest.fixture
-def farewell(aggregator: Any) -> Callable[[], str]:
+def farewell(aggregator: RecordingAggregator) -> Callable[[], str]:
     """`farewell()` returns the reason in the last record of the watch."""
 
     def reason() -> str:
@@ -64,7 +62,7 @@ def farewell(aggregator: Any) -> Callable[[], str]:
 
 
 @pytest.fixture
-def run_name(aggregator: Any) -> Callable[[], str]:
+def run_name(aggregator: RecordingAggregator) -> Callable[[], str]:
     """`run_name()` returns what the last client called its run."""
 
     def name() -> str:
@@ -76,24 +74,7 @@ def run_name(aggregator: Any) -> Callable[[], str]:
 
 
 @pytest.fixture
-def batches() -> Callable[..., list[tuple[Tensor, Tensor]]]:
-    """`batches(16)`: so many, 4 samples with 8 features each, the same every time."""
-
-    def make(count: int, bad: int | None = None) -> list[tuple[Tensor, Tensor]]:
-        generator = torch.Generator().manual_seed(1)
-        made = [
-            (torch.randn(4, 8, generator=generator), torch.randn(4, 1, generator=generator))
-            for _ in range(count)
-        ]
-        if bad is not None:
-            made[bad][0][0, 0] = torch.nan
-        return made
-
-    return make
-
-
-@pytest.fixture
-def torchrun(aggregator: Any, tmp_path: Path) -> Callable[..., None]:
+def torchrun(aggregator: RecordingAggregator, tmp_path: Path) -> Callable[..., None]:
     """`torchrun(2, source, *arguments)` runs Python source in so many processes."""
 
     def run(processes: int, source: str, *arguments: str) -> None:

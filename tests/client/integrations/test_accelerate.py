@@ -19,6 +19,8 @@ from torch.utils.data import DataLoader
 
 import gradwatch
 from gradwatch_wire import Event
+from tests.client.integrations.batches import batches
+from tests.support.recording import Attach, RecordingAggregator
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of accelerate, about tiny trainings
 
@@ -99,7 +101,7 @@ def assert_same_weights(one: nn.Module, other: nn.Module) -> None:
 @pytest.mark.parametrize("clip", [1e9, 0.1], ids=["unclipped", "clipped"])
 @pytest.mark.parametrize("accumulate", [1, 4])
 def test_each_record_is_what_accelerate_returns(
-    attach: Any, check: Any, batches: Any, accumulate: int, clip: float
+    attach: Attach, check: Any, accumulate: int, clip: float
 ) -> None:
     """Norm before clipping, loss, learning rate and step; the last window is a short one."""
     watched = Loop(batches(10), accumulate=accumulate, clip=clip)
@@ -114,7 +116,7 @@ def test_each_record_is_what_accelerate_returns(
 
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
 def test_attach_alone_is_enough_for_the_norms(
-    attach: Any, aggregator: Any, batches: Any, before: bool
+    attach: Attach, aggregator: RecordingAggregator, before: bool
 ) -> None:
     """One line, without `annotate`, before or after `prepare`."""
     loop = Loop(batches(10), accumulate=4, clip=0.1)
@@ -133,7 +135,7 @@ def test_attach_alone_is_enough_for_the_norms(
 
 
 def test_a_resumed_run_goes_on_with_the_step_it_is_told(
-    attach: Any, check: Any, batches: Any, tmp_path: Path
+    attach: Attach, check: Any, tmp_path: Path
 ) -> None:
     """Saved and loaded by Accelerate: the same weights as if it had not been interrupted."""
     whole = Loop(batches(8))
@@ -150,7 +152,7 @@ def test_a_resumed_run_goes_on_with_the_step_it_is_told(
     assert_same_weights(second.model, whole.model)
 
 
-def test_a_nan_batch_is_seen_in_its_step(attach: Any, check: Any, batches: Any) -> None:
+def test_a_nan_batch_is_seen_in_its_step(attach: Attach, check: Any) -> None:
     loop = Loop(batches(8, bad=3))
     loop.train(attach(loop.model, loop.optimizer).annotate)
     sent = check(loop.said)
@@ -160,7 +162,7 @@ def test_a_nan_batch_is_seen_in_its_step(attach: Any, check: Any, batches: Any) 
 
 
 def test_an_explosion_has_its_true_norm_under_clipping(
-    attach: Any, check: Any, aggregator: Any, batches: Any
+    attach: Attach, check: Any, aggregator: RecordingAggregator
 ) -> None:
     """The learning rate is raised at step 4; the loop clips to 1."""
     loop = Loop(batches(8), clip=1.0)
@@ -179,7 +181,7 @@ def test_an_explosion_has_its_true_norm_under_clipping(
 
 
 def test_the_scaler_of_a_prepared_optimizer_is_found(
-    attach: Any, aggregator: Any, batches: Any
+    attach: Attach, aggregator: RecordingAggregator
 ) -> None:
     Accelerator(cpu=True)
     others = [GradScaler("cpu") for _ in range(2)]
@@ -207,7 +209,7 @@ def test_the_scaler_of_a_prepared_optimizer_is_found(
     assert scales == [1024.0, 512.0, 512.0, 512.0]
 
 
-def test_bf16_autocast(attach: Any, check: Any, batches: Any) -> None:
+def test_bf16_autocast(attach: Attach, check: Any) -> None:
     """As `clip_grad_norm_` returns it; there is no scaler."""
     loop = Loop(batches(6), mixed_precision="bf16", clip=0.1)
     loop.train(attach(loop.model, loop.optimizer).annotate)
@@ -217,7 +219,7 @@ def test_bf16_autocast(attach: Any, check: Any, batches: Any) -> None:
     assert not any("loss_scale" in stats.scalars for stats in sent)
 
 
-def test_fp16_with_a_scaler(attach: Any, check: Any, aggregator: Any, batches: Any) -> None:
+def test_fp16_with_a_scaler(attach: Attach, check: Any, aggregator: RecordingAggregator) -> None:
     loop = Loop(batches(8), mixed_precision="fp16", clip=0.1)
     loop.train(attach(loop.model, loop.optimizer).annotate)
     sent = check(loop.said)
@@ -281,7 +283,9 @@ accelerator.end_training()
 
 
 @pytest.mark.exhaustive
-def test_two_processes(aggregator: Any, torchrun: Any, tmp_path: Path) -> None:
+def test_two_processes(
+    aggregator: RecordingAggregator, torchrun: Callable[..., None], tmp_path: Path
+) -> None:
     """DDP over gloo, two micro-batches a step, clipped."""
     for which in ("watched", "plain"):
         torchrun(2, TWO_RANKS, str(tmp_path), which)

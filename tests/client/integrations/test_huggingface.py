@@ -25,6 +25,7 @@ from transformers import (
 import gradwatch
 from gradwatch.integrations.huggingface import GradwatchCallback
 from gradwatch_wire import Event
+from tests.support.recording import RecordingAggregator
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers, about tiny trainings
 
@@ -82,7 +83,7 @@ def new_trainer(tmp_path: Path) -> NewTrainer:
 
 
 @pytest.fixture
-def watched(aggregator: Any, new_trainer: NewTrainer) -> NewTrainer:
+def watched(aggregator: RecordingAggregator, new_trainer: NewTrainer) -> NewTrainer:
     """The same with the callback."""
 
     def make(*arguments: Any, **settings: Any) -> Trainer:
@@ -122,7 +123,7 @@ def test_each_record_is_what_the_trainer_logs(
     new_trainer: NewTrainer,
     watched: NewTrainer,
     check: Any,
-    farewell: Any,
+    farewell: Callable[[], str],
     accumulate: int,
     clip: float,
 ) -> None:
@@ -162,7 +163,7 @@ class OwnCallback(TrainerCallback):
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("accumulate", [1, 4])
 def test_attach_in_a_callback_of_ones_own(
-    new_trainer: NewTrainer, aggregator: Any, accumulate: int
+    new_trainer: NewTrainer, aggregator: RecordingAggregator, accumulate: int
 ) -> None:
     settings = {"gradient_accumulation_steps": accumulate, "max_grad_norm": 0.01}
     trainer, plain = new_trainer(texts(26), **settings), new_trainer(texts(26), **settings)
@@ -214,7 +215,7 @@ def test_a_nan_batch_is_seen_in_its_step(watched: NewTrainer, check: Any) -> Non
 
 
 def test_the_loss_is_nan_where_the_trainers_filter_hides_it(
-    watched: NewTrainer, aggregator: Any
+    watched: NewTrainer, aggregator: RecordingAggregator
 ) -> None:
     """`logging_nan_inf_filter`, on by default, logs the mean of other steps in its place."""
     trainer = watched(kind=BadBatch, logging_nan_inf_filter=True)
@@ -234,7 +235,7 @@ class Explosion(TrainerCallback):
 
 
 def test_an_explosion_has_its_true_norm_under_clipping(
-    watched: NewTrainer, aggregator: Any, new_trainer: NewTrainer
+    watched: NewTrainer, aggregator: RecordingAggregator, new_trainer: NewTrainer
 ) -> None:
     """The Trainer clips to 1 by default."""
     trainer = watched()
@@ -261,7 +262,9 @@ def test_bf16_autocast(watched: NewTrainer, check: Any, accumulate: int) -> None
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("optim", ["adamw_torch", "adamw_torch_fused"])
-def test_fp16_with_a_scaler(watched: NewTrainer, check: Any, aggregator: Any, optim: str) -> None:
+def test_fp16_with_a_scaler(
+    watched: NewTrainer, check: Any, aggregator: RecordingAggregator, optim: str
+) -> None:
     """Norms and losses are without the scale; skipped steps count, as they do in the Trainer.
 
     Accelerate makes a scaler on a GPU only. Here it gets one for the CPU, and goes the same way.
@@ -286,7 +289,7 @@ def test_fp16_with_a_scaler(watched: NewTrainer, check: Any, aggregator: Any, op
 
 
 def test_without_the_trainer_norms_are_right_and_the_loss_is_said_to_be_unknown(
-    new_trainer: NewTrainer, aggregator: Any, caplog: pytest.LogCaptureFixture
+    new_trainer: NewTrainer, aggregator: RecordingAggregator, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A callback in `Trainer(callbacks=[...])` cannot see it."""
     trainer = new_trainer(gradient_accumulation_steps=4)
@@ -308,7 +311,7 @@ def test_without_the_trainer_norms_are_right_and_the_loss_is_said_to_be_unknown(
     ids=["run_name", "output_dir"],
 )
 def test_the_run_is_called_as_the_trainer_calls_it(
-    watched: NewTrainer, run_name: Any, settings: dict[str, str], name: str
+    watched: NewTrainer, run_name: Callable[[], str], settings: dict[str, str], name: str
 ) -> None:
     watched(texts(2), **settings).train()
 
@@ -316,7 +319,7 @@ def test_the_run_is_called_as_the_trainer_calls_it(
 
 
 def test_an_exception_is_the_users_and_the_run_has_failed(
-    watched: NewTrainer, farewell: Any
+    watched: NewTrainer, farewell: Callable[[], str]
 ) -> None:
     class Broken(Trainer):
         def compute_loss(self, *arguments: Any, **settings: Any) -> Any:
@@ -349,7 +352,9 @@ def test_an_unknown_setting_is_refused_at_once() -> None:
 
 
 @pytest.mark.exhaustive
-def test_a_second_training_is_watched_anew(watched: NewTrainer, aggregator: Any) -> None:
+def test_a_second_training_is_watched_anew(
+    watched: NewTrainer, aggregator: RecordingAggregator
+) -> None:
     """The Trainer counts from the beginning, in a session of its own."""
     trainer = watched(texts(4))
     trainer.train()
@@ -388,7 +393,9 @@ torch.distributed.destroy_process_group()
 
 
 @pytest.mark.exhaustive
-def test_two_processes(aggregator: Any, torchrun: Any, tmp_path: Path) -> None:
+def test_two_processes(
+    aggregator: RecordingAggregator, torchrun: Callable[..., None], tmp_path: Path
+) -> None:
     """DDP over gloo: norms, and the mean of the ranks' losses, are the logged ones."""
     for which in ("watched", "plain"):
         torchrun(2, TWO_RANKS, str(tmp_path / "two"), which)

@@ -22,6 +22,8 @@ from torch.utils.data import DataLoader
 
 import gradwatch
 from gradwatch.integrations.lightning import GradwatchCallback
+from tests.client.integrations.batches import batches
+from tests.support.recording import RecordingAggregator
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's own, about tiny trainings
@@ -113,7 +115,7 @@ def fit(tmp_path: Path) -> Fit:
 
 
 @pytest.fixture
-def callback(aggregator: Any) -> GradwatchCallback:
+def callback(aggregator: RecordingAggregator) -> GradwatchCallback:
     return GradwatchCallback(endpoint=aggregator.endpoint)
 
 
@@ -132,8 +134,7 @@ def test_each_record_is_what_lightning_says(
     fit: Fit,
     callback: GradwatchCallback,
     check: Any,
-    farewell: Any,
-    batches: Any,
+    farewell: Callable[[], str],
     accumulate: int,
     clip: float | None,
 ) -> None:
@@ -151,7 +152,7 @@ def test_each_record_is_what_lightning_says(
 
 
 def test_a_resumed_run_goes_on_with_the_step_of_the_checkpoint(
-    fit: Fit, callback: GradwatchCallback, check: Any, batches: Any, tmp_path: Path
+    fit: Fit, callback: GradwatchCallback, check: Any, tmp_path: Path
 ) -> None:
     whole, witness = Regression(), Witness()
     fit(whole, batches(6), witness, max_epochs=2)
@@ -163,9 +164,7 @@ def test_a_resumed_run_goes_on_with_the_step_of_the_checkpoint(
     assert_equal(weights(resumed), weights(whole))
 
 
-def test_a_nan_batch_is_seen_in_its_step(
-    fit: Fit, callback: GradwatchCallback, check: Any, batches: Any
-) -> None:
+def test_a_nan_batch_is_seen_in_its_step(fit: Fit, callback: GradwatchCallback, check: Any) -> None:
     witness = Witness()
     fit(Regression(), batches(8, bad=3), witness, callback)
     sent = check(witness.said)
@@ -175,7 +174,7 @@ def test_a_nan_batch_is_seen_in_its_step(
 
 
 def test_an_explosion_has_its_true_norm_under_clipping(
-    fit: Fit, callback: GradwatchCallback, check: Any, aggregator: Any, batches: Any
+    fit: Fit, callback: GradwatchCallback, check: Any, aggregator: RecordingAggregator
 ) -> None:
     """The learning rate is raised at step 4; the loop clips to 1."""
     witness = Witness()
@@ -188,7 +187,7 @@ def test_an_explosion_has_its_true_norm_under_clipping(
 
 
 def test_under_a_loss_scale_norms_and_losses_are_true(
-    fit: Fit, callback: GradwatchCallback, aggregator: Any, batches: Any
+    fit: Fit, callback: GradwatchCallback, aggregator: RecordingAggregator
 ) -> None:
     """Mixed precision with a GradScaler, whose first steps overflow and are skipped."""
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**20, growth_interval=100)
@@ -239,7 +238,7 @@ class Adversaries(LightningModule):
 
 
 def test_a_round_of_two_optimizers_is_one_step(
-    fit: Fit, callback: GradwatchCallback, aggregator: Any, batches: Any
+    fit: Fit, callback: GradwatchCallback, aggregator: RecordingAggregator
 ) -> None:
     """Lightning's loggers count these, its `global_step` counts two of them."""
     assert fit(Adversaries(), batches(5), callback).global_step == 10
@@ -261,7 +260,7 @@ class LineSearch(Regression):
 
 
 def test_a_step_of_many_evaluations_has_the_loss_and_norm_it_began_with(
-    fit: Fit, callback: GradwatchCallback, aggregator: Any, batches: Any
+    fit: Fit, callback: GradwatchCallback, aggregator: RecordingAggregator
 ) -> None:
     """The first of them, at the weights of the step before."""
     losses: dict[int, float] = {}
@@ -284,7 +283,7 @@ def test_a_step_of_many_evaluations_has_the_loss_and_norm_it_began_with(
 
 
 def test_an_exception_is_the_users_and_the_run_has_failed(
-    fit: Fit, callback: GradwatchCallback, farewell: Any, batches: Any
+    fit: Fit, callback: GradwatchCallback, farewell: Callable[[], str]
 ) -> None:
     class Stop(Callback):
         def on_train_batch_end(self, trainer: Trainer, *args: Any) -> None:
@@ -298,7 +297,7 @@ def test_an_exception_is_the_users_and_the_run_has_failed(
 
 
 def test_the_run_is_called_as_lightnings_logger_calls_it(
-    fit: Fit, callback: GradwatchCallback, run_name: Any, batches: Any, tmp_path: Path
+    fit: Fit, callback: GradwatchCallback, run_name: Callable[[], str], tmp_path: Path
 ) -> None:
     fit(Regression(), batches(1), callback, logger=CSVLogger(tmp_path, "a name", version=3))
 
@@ -308,9 +307,8 @@ def test_the_run_is_called_as_lightnings_logger_calls_it(
 @pytest.mark.parametrize("told", ["setting", "environment"])
 def test_a_run_that_was_named_keeps_its_name(
     fit: Fit,
-    aggregator: Any,
-    run_name: Any,
-    batches: Any,
+    aggregator: RecordingAggregator,
+    run_name: Callable[[], str],
     tmp_path: Path,
     told: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -325,7 +323,7 @@ def test_a_run_that_was_named_keeps_its_name(
 
 
 def test_what_attach_refuses_does_not_disturb_training(
-    fit: Fit, batches: Any, caplog: pytest.LogCaptureFixture
+    fit: Fit, caplog: pytest.LogCaptureFixture
 ) -> None:
     callback = GradwatchCallback(endpoint="nowhere")
     with caplog.at_level(logging.WARNING, "gradwatch"):
@@ -341,7 +339,7 @@ def test_an_unknown_setting_is_refused_at_once() -> None:
 
 
 def test_a_second_fit_is_watched_anew(
-    fit: Fit, callback: GradwatchCallback, aggregator: Any, batches: Any
+    fit: Fit, callback: GradwatchCallback, aggregator: RecordingAggregator
 ) -> None:
     fit(Regression(), batches(2), callback)
     fit(Regression(), batches(2), callback)
@@ -388,7 +386,7 @@ class ByHand(Attached):
 @pytest.mark.parametrize("accumulate", [1, 4])
 @pytest.mark.parametrize("clip", [None, 0.01])
 def test_attach_in_the_module_under_automatic_optimization(
-    fit: Fit, aggregator: Any, batches: Any, accumulate: int, clip: float | None
+    fit: Fit, aggregator: RecordingAggregator, accumulate: int, clip: float | None
 ) -> None:
     """Its `step(closure)` has the backward pass in it; the norm is that before clipping."""
     module, witness = Attached(aggregator.endpoint), Witness()
@@ -406,7 +404,7 @@ def test_attach_in_the_module_under_automatic_optimization(
 
 
 def test_attach_in_the_module_under_manual_optimization(
-    fit: Fit, aggregator: Any, batches: Any
+    fit: Fit, aggregator: RecordingAggregator
 ) -> None:
     """The wrapper that `self.optimizers()` returns is unwrapped, and its steps are counted."""
     module = ByHand(aggregator.endpoint)
@@ -419,7 +417,7 @@ def test_attach_in_the_module_under_manual_optimization(
 
 
 def test_attach_in_the_module_with_a_scaler_that_was_not_given(
-    fit: Fit, aggregator: Any, batches: Any
+    fit: Fit, aggregator: RecordingAggregator
 ) -> None:
     """Skipped steps first, as the scale is too large; then the numbers are unscaled."""
     module, witness = Attached(aggregator.endpoint), Witness()
@@ -488,7 +486,7 @@ path.write_text(json.dumps(said))
 
 
 @pytest.mark.exhaustive
-def test_two_processes(aggregator: Any, run_script: Any, tmp_path: Path) -> None:
+def test_two_processes(aggregator: RecordingAggregator, run_script: Any, tmp_path: Path) -> None:
     """DDP over gloo, started by Lightning itself, two micro-batches a step, clipped."""
     for which in ("watched", "plain"):
         done = run_script(TWO_RANKS, str(tmp_path), which)

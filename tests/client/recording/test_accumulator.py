@@ -14,6 +14,7 @@ from gradwatch._recording.step_sample import StepSample
 from gradwatch._statistics.devices import pack
 from gradwatch_wire import Stats
 from gradwatch_wire.columns import MEASURED_COLUMNS
+from tests.support.recording import Attach, RecordingAggregator
 
 NAN = math.nan
 
@@ -25,7 +26,9 @@ def set_gradients(model: nn.Module, norm: float) -> None:
         parameter.grad.view(-1)[0] = norm
 
 
-def test_an_explosion_in_an_early_batch_is_in_the_report(aggregator: Any, attach: Any) -> None:
+def test_an_explosion_in_an_early_batch_is_in_the_report(
+    aggregator: RecordingAggregator, attach: Attach
+) -> None:
     """The last, the largest and the mean norm of three steps (row B2)."""
     model = nn.Linear(4, 2)
     watch = attach(model, report_every=3)
@@ -51,7 +54,9 @@ def test_an_explosion_in_an_early_batch_is_in_the_report(aggregator: Any, attach
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_the_first_bad_step_of_a_report_is_kept(aggregator: Any, attach: Any, value: float) -> None:
+def test_the_first_bad_step_of_a_report_is_kept(
+    aggregator: RecordingAggregator, attach: Attach, value: float
+) -> None:
     """A NaN stays in the maximum, and its step has a number of its own."""
     model = nn.Linear(4, 2)
     watch = attach(model, report_every=4)
@@ -67,7 +72,10 @@ def test_the_first_bad_step_of_a_report_is_kept(aggregator: Any, attach: Any, va
 
 @pytest.mark.parametrize("on_device", [True, False])
 def test_what_a_rank_shows_is_that_of_the_first_bad_step(
-    aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch, on_device: bool
+    aggregator: RecordingAggregator,
+    attach: Attach,
+    monkeypatch: pytest.MonkeyPatch,
+    on_device: bool,
 ) -> None:
     """By the later ones the weights are bad on every rank; before there is one, the last (C13)."""
     monkeypatch.setenv("RANK", "0")
@@ -91,7 +99,9 @@ def test_what_a_rank_shows_is_that_of_the_first_bad_step(
     assert math.isnan(bad.scalars["loss"])
 
 
-def test_a_loss_that_was_not_always_given_is_of_no_known_step(aggregator: Any, attach: Any) -> None:
+def test_a_loss_that_was_not_always_given_is_of_no_known_step(
+    aggregator: RecordingAggregator, attach: Attach
+) -> None:
     model = nn.Linear(4, 2)
     watch = attach(model, report_every=2)
     for losses in ((1.0, None), (None, 1.0)):
@@ -106,7 +116,7 @@ def test_a_loss_that_was_not_always_given_is_of_no_known_step(aggregator: Any, a
 @pytest.mark.slow
 @pytest.mark.parametrize("value", [1.0, math.nan])
 def test_the_first_bad_step_has_the_number_that_its_record_has(
-    aggregator: Any, attach: Any, value: float
+    aggregator: RecordingAggregator, attach: Attach, value: float
 ) -> None:
     """Passes are measured before the script says which step they belong to."""
     model = nn.Linear(4, 2)
@@ -149,7 +159,9 @@ def test_the_largest_local_norm_is_unknown_where_one_was(
     assert both.result().columns[cpu]["local_l2"].tolist() == pytest.approx([kept], nan_ok=True)
 
 
-def test_the_intervals_of_collecting_and_reporting_are_two(aggregator: Any, attach: Any) -> None:
+def test_the_intervals_of_collecting_and_reporting_are_two(
+    aggregator: RecordingAggregator, attach: Attach
+) -> None:
     model = nn.Linear(4, 2)
     watch = attach(model, every=2, report_every=3)
     for step in range(12):
@@ -168,7 +180,9 @@ def backward(model: nn.Module, norm: float) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("asked", [True, False])
-def test_each_micro_batch_is_in_the_maximum(aggregator: Any, attach: Any, asked: bool) -> None:
+def test_each_micro_batch_is_in_the_maximum(
+    aggregator: RecordingAggregator, attach: Attach, asked: bool
+) -> None:
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     watch = attach(model, optimizer)
@@ -193,7 +207,9 @@ def test_each_micro_batch_is_in_the_maximum(aggregator: Any, attach: Any, asked:
 
 
 @pytest.mark.slow
-def test_micro_batches_whose_gradients_are_made_by_hand(aggregator: Any, attach: Any) -> None:
+def test_micro_batches_whose_gradients_are_made_by_hand(
+    aggregator: RecordingAggregator, attach: Attach
+) -> None:
     """No pass shows them; `collect` does."""
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -212,7 +228,9 @@ def test_micro_batches_whose_gradients_are_made_by_hand(aggregator: Any, attach:
 
 
 @pytest.mark.slow
-def test_micro_batches_with_several_optimizers(aggregator: Any, attach: Any) -> None:
+def test_micro_batches_with_several_optimizers(
+    aggregator: RecordingAggregator, attach: Attach
+) -> None:
     model = nn.ModuleDict({"a": nn.Linear(4, 2), "b": nn.Linear(4, 2)})
     optimizers = [torch.optim.SGD(model[name].parameters(), lr=0.1) for name in ("a", "b")]
     attach(model, optimizers)
@@ -229,7 +247,9 @@ def test_micro_batches_with_several_optimizers(aggregator: Any, attach: Any) -> 
 
 
 @pytest.mark.slow
-def test_passes_and_several_steps_make_one_report(aggregator: Any, attach: Any) -> None:
+def test_passes_and_several_steps_make_one_report(
+    aggregator: RecordingAggregator, attach: Attach
+) -> None:
     """The mean is that of all passes of all steps, the maximum too."""
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -248,7 +268,9 @@ def test_passes_and_several_steps_make_one_report(aggregator: Any, attach: Any) 
     assert aggregator.layers(stats, "l2_mean")["bias"] == 14.0 / 4
 
 
-def test_a_report_that_is_not_due_yet_is_sent_at_the_end(aggregator: Any, attach: Any) -> None:
+def test_a_report_that_is_not_due_yet_is_sent_at_the_end(
+    aggregator: RecordingAggregator, attach: Attach
+) -> None:
     """Closing loses nothing."""
     model = nn.Linear(4, 2)
     watch = attach(model, report_every=100)
@@ -262,7 +284,7 @@ def test_a_report_that_is_not_due_yet_is_sent_at_the_end(aggregator: Any, attach
     assert aggregator.layers(stats, "l2_max")["bias"] == 7.0
 
 
-def test_other_layers_begin_another_record(aggregator: Any, attach: Any) -> None:
+def test_other_layers_begin_another_record(aggregator: RecordingAggregator, attach: Attach) -> None:
     model = nn.Linear(4, 2)
     watch = attach(model, report_every=3)
     for step in range(4):
@@ -282,7 +304,7 @@ def test_other_layers_begin_another_record(aggregator: Any, attach: Any) -> None
 
 @pytest.mark.parametrize("wrap", [float, torch.tensor])
 def test_the_loss_of_a_report_is_weighted_by_samples(
-    aggregator: Any, attach: Any, wrap: Any
+    aggregator: RecordingAggregator, attach: Attach, wrap: Any
 ) -> None:
     """(1 * 30 + 5 * 10) / 40, and the samples are added up (row B5)."""
     model = nn.Linear(4, 2)

@@ -18,6 +18,7 @@ from gradwatch._statistics.statistics import cuda_statistics
 from gradwatch_wire import Stats
 from gradwatch_wire.columns import MEASURED_COLUMNS
 from tests.support.late_memory import LateMemory, take_as_far
+from tests.support.recording import Attach, RecordingAggregator
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:numpy|triton")
 
@@ -102,8 +103,8 @@ CASES: list[dict[str, Any]] = [
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_records_are_those_that_are_packed_anew(
-    aggregator: Any,
-    attach: Any,
+    aggregator: RecordingAggregator,
+    attach: Attach,
     far: list[LateMemory],
     monkeypatch: pytest.MonkeyPatch,
     case: dict[str, Any],
@@ -139,7 +140,7 @@ def numbers_of(stats: Stats) -> dict[str, Any]:
 
 
 def test_a_gradient_that_the_kernel_leaves_has_its_number_too(
-    aggregator: Any, attach: Any, far: list[LateMemory]
+    aggregator: RecordingAggregator, attach: Attach, far: list[LateMemory]
 ) -> None:
     model = nn.ModuleList([nn.Linear(3, 1, bias=False), nn.Linear(2, 1, bias=False)])
     watch = attach(model)

@@ -24,6 +24,7 @@ from gradwatch._transport.sender import Sender
 from gradwatch_wire import Gains, Stats
 from gradwatch_wire.columns import MEASURED_COLUMNS
 from tests.support.late_memory import LateMemory, take_as_far
+from tests.support.recording import Attach, RecordingAggregator
 from tests.support.waiting import wait_until
 
 
@@ -49,7 +50,7 @@ def norm(stats: Stats) -> float:
 
 @pytest.mark.slow
 def test_what_arrives_late_is_sent_as_it_was_measured(
-    aggregator: Any, attach: Any, device: list[LateMemory]
+    aggregator: RecordingAggregator, attach: Attach, device: list[LateMemory]
 ) -> None:
     """The device writes, element by element, while the sender looks."""
     model = with_gradient(1.0)
@@ -80,7 +81,10 @@ def test_what_arrives_late_is_sent_as_it_was_measured(
 
 
 def test_without_room_a_collection_is_dropped_counted_and_declared_lost(
-    aggregator: Any, attach: Any, device: list[LateMemory], monkeypatch: pytest.MonkeyPatch
+    aggregator: RecordingAggregator,
+    attach: Attach,
+    device: list[LateMemory],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The memory is bounded in bytes, and nothing waits; manifests are sent in any case."""
     monkeypatch.setattr(readback, "RING_BYTES", 0)
@@ -101,12 +105,12 @@ def test_without_room_a_collection_is_dropped_counted_and_declared_lost(
     assert aggregator.stats(room + 1)[-1].step == 20
     # The manifest is the first, what was lost comes after what had room.
     assert aggregator.lost == [(room + 2, 21)]
-    assert watch.stats()["last_error"].startswith("dropped")
+    assert str(watch.stats()["last_error"]).startswith("dropped")
 
 
 @pytest.mark.slow
 def test_at_the_end_nobody_waits_for_what_has_not_arrived(
-    aggregator: Any, attach: Any, device: list[LateMemory]
+    aggregator: RecordingAggregator, attach: Attach, device: list[LateMemory]
 ) -> None:
     """The ring goes to the next watch, and what comes late falls on nobody's numbers."""
     watch = attach(with_gradient(1.0))
@@ -122,7 +126,7 @@ def test_at_the_end_nobody_waits_for_what_has_not_arrived(
     assert norm(stats) == pytest.approx(3.0 * math.sqrt(2.0))
 
 
-def test_memory_does_not_grow_from_watch_to_watch(attach: Any, device: list[LateMemory]) -> None:
+def test_memory_does_not_grow_from_watch_to_watch(attach: Attach, device: list[LateMemory]) -> None:
     for number in range(5):
         watch = attach(with_gradient(1.0), run=f"run-{number}")
         watch.collect()
@@ -199,7 +203,7 @@ def attached(attach: Any, **settings: Any) -> tuple[nn.Module, Any, GradScaler, 
 
 
 def test_the_background_thread_never_calls_torch(
-    aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch
+    aggregator: RecordingAggregator, attach: Attach, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A call into torch could be one into a driver, on a device that is not this rank's."""
     calls: set[str] = set()
@@ -229,7 +233,7 @@ def test_the_background_thread_never_calls_torch(
 
 
 def test_what_is_handed_to_the_background_thread_holds_nothing_of_torch(
-    attach: Any, monkeypatch: pytest.MonkeyPatch
+    attach: Attach, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: set[str] = set()
     handed = 0

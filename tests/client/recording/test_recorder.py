@@ -13,6 +13,7 @@ from torch.amp.grad_scaler import GradScaler
 from gradwatch_wire import Manifest, Stats
 from gradwatch_wire.columns import MEASURED_COLUMNS, STATISTIC_COLUMNS
 from gradwatch_wire.names import Label, Scalar
+from tests.support.recording import Attach, RecordingAggregator
 
 
 def with_gradients() -> nn.Linear:
@@ -22,7 +23,7 @@ def with_gradients() -> nn.Linear:
 
 
 def test_inside_a_graph_capture_nothing_is_collected(
-    aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch
+    aggregator: RecordingAggregator, attach: Attach, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watch = attach(with_gradients())
     # There is none here to capture with.
@@ -36,7 +37,9 @@ def test_inside_a_graph_capture_nothing_is_collected(
     assert [stats.step for stats in aggregator.stats(1)] == [0]
 
 
-def test_only_the_columns_asked_for_are_sent(aggregator: Any, attach: Any) -> None:
+def test_only_the_columns_asked_for_are_sent(
+    aggregator: RecordingAggregator, attach: Attach
+) -> None:
     """`l2` always, for all else stands on it."""
     watch = attach(with_gradients(), columns=["zeros", "linf"])
     watch.collect()
@@ -48,7 +51,7 @@ def test_only_the_columns_asked_for_are_sent(aggregator: Any, attach: Any) -> No
 
 
 def test_a_record_has_the_names_of_the_vocabulary_and_no_others(
-    aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch
+    aggregator: RecordingAggregator, attach: Attach, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -80,7 +83,10 @@ def test_a_record_has_the_names_of_the_vocabulary_and_no_others(
 
 
 def test_a_slower_path_is_told_once_with_its_cause(
-    aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    aggregator: RecordingAggregator,
+    attach: Attach,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Nothing falls back silently (row B6); the record names the path."""
 
@@ -99,7 +105,7 @@ def test_a_slower_path_is_told_once_with_its_cause(
 
 
 def test_columns_are_narrower_only_while_a_slower_path_runs(
-    aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch
+    aggregator: RecordingAggregator, attach: Attach, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One failure that passes, as of memory, took `nans` and `infs` from all later records."""
 
@@ -125,7 +131,7 @@ def test_columns_are_narrower_only_while_a_slower_path_runs(
 
 
 def test_the_kernels_are_loaded_when_a_model_is_attached(
-    attach: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    attach: Attach, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked: list[tuple[torch.device, set[torch.dtype]]] = []
 
@@ -150,7 +156,9 @@ def placed(*placements: Any) -> Any:
 
 
 @pytest.mark.slow
-def test_a_partial_gradient_is_left_out(aggregator: Any, attach: Any, one_process: None) -> None:
+def test_a_partial_gradient_is_left_out(
+    aggregator: RecordingAggregator, attach: Attach, one_process: None
+) -> None:
     from torch.distributed.tensor import Partial, Replicate
 
     whole, partial = nn.Parameter(placed(Replicate())), nn.Parameter(placed(Replicate()))
@@ -166,7 +174,7 @@ def test_a_partial_gradient_is_left_out(aggregator: Any, attach: Any, one_proces
 
 @pytest.mark.slow
 def test_a_sharded_gradient_is_that_of_the_whole_layer(
-    aggregator: Any, attach: Any, one_process: None
+    aggregator: RecordingAggregator, attach: Attach, one_process: None
 ) -> None:
     """The manifest counts the elements of the whole."""
     from torch.distributed.tensor import Shard

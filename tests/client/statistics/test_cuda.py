@@ -13,6 +13,7 @@ from torch import nn
 
 from gradwatch._statistics.statistics import statistics
 from gradwatch_wire.columns import MEASURED_COLUMNS
+from tests.support.recording import Attach, RecordingAggregator
 from tests.support.waits import refusing_waits
 
 pytestmark = [
@@ -43,7 +44,7 @@ def test_the_compiled_kernel_agrees_with_the_cpu(dtype: torch.dtype, fill: float
 
 
 def test_collecting_never_waits_for_the_device(
-    aggregator: Any, attach: Any, never_waiting: None
+    aggregator: RecordingAggregator, attach: Attach, never_waiting: None
 ) -> None:
     """A training loop with clipping collected before and after (row B1)."""
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1)).cuda()
@@ -64,7 +65,7 @@ def test_collecting_never_waits_for_the_device(
     assert watch.stats()["faults"] == 0
 
 
-def test_nothing_is_compiled_after_attach(attach: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_compiled_after_attach(attach: Attach, monkeypatch: pytest.MonkeyPatch) -> None:
     model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 1).bfloat16()).cuda()
     watch = attach(model)
     compiled = pytest.importorskip("triton.compiler.compiler")
@@ -83,7 +84,9 @@ def test_nothing_is_compiled_after_attach(attach: Any, monkeypatch: pytest.Monke
     assert watch.stats()["faults"] == 0
 
 
-def test_around_a_captured_step_all_is_collected(aggregator: Any, attach: Any) -> None:
+def test_around_a_captured_step_all_is_collected(
+    aggregator: RecordingAggregator, attach: Attach
+) -> None:
     """Inside the capture nothing is, and one line says so."""
     model = nn.Linear(64, 1).cuda()
     watch = attach(model)
@@ -106,7 +109,10 @@ def test_around_a_captured_step_all_is_collected(aggregator: Any, attach: Any) -
 
 @pytest.mark.parametrize("settings", [{"local": True}, {"blocks": None}, {"activations": True}, {}])
 def test_hooks_inside_a_capture_leave_it_whole(
-    aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+    aggregator: RecordingAggregator,
+    attach: Attach,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, Any],
 ) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -146,7 +152,7 @@ def test_hooks_inside_a_capture_leave_it_whole(
 
 
 def test_a_capture_while_numbers_are_on_their_way_is_not_broken(
-    aggregator: Any, attach: Any
+    aggregator: RecordingAggregator, attach: Attach
 ) -> None:
     """In the capture mode `global` a call of any thread into the driver would end it."""
     model = nn.Linear(64, 1).cuda()

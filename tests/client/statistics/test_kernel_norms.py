@@ -17,6 +17,7 @@ from gradwatch import GradientGainMonitor
 from gradwatch._statistics import norm_slots
 from gradwatch._statistics.norm_slots import Expected, NormSlots
 from gradwatch._statistics.single import measure_norm
+from tests.support.recording import Attach, RecordingAggregator
 
 pytest.importorskip("triton")
 
@@ -198,7 +199,10 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("for_all_devices")
 def test_local_norms_and_blocks_are_measured_by_one_launch_each(
-    aggregator: Any, attach: Any, made: list[Any], monkeypatch: pytest.MonkeyPatch
+    aggregator: RecordingAggregator,
+    attach: Attach,
+    made: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The numbers are those of the other path, and nothing is made again in the loop."""
     places: list[int] = []
@@ -238,7 +242,9 @@ def test_local_norms_and_blocks_are_measured_by_one_launch_each(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("for_all_devices")
-def test_accumulated_passes_keep_the_largest_of_any_path(aggregator: Any, attach: Any) -> None:
+def test_accumulated_passes_keep_the_largest_of_any_path(
+    aggregator: RecordingAggregator, attach: Attach
+) -> None:
     weight = nn.Parameter(torch.zeros(4, 6, device=DEVICE))
     model = nn.ParameterList([weight])
     watch = attach(model, local=True)

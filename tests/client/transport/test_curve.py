@@ -178,7 +178,7 @@ def test_a_malformed_file_is_refused_and_not_shown(file: Path, text: str) -> Non
 
 @pytest.mark.slow
 def test_with_a_key_the_aggregator_lets_us_in(
-    open_port: Any, attach: Any, folder: Path, file: Path
+    open_port: Callable[..., Port], attach: Callable[..., gradwatch.Watch], folder: Path, file: Path
 ) -> None:
     port = open_port(folder)
     attach(endpoint=port.ingest.endpoint, keys=file)
@@ -188,7 +188,7 @@ def test_with_a_key_the_aggregator_lets_us_in(
 
 @pytest.mark.slow
 def test_the_key_is_shown_at_each_of_several_endpoints(
-    open_port: Any, attach: Any, folder: Path, file: Path
+    open_port: Callable[..., Port], attach: Callable[..., gradwatch.Watch], folder: Path, file: Path
 ) -> None:
     plain, first, second = open_port(None), open_port(folder), open_port(folder)
     watch = attach(endpoint=[port.ingest.endpoint for port in (plain, first, second)], keys=file)
@@ -213,8 +213,8 @@ def another_servers(key: ClientKey) -> ClientKey:
 @pytest.mark.slow
 @pytest.mark.parametrize("who", ["plain", "stranger", "another_servers"])
 def test_who_is_not_let_in_is_told_once_and_trains_on(
-    open_port: Any,
-    attach: Any,
+    open_port: Callable[..., Port],
+    attach: Callable[..., gradwatch.Watch],
     folder: Path,
     file: Path,
     who: str,
@@ -240,7 +240,11 @@ def test_who_is_not_let_in_is_told_once_and_trains_on(
 
 @pytest.mark.slow
 def test_who_was_not_let_in_comes_in_once_its_key_is_known(
-    open_port: Any, attach: Any, folder: Path, file: Path, caplog: Any
+    open_port: Callable[..., Port],
+    attach: Callable[..., gradwatch.Watch],
+    folder: Path,
+    file: Path,
+    caplog: Any,
 ) -> None:
     """ZeroMQ would never try again. The operator adds the key and restarts the aggregator."""
     known = (folder / "clients.toml").read_text()
@@ -257,7 +261,10 @@ def test_who_was_not_let_in_comes_in_once_its_key_is_known(
 
 @pytest.mark.slow
 def test_a_port_that_spoke_something_else_is_tried_again(
-    open_port: Any, attach: Any, folder: Path, caplog: Any
+    open_port: Callable[..., Port],
+    attach: Callable[..., gradwatch.Watch],
+    folder: Path,
+    caplog: Any,
 ) -> None:
     port = open_port(folder)
     attach(endpoint=port.ingest.endpoint)

@@ -6,7 +6,6 @@ import os
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 import torch
@@ -14,6 +13,7 @@ from torch import nn
 
 from gradwatch_wire import Bye, Stats
 from tests.support.ports import ReservedPort
+from tests.support.recording import Attach, NewAggregator, RecordingAggregator
 from tests.support.relay import Relay
 from tests.support.waiting import wait_until
 
@@ -49,7 +49,7 @@ def model_with_gradients() -> nn.Module:
 
 @pytest.mark.slow
 def test_a_path_that_is_cut_loses_doubles_and_reorders_nothing(
-    aggregator: Any, attach: Any, relay: Any
+    aggregator: RecordingAggregator, attach: Attach, relay: Callable[[str], Relay]
 ) -> None:
     first, second = relay(aggregator.endpoint), relay(aggregator.endpoint)
     watch = attach(model_with_gradients(), endpoint=f"{first.endpoint},{second.endpoint}")
@@ -57,7 +57,7 @@ def test_a_path_that_is_cut_loses_doubles_and_reorders_nothing(
     for step in range(800):
         watch.collect(step=step)
         if step == 300:
-            wait_until(lambda: watch.stats()["acked"] > 100, "the stream flows")
+            wait_until(lambda: int(watch.stats()["acked"]) > 100, "the stream flows")
             first.close()
     wait_until(lambda: watch.stats()["acked"] == 801, "everything acknowledged")
     assert watch.endpoint == watch.stats()["endpoint"] == second.endpoint
@@ -74,7 +74,7 @@ def test_a_path_that_is_cut_loses_doubles_and_reorders_nothing(
 
 @pytest.mark.slow
 def test_it_stays_where_it_is_when_the_first_one_is_back(
-    new_aggregator: Any, attach: Any, nowhere: list[str]
+    new_aggregator: NewAggregator, attach: Attach, nowhere: list[str]
 ) -> None:
     watch = attach(model_with_gradients(), endpoint=nowhere)
     watch.collect()
@@ -90,7 +90,9 @@ def test_it_stays_where_it_is_when_the_first_one_is_back(
 
 
 def test_ranks_spread_over_the_endpoints(
-    monkeypatch: pytest.MonkeyPatch, new_aggregator: Any, attach: Any
+    monkeypatch: pytest.MonkeyPatch,
+    new_aggregator: NewAggregator,
+    attach: Attach,
 ) -> None:
     """Rank r begins at number r modulo their number, and goes on in their order."""
     aggregators = [new_aggregator() for _ in range(3)]
@@ -109,14 +111,16 @@ def test_ranks_spread_over_the_endpoints(
 
 
 def test_a_refusal_is_not_carried_elsewhere(
-    new_aggregator: Any, attach: Any, caplog: pytest.LogCaptureFixture
+    new_aggregator: NewAggregator,
+    attach: Attach,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     strict, other = new_aggregator(), new_aggregator()
     strict.refusal = "too many"
     watch = attach(model_with_gradients(), endpoint=[strict.endpoint, other.endpoint])
     wait_until(lambda: "too many" in caplog.text, "the line in the log")
     strict.stop()
-    connection = watch._sender._connection
+    connection: Any = watch._sender._connection
     wait_until(lambda: not connection._is_connected, "nobody listens there any more")
     watch.collect()
     watch.close()
@@ -127,7 +131,7 @@ def test_a_refusal_is_not_carried_elsewhere(
 
 @pytest.mark.slow
 def test_where_nobody_answers_all_are_named(
-    attach: Any, nowhere: list[str], caplog: pytest.LogCaptureFixture
+    attach: Attach, nowhere: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     watch = attach(model_with_gradients(), endpoint=nowhere)
     watch.collect()
@@ -136,12 +140,12 @@ def test_where_nobody_answers_all_are_named(
     first, second = nowhere
     what = f"3 pending records were not delivered to {first}, {second}: no aggregator answered;"
     assert caplog.records[-1].getMessage().startswith(f"gradwatch: {what}")
-    assert watch.stats()["moves"] > 0
+    assert int(watch.stats()["moves"]) > 0
 
 
 @pytest.mark.slow
 def test_what_comes_at_the_end_goes_to_the_next_one(
-    aggregator: Any, attach: Any, relay: Any
+    aggregator: RecordingAggregator, attach: Attach, relay: Callable[[str], Relay]
 ) -> None:
     """Also in the two seconds of `close`."""
     first = relay(aggregator.endpoint)
@@ -171,7 +175,7 @@ def no_descriptors() -> Iterator[None]:
 
 @pytest.mark.slow
 def test_without_descriptors_for_the_next_one_it_stays_and_tries_again(
-    new_aggregator: Any, attach: Any
+    new_aggregator: NewAggregator, attach: Attach
 ) -> None:
     """ZeroMQ would end the process."""
     first, second = new_aggregator(), new_aggregator()
@@ -179,7 +183,7 @@ def test_without_descriptors_for_the_next_one_it_stays_and_tries_again(
     wait_until(lambda: first.hellos, "HELLO")
     with no_descriptors():
         first.stop()
-        wait_until(lambda: watch.stats()["faults"] > 1, "it cannot move")
+        wait_until(lambda: int(watch.stats()["faults"]) > 1, "it cannot move")
         assert watch.endpoint == first.endpoint
         assert str(watch.stats()["last_error"]).startswith("endpoint: file descriptors: 16 are")
     wait_until(lambda: second.hellos, "HELLO at the next one")

@@ -19,6 +19,7 @@ from torch import nn
 import gradwatch
 from gradwatch_wire.session.peer import Speaks, look_at
 from tests.support.ports import ReservedPort
+from tests.support.recording import NewAggregator, RecordingAggregator
 from tests.support.waiting import wait_until
 
 HTTP = "an HTTP server (records go to another address, tcp://127.0.0.1:5555 by default)"
@@ -132,7 +133,9 @@ def attach_and_collect(endpoint: str) -> gradwatch.Watch:
         ("curve", Speaks.CURVE, "a ZeroMQ socket that asks for a key"),
     ],
 )
-def test_plain_bytes_show_what_it_is(serve: Any, kind: str, speaks: Speaks, what: str) -> None:
+def test_plain_bytes_show_what_it_is(
+    serve: Callable[..., str], kind: str, speaks: Speaks, what: str
+) -> None:
     found = look_at(serve(kind))
 
     assert (found.speaks, found.what) == (speaks, what)
@@ -145,7 +148,7 @@ def test_where_nothing_listens_there_is_nothing() -> None:
     port.close()
 
 
-def test_an_aggregator_is_taken_for_none_of_these(aggregator: Any) -> None:
+def test_an_aggregator_is_taken_for_none_of_these(aggregator: RecordingAggregator) -> None:
     assert look_at(aggregator.endpoint).speaks is Speaks.ROUTER
     address = aggregator.endpoint.removeprefix("tcp://")
     assert look_at(f"tcp://127.0.0.1:0;{address}").speaks is Speaks.ROUTER
@@ -173,7 +176,7 @@ def test_an_abstract_unix_socket_is_looked_at() -> None:
     ],
 )
 def test_the_end_says_what_listens(
-    serve: Any, kind: str, at_the_end: str, caplog: pytest.LogCaptureFixture
+    serve: Callable[..., str], kind: str, at_the_end: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     endpoint = serve(kind)
     attach_and_collect(endpoint).close()
@@ -187,7 +190,7 @@ def test_the_end_says_what_listens(
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ssh", "curve"])
 def test_it_is_told_while_training_goes_on(
-    serve: Any, kind: str, caplog: pytest.LogCaptureFixture
+    serve: Callable[..., str], kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     watch = attach_and_collect(f"tcp://127.0.0.1:9,{(endpoint := serve(kind))}")
     wait_until(lambda: f"no answer: {endpoint}: " in caplog.text, "the line in the log")
@@ -199,7 +202,7 @@ def test_it_is_told_while_training_goes_on(
 
 @pytest.mark.slow
 def test_once_an_aggregator_is_there_everything_goes_on(
-    new_aggregator: Any, caplog: pytest.LogCaptureFixture
+    new_aggregator: NewAggregator, caplog: pytest.LogCaptureFixture
 ) -> None:
     context = zmq.Context()
     stranger = context.socket(zmq.PUB)
@@ -240,7 +243,7 @@ def test_an_answer_that_is_none_is_named_at_the_end(caplog: pytest.LogCaptureFix
 
 @pytest.mark.slow
 def test_an_aggregator_that_died_is_said_to_have_stopped_answering(
-    new_aggregator: Any, caplog: pytest.LogCaptureFixture
+    new_aggregator: NewAggregator, caplog: pytest.LogCaptureFixture
 ) -> None:
     aggregator = new_aggregator()
     watch = attach_and_collect(aggregator.endpoint)

@@ -36,6 +36,7 @@ from gradwatch_wire import (
 from gradwatch_wire.session.outbox import Outbox
 from gradwatch_wire.session.session import Phase, Session
 from tests.support.ports import ReservedPort, has_ipv6
+from tests.support.recording import Attach, NewAggregator, RecordingAggregator
 from tests.support.waiting import PATIENCE_S, wait_until
 
 # Binds a ROUTER, says where, and reads nothing more once it is stopped.
@@ -108,7 +109,9 @@ def model_with_gradients() -> nn.Module:
     return model
 
 
-def test_records_keep_the_order_of_the_steps(aggregator: Any, make_sender: Any) -> None:
+def test_records_keep_the_order_of_the_steps(
+    aggregator: RecordingAggregator, make_sender: Callable[[str], tuple[Sender, Faults]]
+) -> None:
     sender, _ = make_sender(aggregator.endpoint)
     late = Collected(1, arrived=False)
     for collected in (Collected(0), late, Collected(2)):
@@ -123,7 +126,9 @@ def test_records_keep_the_order_of_the_steps(aggregator: Any, make_sender: Any) 
     assert isinstance(aggregator.stored[-1].record, Bye)
 
 
-def test_a_record_that_cannot_be_made_costs_only_itself(aggregator: Any, make_sender: Any) -> None:
+def test_a_record_that_cannot_be_made_costs_only_itself(
+    aggregator: RecordingAggregator, make_sender: Callable[[str], tuple[Sender, Faults]]
+) -> None:
     sender, faults = make_sender(aggregator.endpoint)
     broken = Collected(1)
     broken.error = ValueError("oops")
@@ -138,7 +143,9 @@ def test_a_record_that_cannot_be_made_costs_only_itself(aggregator: Any, make_se
     assert faults.last == "record: ValueError('oops')"
 
 
-def test_what_waits_for_the_device_is_bounded(make_sender: Any, free_endpoint: str) -> None:
+def test_what_waits_for_the_device_is_bounded(
+    make_sender: Callable[[str], tuple[Sender, Faults]], free_endpoint: str
+) -> None:
     """Beyond that the oldest are dropped, and each one is told."""
     sender, faults = make_sender(free_endpoint)
     for step in range(MAX_COLLECTIONS + 10):
@@ -150,7 +157,7 @@ def test_what_waits_for_the_device_is_bounded(make_sender: Any, free_endpoint: s
 
 @pytest.mark.slow
 def test_what_does_not_arrive_from_the_device_does_not_come_after_bye(
-    aggregator: Any, make_sender: Any
+    aggregator: RecordingAggregator, make_sender: Callable[[str], tuple[Sender, Faults]]
 ) -> None:
     """Closing waits a second for it, then gives it up and says so."""
     sender, faults = make_sender(aggregator.endpoint)
@@ -176,7 +183,7 @@ def test_what_does_not_arrive_from_the_device_does_not_come_after_bye(
 
 
 def test_each_dropped_collection_is_declared_lost_in_its_place(
-    aggregator: Any, make_sender: Any
+    aggregator: RecordingAggregator, make_sender: Callable[[str], tuple[Sender, Faults]]
 ) -> None:
     """The numbers of those that were sent have a gap where it would have been."""
     sender, _ = make_sender(aggregator.endpoint)
@@ -192,7 +199,7 @@ def test_each_dropped_collection_is_declared_lost_in_its_place(
 
 
 def test_an_aggregator_that_starts_later_gets_everything(
-    new_aggregator: Any, free_endpoint: str
+    new_aggregator: NewAggregator, free_endpoint: str
 ) -> None:
     """Training does not wait for it, nor does `attach`."""
     with gradwatch.attach(model_with_gradients(), run="test", endpoint=free_endpoint) as watch:
@@ -206,7 +213,7 @@ def test_an_aggregator_that_starts_later_gets_everything(
 
 
 def test_an_aggregator_that_lost_its_log_is_told_the_layers_again(
-    new_aggregator: Any, free_endpoint: str
+    new_aggregator: NewAggregator, free_endpoint: str
 ) -> None:
     first = new_aggregator(free_endpoint)
     with gradwatch.attach(model_with_gradients(), run="test", endpoint=free_endpoint) as watch:
@@ -226,7 +233,7 @@ def test_an_aggregator_that_lost_its_log_is_told_the_layers_again(
 
 @pytest.mark.parametrize("address", ["ipc", *["tcp://[::1]:*"][: has_ipv6()]])
 def test_other_transports_are_connected_to(
-    new_aggregator: Any, tmp_path: Path, address: str
+    new_aggregator: NewAggregator, tmp_path: Path, address: str
 ) -> None:
     """IPv6, and a Unix socket."""
     endpoint = f"ipc://{tmp_path}/gw" if address == "ipc" else address
@@ -240,7 +247,7 @@ def test_other_transports_are_connected_to(
 
 
 @pytest.mark.slow
-def test_beats_are_sent_between_records(aggregator: Any, attach: Any) -> None:
+def test_beats_are_sent_between_records(aggregator: RecordingAggregator, attach: Attach) -> None:
     watch = attach(model_with_gradients())
     wait_until(lambda: aggregator.beats, "the first beat")
     assert aggregator.beats[0].last_step == -1
@@ -273,7 +280,7 @@ def test_answers_that_are_none_are_counted() -> None:
 
 
 def test_a_record_that_is_too_large_is_told(
-    aggregator: Any, attach: Any, caplog: pytest.LogCaptureFixture
+    aggregator: RecordingAggregator, attach: Attach, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A model that is not reported at all must not be so in silence."""
     aggregator.welcome["max_record_bytes"] = 4_096
@@ -340,7 +347,9 @@ def test_close_gives_up_when_the_peer_is_stopped() -> None:
 
 
 @pytest.mark.slow
-def test_close_gives_up_when_the_callback_hangs(aggregator: Any, attach: Any) -> None:
+def test_close_gives_up_when_the_callback_hangs(
+    aggregator: RecordingAggregator, attach: Attach
+) -> None:
     """The thread that receives alerts is the one that closes."""
     release, called = threading.Event(), threading.Event()
 
@@ -360,7 +369,7 @@ def test_close_gives_up_when_the_callback_hangs(aggregator: Any, attach: Any) ->
 
 
 def test_the_log_says_where_it_sends(
-    aggregator: Any, attach: Any, caplog: pytest.LogCaptureFixture
+    aggregator: RecordingAggregator, attach: Attach, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, logger="gradwatch"):
         attach(model_with_gradients(), run="gpt2-small")

@@ -18,6 +18,7 @@ from gradwatch_wire import Bye, Column, Hello, Kind, Manifest, Stats, encode_bod
 from gradwatch_wire.session.orphaned_sessions import OrphanedSessions
 from gradwatch_wire.session.send_buffer import BufferedRecord
 from gradwatch_wire.session.spilled_session import SpilledSession
+from tests.support.recording import Attach, RecordingAggregator
 from tests.support.waiting import wait_until
 
 SESSION = b"s" * 16
@@ -179,7 +180,9 @@ def test_the_environment_names_the_directory(
     assert (tmp_path / "environment").is_dir()
 
 
-def test_nothing_stays_on_disk_when_everything_is_acknowledged(attach: Any, tmp_path: Path) -> None:
+def test_nothing_stays_on_disk_when_everything_is_acknowledged(
+    attach: Attach, tmp_path: Path
+) -> None:
     """Files and locks."""
     watch = attach(backward(), spill=tmp_path)
     for _ in range(5):
@@ -214,7 +217,7 @@ def _packed(record: Any) -> tuple[Kind, int, bytes]:
 
 
 def test_the_next_watch_sends_what_others_left(
-    aggregator: Any, attach: Any, tmp_path: Path
+    aggregator: RecordingAggregator, attach: Attach, tmp_path: Path
 ) -> None:
     """Session after session, under their own numbers; files of other runs and ranks stay."""
     leave_files(tmp_path, b"1" * 16, 600)

@@ -12,6 +12,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.optim import LBFGS, SGD
 
+from tests.support.recording import Attach, RecordingAggregator
+
 
 def backward(model: nn.Module, factor: float = 1.0) -> Tensor:
     loss: Tensor = factor * model(torch.ones(2, 3)).square().mean()
@@ -20,7 +22,9 @@ def backward(model: nn.Module, factor: float = 1.0) -> Tensor:
 
 
 @pytest.mark.slow
-def test_the_loss_is_in_the_record_of_the_pass_before_it(aggregator: Any, attach: Any) -> None:
+def test_the_loss_is_in_the_record_of_the_pass_before_it(
+    aggregator: RecordingAggregator, attach: Attach
+) -> None:
     """The point stays the end of the backward pass, also where gradients were changed since."""
     model = nn.Linear(3, 1)
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -43,7 +47,9 @@ def test_the_loss_is_in_the_record_of_the_pass_before_it(aggregator: Any, attach
 
 
 @pytest.mark.slow
-def test_several_losses_of_a_step_are_averaged(aggregator: Any, attach: Any) -> None:
+def test_several_losses_of_a_step_are_averaged(
+    aggregator: RecordingAggregator, attach: Attach
+) -> None:
     model = nn.Linear(3, 1)
     optimizer = SGD(model.parameters(), lr=0.1)
     watch = attach(model, optimizer)
@@ -60,7 +66,7 @@ def test_several_losses_of_a_step_are_averaged(aggregator: Any, attach: Any) -> 
 
 @pytest.mark.slow
 def test_losses_stay_when_a_later_pass_of_the_step_reaches_more_layers(
-    aggregator: Any, attach: Any
+    aggregator: RecordingAggregator, attach: Attach
 ) -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -77,7 +83,7 @@ def test_losses_stay_when_a_later_pass_of_the_step_reaches_more_layers(
 
 @pytest.mark.slow
 def test_the_step_gets_the_number_and_counting_goes_on_from_it(
-    aggregator: Any, attach: Any
+    aggregator: RecordingAggregator, attach: Attach
 ) -> None:
     """As with `collect(step=...)`."""
     model = nn.Linear(3, 1)
@@ -92,7 +98,9 @@ def test_the_step_gets_the_number_and_counting_goes_on_from_it(
 
 
 @pytest.mark.slow
-def test_of_a_line_search_the_first_loss_counts(aggregator: Any, attach: Any) -> None:
+def test_of_a_line_search_the_first_loss_counts(
+    aggregator: RecordingAggregator, attach: Attach
+) -> None:
     model = nn.Linear(3, 1)
     optimizer = LBFGS(model.parameters(), lr=0.1, max_iter=4)
     watch = attach(model, optimizer)
@@ -116,7 +124,7 @@ def test_of_a_line_search_the_first_loss_counts(aggregator: Any, attach: Any) ->
 
 @pytest.mark.slow
 def test_without_a_pass_there_is_no_step_to_annotate(
-    aggregator: Any, attach: Any, caplog: pytest.LogCaptureFixture
+    aggregator: RecordingAggregator, attach: Attach, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = nn.Linear(3, 1)
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -140,7 +148,10 @@ def test_without_a_pass_there_is_no_step_to_annotate(
 @pytest.mark.parametrize("collects", [False, True])
 @pytest.mark.parametrize("reduce_dtype", [None, torch.bfloat16])
 def test_losses_of_passes_that_leave_no_gradient_count(
-    aggregator: Any, attach: Any, reduce_dtype: torch.dtype | None, collects: bool
+    aggregator: RecordingAggregator,
+    attach: Attach,
+    reduce_dtype: torch.dtype | None,
+    collects: bool,
 ) -> None:
     """FSDP2 gives the shards their gradient in the last pass of a step; the mean is over all."""
     model: Any = fully_shard(
@@ -171,7 +182,7 @@ def test_losses_of_passes_that_leave_no_gradient_count(
 
 @pytest.mark.slow
 def test_a_wrong_argument_is_logged_and_left_out(
-    aggregator: Any, attach: Any, caplog: pytest.LogCaptureFixture
+    aggregator: RecordingAggregator, attach: Attach, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The rest of the call counts."""
     model = nn.Linear(3, 1)

@@ -15,11 +15,12 @@ from torch import nn
 
 import gradwatch
 from gradwatch_wire import Manifest, Stats
+from tests.support.recording import Attach, RecordingAggregator
 from tests.support.waiting import wait_until
 
 
 def test_the_aggregator_hears_who_attached(
-    aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch
+    aggregator: RecordingAggregator, attach: Attach, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Run, place in the job, host, process and versions."""
     monkeypatch.setenv("RANK", "3")
@@ -41,7 +42,7 @@ def test_the_aggregator_hears_who_attached(
 
 
 def test_settings_come_from_the_environment(
-    aggregator: Any, monkeypatch: pytest.MonkeyPatch
+    aggregator: RecordingAggregator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GRADWATCH_RUN", "from-the-environment")
     monkeypatch.setenv("GRADWATCH_ENDPOINT", aggregator.endpoint)
@@ -51,7 +52,9 @@ def test_settings_come_from_the_environment(
     assert [hello.run for hello in aggregator.hellos.values()] == ["from-the-environment"]
 
 
-def test_two_watches_have_sessions_of_their_own(aggregator: Any, attach: Any) -> None:
+def test_two_watches_have_sessions_of_their_own(
+    aggregator: RecordingAggregator, attach: Attach
+) -> None:
     """A restart in the same process must not be taken for the same session."""
     attach(nn.Linear(2, 2))
     attach(nn.Linear(2, 2))
@@ -68,7 +71,11 @@ def stats_of(model: nn.Module, attach: Any, aggregator: Any) -> Stats:
 
 @pytest.mark.parametrize(("world", "reduction"), [(1, "none"), (2, "unknown")])
 def test_numbers_of_a_plain_model_say_whether_they_were_reduced(
-    aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch, world: int, reduction: str
+    aggregator: RecordingAggregator,
+    attach: Attach,
+    monkeypatch: pytest.MonkeyPatch,
+    world: int,
+    reduction: str,
 ) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", str(world))
@@ -79,7 +86,7 @@ def test_numbers_of_a_plain_model_say_whether_they_were_reduced(
 
 @pytest.mark.slow
 def test_numbers_under_ddp_say_that_they_are_means(
-    aggregator: Any, attach: Any, one_process: None
+    aggregator: RecordingAggregator, attach: Attach, one_process: None
 ) -> None:
     model = nn.Sequential(nn.parallel.DistributedDataParallel(nn.Linear(2, 2)))
 
@@ -88,7 +95,11 @@ def test_numbers_under_ddp_say_that_they_are_means(
 
 @pytest.mark.parametrize(("world", "probed"), [(1, False), (2, True)])
 def test_local_gradients_are_probed_where_there_are_other_ranks(
-    aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch, world: int, probed: bool
+    aggregator: RecordingAggregator,
+    attach: Attach,
+    monkeypatch: pytest.MonkeyPatch,
+    world: int,
+    probed: bool,
 ) -> None:
     """Alone, the gradients themselves tell."""
     monkeypatch.setenv("RANK", "0")
@@ -102,7 +113,7 @@ def test_local_gradients_are_probed_where_there_are_other_ranks(
 
 
 def test_disabled_it_returns_a_watch_that_does_nothing(
-    aggregator: Any, monkeypatch: pytest.MonkeyPatch
+    aggregator: RecordingAggregator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GRADWATCH_DISABLED", "1")
     threads = threading.active_count()
@@ -123,7 +134,7 @@ def test_disabled_it_returns_a_watch_that_does_nothing(
     assert aggregator.hellos == {}
 
 
-def test_the_watch_that_does_nothing_has_the_interface_of_one_that_does(attach: Any) -> None:
+def test_the_watch_that_does_nothing_has_the_interface_of_one_that_does(attach: Attach) -> None:
     """Names, parameters and the keys of the counters."""
     real, null = attach(nn.Linear(2, 2)), gradwatch.NullWatch()
 
@@ -140,7 +151,9 @@ def test_the_watch_that_does_nothing_has_the_interface_of_one_that_does(attach: 
     assert {type(value) for value in null.stats().values()} == {int, str}
 
 
-def test_the_optimizer_may_be_left_out_or_be_an_empty_list(aggregator: Any, attach: Any) -> None:
+def test_the_optimizer_may_be_left_out_or_be_an_empty_list(
+    aggregator: RecordingAggregator, attach: Attach
+) -> None:
     """Then only `collect` collects."""
     model = nn.Linear(2, 2)
     model(torch.ones(1, 2)).sum().backward()
@@ -165,7 +178,7 @@ class Wrapper(torch.optim.Optimizer):
 
 
 @pytest.mark.slow
-def test_a_wrapped_optimizer_is_unwrapped(aggregator: Any, attach: Any) -> None:
+def test_a_wrapped_optimizer_is_unwrapped(aggregator: RecordingAggregator, attach: Attach) -> None:
     model = nn.Linear(2, 2)
     optimizer = Wrapper(torch.optim.SGD(model.parameters(), lr=0.1))
     attach(model, optimizer)
@@ -177,7 +190,7 @@ def test_a_wrapped_optimizer_is_unwrapped(aggregator: Any, attach: Any) -> None:
 
 
 @pytest.mark.slow
-def test_the_first_step_may_be_given(aggregator: Any, attach: Any) -> None:
+def test_the_first_step_may_be_given(aggregator: RecordingAggregator, attach: Attach) -> None:
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     attach(model, optimizer, first_step=500)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gradwatch_wire import Manifest
+from tests.support.recording import Attach, RecordingAggregator
 
 
 def make() -> Any:
@@ -42,7 +43,7 @@ def close(expected: dict[str, float]) -> object:
 @pytest.mark.parametrize("how", ["head", "assign"])
 @pytest.mark.parametrize("optimized", [True, False])
 def test_replaced_parameters_are_watched_under_their_names(
-    aggregator: Any, attach: Any, how: str, optimized: bool
+    aggregator: RecordingAggregator, attach: Attach, how: str, optimized: bool
 ) -> None:
     """A new head of another size, and all parameters by a checkpoint (C9)."""
     model = make()
@@ -70,7 +71,9 @@ def test_replaced_parameters_are_watched_under_their_names(
     assert sizes["head.weight"] == (40 if how == "head" else 16)
 
 
-def test_a_layer_that_is_gone_is_not_reported(aggregator: Any, attach: Any) -> None:
+def test_a_layer_that_is_gone_is_not_reported(
+    aggregator: RecordingAggregator, attach: Attach
+) -> None:
     model = make()
     watch = attach(model)
     backward(model)
@@ -85,7 +88,9 @@ def test_a_layer_that_is_gone_is_not_reported(aggregator: Any, attach: Any) -> N
 
 
 @pytest.mark.slow
-def test_unfrozen_layers_of_a_new_parameter_group_are_watched(aggregator: Any, attach: Any) -> None:
+def test_unfrozen_layers_of_a_new_parameter_group_are_watched(
+    aggregator: RecordingAggregator, attach: Attach
+) -> None:
     """`add_param_group` for a body that was frozen (C43)."""
     model = make()
     model["body"].requires_grad_(False)
@@ -105,7 +110,9 @@ def test_unfrozen_layers_of_a_new_parameter_group_are_watched(aggregator: Any, a
 
 
 @pytest.mark.slow
-def test_layers_that_are_added_later_are_watched(aggregator: Any, attach: Any) -> None:
+def test_layers_that_are_added_later_are_watched(
+    aggregator: RecordingAggregator, attach: Attach
+) -> None:
     """A network that grows (C43)."""
     model = make()
     optimizer = sgd(model.parameters())
@@ -125,7 +132,7 @@ def test_layers_that_are_added_later_are_watched(aggregator: Any, attach: Any) -
 
 @pytest.mark.slow
 def test_a_new_layer_that_no_optimizer_trains_is_told_once(
-    aggregator: Any, attach: Any, caplog: pytest.LogCaptureFixture
+    aggregator: RecordingAggregator, attach: Attach, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is not watched, and someone should know (C43)."""
     model = make()
@@ -145,7 +152,7 @@ def test_a_new_layer_that_no_optimizer_trains_is_told_once(
 @pytest.mark.slow
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_replaced_optimizer_is_watched(
-    aggregator: Any, attach: Any, caplog: pytest.LogCaptureFixture, kept: bool
+    aggregator: RecordingAggregator, attach: Attach, caplog: pytest.LogCaptureFixture, kept: bool
 ) -> None:
     """The new one takes its place at its first step, whether or not the old one lives on (C43)."""
     model = make()
@@ -172,7 +179,7 @@ def test_a_replaced_optimizer_is_watched(
 
 @pytest.mark.slow
 def test_an_optimizer_within_the_watched_one_does_not_take_its_place(
-    aggregator: Any, attach: Any
+    aggregator: RecordingAggregator, attach: Attach
 ) -> None:
     class Outer(torch.optim.Optimizer):
         def __init__(self, parameters: Any) -> None:
@@ -199,7 +206,7 @@ def watch_is_on(optimizer: torch.optim.Optimizer) -> bool:
 
 
 @pytest.mark.slow
-def test_all_hooked_parameters_frozen(aggregator: Any, attach: Any) -> None:
+def test_all_hooked_parameters_frozen(aggregator: RecordingAggregator, attach: Attach) -> None:
     model = nn.ModuleList([nn.Linear(1, 1, bias=False) for _ in range(40)])
     optimizer = sgd(model.parameters())
     watch = attach(model, optimizer)
@@ -221,7 +228,9 @@ def test_all_hooked_parameters_frozen(aggregator: Any, attach: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_steps_before_the_first_backward_pass(aggregator: Any, attach: Any) -> None:
+def test_steps_before_the_first_backward_pass(
+    aggregator: RecordingAggregator, attach: Attach
+) -> None:
     """A distributed checkpoint steps with zeros to make the state: that is no step (C41)."""
     from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
@@ -244,7 +253,9 @@ def test_steps_before_the_first_backward_pass(aggregator: Any, attach: Any) -> N
 
 
 @pytest.mark.slow
-def test_a_warm_up_step_does_not_cost_the_order(aggregator: Any, attach: Any) -> None:
+def test_a_warm_up_step_does_not_cost_the_order(
+    aggregator: RecordingAggregator, attach: Attach
+) -> None:
     """Gradients of zero, a step, and then training (C41)."""
     model = nn.ModuleDict({"head": nn.Linear(8, 2), "body": nn.Linear(4, 8)})
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
@@ -262,7 +273,9 @@ def test_a_warm_up_step_does_not_cost_the_order(aggregator: Any, attach: Any) ->
 
 
 @pytest.mark.slow
-def test_a_model_whose_tensors_are_swapped_is_still_watched(aggregator: Any, attach: Any) -> None:
+def test_a_model_whose_tensors_are_swapped_is_still_watched(
+    aggregator: RecordingAggregator, attach: Attach
+) -> None:
     """`model.double()` swaps them if torch is told to, and refuses to where weak references are."""
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -284,7 +297,7 @@ def test_a_model_whose_tensors_are_swapped_is_still_watched(aggregator: Any, att
 @pytest.mark.slow
 @pytest.mark.parametrize("replaced", [False, True])
 def test_the_learning_rate_is_that_of_the_step(
-    aggregator: Any, attach: Any, replaced: bool
+    aggregator: RecordingAggregator, attach: Attach, replaced: bool
 ) -> None:
     model = make()
     optimizer = sgd(model.parameters())

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import gradwatch
 from gradwatch_wire import Manifest
+from tests.support.recording import Attach, RecordingAggregator
 
 BACKEND = "aot_eager"  # traces forward and backward as inductor does, and needs no C++ compiler
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
@@ -63,7 +64,7 @@ def train(make: Callable[[], Any], attach: Any) -> tuple[dict[str, Any], Any]:
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("make", [wrapped, in_part])
 def test_watching_changes_nothing_for_the_compiler(
-    aggregator: Any, attach: Any, make: Callable[[], Any]
+    aggregator: RecordingAggregator, attach: Attach, make: Callable[[], Any]
 ) -> None:
     plain, _ = train(make, None)
     watched, model = train(make, attach)
@@ -82,7 +83,7 @@ def test_watching_changes_nothing_for_the_compiler(
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("whole", [False, True])
-def test_a_compiled_step_has_no_more_breaks_and_recompilations(attach: Any, whole: bool) -> None:
+def test_a_compiled_step_has_no_more_breaks_and_recompilations(attach: Attach, whole: bool) -> None:
     """`torch.compile` on the optimizer's step, and on a whole training step."""
     from torch._dynamo import reset
     from torch._dynamo.utils import counters
@@ -118,7 +119,9 @@ def test_a_compiled_step_has_no_more_breaks_and_recompilations(attach: Any, whol
 
 
 @pytest.mark.exhaustive
-def test_compiled_autograd_keeps_its_graphs(aggregator: Any, attach: Any) -> None:
+def test_compiled_autograd_keeps_its_graphs(
+    aggregator: RecordingAggregator, attach: Attach
+) -> None:
     import torch._dynamo
     from torch._dynamo.utils import counters
 

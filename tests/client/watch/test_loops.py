@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gradwatch_wire import Manifest, Stats
+from tests.support.recording import Attach, RecordingAggregator
 
 
 def make() -> nn.Sequential:
@@ -35,7 +36,9 @@ def true_total(model: nn.Module) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize("collects", [True, False])
 @pytest.mark.parametrize("micro_batches", [1, 2])
-def test_a_closure(aggregator: Any, attach: Any, micro_batches: int, collects: bool) -> None:
+def test_a_closure(
+    aggregator: RecordingAggregator, attach: Attach, micro_batches: int, collects: bool
+) -> None:
     """The backward pass within `step` is that step's, also the last (C5)."""
     model = make()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -63,7 +66,7 @@ def test_a_closure(aggregator: Any, attach: Any, micro_batches: int, collects: b
 
 
 @pytest.mark.slow
-def test_lbfgs(aggregator: Any, attach: Any) -> None:
+def test_lbfgs(aggregator: RecordingAggregator, attach: Attach) -> None:
     """Its evaluations are no steps (C5)."""
     model = make()
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4, line_search_fn="strong_wolfe")
@@ -93,7 +96,9 @@ def test_lbfgs(aggregator: Any, attach: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("to_none", [True, False])
-def test_the_scripts_own_guard(aggregator: Any, attach: Any, to_none: bool) -> None:
+def test_the_scripts_own_guard(
+    aggregator: RecordingAggregator, attach: Attach, to_none: bool
+) -> None:
     """A step that is not taken is a record of its own, at its own step (C6)."""
     model = make()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -115,7 +120,7 @@ def test_the_scripts_own_guard(aggregator: Any, attach: Any, to_none: bool) -> N
 
 
 @pytest.mark.slow
-def test_clipping(aggregator: Any, attach: Any) -> None:
+def test_clipping(aggregator: RecordingAggregator, attach: Attach) -> None:
     """The norm is that before it (C7)."""
     model = make()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
@@ -133,7 +138,7 @@ def test_clipping(aggregator: Any, attach: Any) -> None:
 
 
 @pytest.mark.slow
-def test_collect_for_each_micro_batch(aggregator: Any, attach: Any) -> None:
+def test_collect_for_each_micro_batch(aggregator: RecordingAggregator, attach: Attach) -> None:
     """Forty steps of four micro-batches are forty steps (C8)."""
     model = make()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -150,7 +155,9 @@ def test_collect_for_each_micro_batch(aggregator: Any, attach: Any) -> None:
 
 
 @pytest.mark.slow
-def test_two_networks_stepped_at_different_rates(aggregator: Any, attach: Any) -> None:
+def test_two_networks_stepped_at_different_rates(
+    aggregator: RecordingAggregator, attach: Attach
+) -> None:
     """`collect` before each of their steps makes no more steps than they take (C8)."""
     models = {"critic": make(), "actor": make()}
     optimizers = [torch.optim.SGD(m.parameters(), lr=0.01) for m in models.values()]
@@ -176,7 +183,7 @@ def test_two_networks_stepped_at_different_rates(aggregator: Any, attach: Any) -
 @pytest.mark.slow
 @pytest.mark.parametrize("every", [1, 2, 3])
 def test_two_optimizers_of_which_a_guard_skips_one(
-    aggregator: Any, attach: Any, every: int
+    aggregator: RecordingAggregator, attach: Attach, every: int
 ) -> None:
     """The skipped one's record is a part of its own step, though the other has gone on."""
     models = {"a": make(), "b": make()}
@@ -247,7 +254,9 @@ mp.start_processes(work, args=(sys.argv[1], sys.argv[2]), nprocs=2, start_method
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-def test_two_ranks(aggregator: Any, run_script: Any, tmp_path: Any, kind: str) -> None:
+def test_two_ranks(
+    aggregator: RecordingAggregator, run_script: Any, tmp_path: Any, kind: str
+) -> None:
     """The last pass of a window is reduced; a step that the guard skips is seen on all ranks."""
     result = run_script(RANKS, tmp_path / "group", kind)
     assert result.returncode == 0, result.stderr
@@ -271,7 +280,7 @@ def test_two_ranks(aggregator: Any, run_script: Any, tmp_path: Any, kind: str) -
 
 
 @pytest.mark.slow
-def test_an_optimizer_in_the_backward_pass(aggregator: Any, attach: Any) -> None:
+def test_an_optimizer_in_the_backward_pass(aggregator: RecordingAggregator, attach: Attach) -> None:
     model = make()
     optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()}
 
@@ -295,7 +304,9 @@ def test_an_optimizer_in_the_backward_pass(aggregator: Any, attach: Any) -> None
 
 
 @pytest.mark.slow
-def test_intervals_and_accumulation_together(aggregator: Any, attach: Any) -> None:
+def test_intervals_and_accumulation_together(
+    aggregator: RecordingAggregator, attach: Attach
+) -> None:
     """`every`, `report_every` and accumulation together: the record is that of the due steps."""
     model = make()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -316,7 +327,7 @@ def test_intervals_and_accumulation_together(aggregator: Any, attach: Any) -> No
 
 
 @pytest.mark.slow
-def test_a_gan_that_gives_its_steps(aggregator: Any, attach: Any) -> None:
+def test_a_gan_that_gives_its_steps(aggregator: RecordingAggregator, attach: Attach) -> None:
     """`collect(step=...)` before each of two optimizers is one step, with two parts."""
     torch.manual_seed(0)
     models = {"generator": nn.Linear(4, 4), "critic": nn.Linear(4, 1)}

@@ -13,6 +13,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 from gradwatch_wire import Manifest
 from gradwatch_wire.columns import MEASURED_COLUMNS
+from tests.support.recording import Attach, RecordingAggregator
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors"),
@@ -46,7 +47,7 @@ ODD: dict[str, tuple[Callable[[], Tensor], str]] = {
 
 @pytest.mark.parametrize("kind", [kind for kind in ODD if kind != "nested"])
 def test_one_odd_gradient_costs_its_own_number_and_is_named_once(
-    aggregator: Any, attach: Any, caplog: pytest.LogCaptureFixture, kind: str
+    aggregator: RecordingAggregator, attach: Attach, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
     """C44: the record comes with the others; the odd layer is like one without a gradient."""
     make, why = ODD[kind]
@@ -69,7 +70,7 @@ def test_one_odd_gradient_costs_its_own_number_and_is_named_once(
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mkldnn", "nested", "jagged"])
 def test_a_real_backward_pass_with_an_odd_parameter_is_recorded(
-    aggregator: Any, attach: Any, kind: str
+    aggregator: RecordingAggregator, attach: Attach, kind: str
 ) -> None:
     """C44: as autograd leaves it, with `local=True` as well."""
     odd = nn.Parameter(ODD[kind][0]())
@@ -92,8 +93,8 @@ def test_a_real_backward_pass_with_an_odd_parameter_is_recorded(
 @pytest.mark.parametrize("columns", [None, MEASURED_COLUMNS], ids=["default", "all"])
 @pytest.mark.parametrize("foreach", ["1", "0"])
 def test_float8_gradients_are_measured(
-    aggregator: Any,
-    attach: Any,
+    aggregator: RecordingAggregator,
+    attach: Attach,
     monkeypatch: pytest.MonkeyPatch,
     dtype: torch.dtype,
     columns: Any,
@@ -138,7 +139,7 @@ def _as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.filterwarnings("ignore::RuntimeWarning:numpy|triton")
 @pytest.mark.parametrize("columns", [None, MEASURED_COLUMNS], ids=["default", "all"])
 def test_of_all_kinds_at_once_each_that_can_be_read_is_measured(
-    aggregator: Any, attach: Any, caplog: pytest.LogCaptureFixture, columns: Any
+    aggregator: RecordingAggregator, attach: Attach, caplog: pytest.LogCaptureFixture, columns: Any
 ) -> None:
     """The kernel has the plain ones, the next path those that it can read, of each kind."""
     threes = torch.full((3,), 3.0)
@@ -187,7 +188,9 @@ class OwnKind(Tensor):
         raise TypeError(msg)
 
 
-def test_a_subclass_with_elements_is_measured(aggregator: Any, attach: Any) -> None:
+def test_a_subclass_with_elements_is_measured(
+    aggregator: RecordingAggregator, attach: Attach
+) -> None:
     """C44: as the plain tensor that it is."""
     model = nn.ParameterDict({"odd": torch.ones(3), "plain": torch.ones(4)})
     watch = attach(model)
@@ -201,7 +204,9 @@ def test_a_subclass_with_elements_is_measured(aggregator: Any, attach: Any) -> N
 
 
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
-def test_a_kind_that_nobody_foresaw_costs_its_own_number(aggregator: Any, attach: Any) -> None:
+def test_a_kind_that_nobody_foresaw_costs_its_own_number(
+    aggregator: RecordingAggregator, attach: Attach
+) -> None:
     """C44: when all together cannot be measured, those are found that can; once, not each step."""
     quantized = torch.quantize_per_tensor(torch.ones(3), 1.0, 0, torch.quint8)
     odd = nn.Parameter(quantized, requires_grad=False)
@@ -221,7 +226,7 @@ def test_a_kind_that_nobody_foresaw_costs_its_own_number(aggregator: Any, attach
 
 @pytest.mark.parametrize(("factor", "zeros"), [(1.0, 192), (0.0, 200)])
 def test_zeros_of_a_sparse_gradient_are_those_of_all_elements(
-    aggregator: Any, attach: Any, factor: float, zeros: int
+    aggregator: RecordingAggregator, attach: Attach, factor: float, zeros: int
 ) -> None:
     """C10: those that are not stored, and those that are."""
     sparse, plain = nn.Embedding(50, 4, sparse=True), nn.Linear(4, 2)
@@ -239,7 +244,7 @@ def test_zeros_of_a_sparse_gradient_are_those_of_all_elements(
 
 
 def test_zeros_of_a_sparse_gradient_that_stores_nothing_are_all(
-    aggregator: Any, attach: Any
+    aggregator: RecordingAggregator, attach: Attach
 ) -> None:
     """C10: no word of a batch was looked up."""
     model = nn.Embedding(50, 4, sparse=True)
@@ -253,7 +258,9 @@ def test_zeros_of_a_sparse_gradient_that_stores_nothing_are_all(
 
 
 @pytest.mark.slow
-def test_parameters_without_elements_are_not_watched(aggregator: Any, attach: Any) -> None:
+def test_parameters_without_elements_are_not_watched(
+    aggregator: RecordingAggregator, attach: Attach
+) -> None:
     """C15: their norm of zero is no sign of a dead layer."""
     model = nn.ParameterDict({"empty": torch.empty(0, 4), "plain": torch.ones(4)})
     watch = attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
@@ -280,7 +287,11 @@ def _default_device(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.mark.parametrize("columns", [None, MEASURED_COLUMNS], ids=["default", "all"])
 @pytest.mark.parametrize("size", [3, 400])
 def test_the_default_device_changes_nothing(
-    aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch, columns: Any, size: int
+    aggregator: RecordingAggregator,
+    attach: Attach,
+    monkeypatch: pytest.MonkeyPatch,
+    columns: Any,
+    size: int,
 ) -> None:
     """C47: small and large models, with all that `attach` can do besides."""
     monkeypatch.setenv("RANK", "0")
@@ -313,7 +324,7 @@ def test_the_default_device_changes_nothing(
         assert aggregator.layers(first, "local_l2") == pytest.approx(norms)
 
 
-def test_what_is_measured_follows_the_device_that_the_gradients_are_on(attach: Any) -> None:
+def test_what_is_measured_follows_the_device_that_the_gradients_are_on(attach: Attach) -> None:
     """C51: `model.cuda()` may come after `attach`."""
     sampler = attach(nn.Linear(2, 2))._recorder._sampler
 
@@ -322,7 +333,7 @@ def test_what_is_measured_follows_the_device_that_the_gradients_are_on(attach: A
 
 
 def test_the_dtype_is_that_of_the_gradients_after_a_conversion(
-    aggregator: Any, attach: Any
+    aggregator: RecordingAggregator, attach: Attach
 ) -> None:
     """C51: `model.double()` keeps the parameters."""
     model = nn.Linear(4, 2)

@@ -12,6 +12,7 @@ from torch import nn
 
 import gradwatch
 from gradwatch._watch.watch import find_http_url
+from tests.support.recording import Attach, RecordingAggregator
 from tests.support.waiting import wait_until
 
 NOWHERE = "tcp://127.0.0.1:9"
@@ -45,7 +46,9 @@ def test_the_url_is_one_that_can_be_reached_from_here(
     assert find_http_url(bound, endpoint) == url
 
 
-def test_the_url_is_known_once_the_aggregator_has_answered(aggregator: Any, attach: Any) -> None:
+def test_the_url_is_known_once_the_aggregator_has_answered(
+    aggregator: RecordingAggregator, attach: Attach
+) -> None:
     aggregator.welcome["http"] = "http://0.0.0.0:8420"
     watch = attach(nn.Linear(2, 2), run="gpt2-small")
 
@@ -78,7 +81,9 @@ def test_a_script_without_logging_shows_the_generated_name(run_script: Any) -> N
 
 
 @pytest.mark.slow
-def test_the_repr_says_who_it_is_and_how_far(aggregator: Any, attach: Any) -> None:
+def test_the_repr_says_who_it_is_and_how_far(
+    aggregator: RecordingAggregator, attach: Attach
+) -> None:
     model = nn.Linear(2, 2)
     watch = attach(model, torch.optim.SGD(model.parameters(), lr=0.1), run="gpt2-small")
     begin = f"<gradwatch.Watch run='gpt2-small' rank=0 of 1 endpoint='{aggregator.endpoint}'"

@@ -10,6 +10,8 @@ import torch
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
+from tests.support.recording import Attach
+
 
 @pytest.fixture
 def told(caplog: pytest.LogCaptureFixture) -> Any:
@@ -28,7 +30,7 @@ def model_and_optimizer() -> tuple[nn.Sequential, torch.optim.Optimizer]:
 
 
 @pytest.mark.slow
-def test_a_plain_loop_is_told_nothing(attach: Any, told: Any) -> None:
+def test_a_plain_loop_is_told_nothing(attach: Attach, told: Any) -> None:
     model, optimizer = model_and_optimizer()
     watch = attach(model, optimizer)
     for step in range(4):
@@ -45,7 +47,7 @@ def test_a_plain_loop_is_told_nothing(attach: Any, told: Any) -> None:
 
 
 @pytest.mark.slow
-def test_collect_after_clipping_says_that_norms_may_be_after_it(attach: Any, told: Any) -> None:
+def test_collect_after_clipping_says_that_norms_may_be_after_it(attach: Attach, told: Any) -> None:
     model, optimizer = model_and_optimizer()
     watch = attach(model, optimizer)
     for _ in range(3):
@@ -62,7 +64,7 @@ def test_collect_after_clipping_says_that_norms_may_be_after_it(attach: Any, tol
 
 @pytest.mark.slow
 def test_a_step_without_a_pass_says_that_norms_may_be_after_clipping(
-    attach: Any, told: Any
+    attach: Attach, told: Any
 ) -> None:
     model, optimizer = model_and_optimizer()
     attach(model, optimizer)
@@ -77,7 +79,7 @@ def test_a_step_without_a_pass_says_that_norms_may_be_after_clipping(
 
 
 @pytest.mark.slow
-def test_collect_several_times_in_a_step_is_told(attach: Any, told: Any) -> None:
+def test_collect_several_times_in_a_step_is_told(attach: Attach, told: Any) -> None:
     model, optimizer = model_and_optimizer()
     watch = attach(model, optimizer)
     for _ in range(2):
@@ -91,7 +93,7 @@ def test_collect_several_times_in_a_step_is_told(attach: Any, told: Any) -> None
 
 
 @pytest.mark.slow
-def test_a_scaler_that_was_not_given_is_told(attach: Any, told: Any) -> None:
+def test_a_scaler_that_was_not_given_is_told(attach: Attach, told: Any) -> None:
     model, optimizer = model_and_optimizer()
     scalers = [torch.amp.GradScaler("cpu", init_scale=2.0**120) for _ in range(2)]
     attach(model, optimizer)
@@ -107,7 +109,7 @@ def test_a_scaler_that_was_not_given_is_told(attach: Any, told: Any) -> None:
 
 
 @pytest.mark.slow
-def test_parameters_in_no_optimizer_are_told_at_attach(attach: Any, told: Any) -> None:
+def test_parameters_in_no_optimizer_are_told_at_attach(attach: Attach, told: Any) -> None:
     model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(4)))
     model[3].requires_grad_(requires_grad=False)  # frozen on purpose
     attach(model, torch.optim.SGD(model[0].parameters(), lr=0.1))
@@ -120,7 +122,7 @@ def test_parameters_in_no_optimizer_are_told_at_attach(attach: Any, told: Any) -
     )
 
 
-def test_without_an_optimizer_all_are_watched(attach: Any, told: Any) -> None:
+def test_without_an_optimizer_all_are_watched(attach: Attach, told: Any) -> None:
     """By `collect`."""
     attach(nn.Linear(2, 2))
 
@@ -128,7 +130,7 @@ def test_without_an_optimizer_all_are_watched(attach: Any, told: Any) -> None:
 
 
 @pytest.mark.slow
-def test_another_optimizer_of_the_model_is_told_when_it_steps(attach: Any, told: Any) -> None:
+def test_another_optimizer_of_the_model_is_told_when_it_steps(attach: Attach, told: Any) -> None:
     model, optimizer = model_and_optimizer()
     body = torch.optim.Adam(model[0].parameters())
     stranger = nn.Linear(2, 2)

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gradwatch._layers.tracker import LayerTracker
 from gradwatch_wire import Gains
 from gradwatch_wire.columns import UNKNOWN
+from tests.support.recording import Attach, RecordingAggregator
 
 EVERY = 4
 
@@ -62,7 +63,7 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, watch: Any = None) 
 @pytest.mark.slow
 @pytest.mark.parametrize("local", [True, False])
 def test_between_two_collected_steps_no_operation_is_added(
-    aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch, local: bool
+    aggregator: RecordingAggregator, attach: Attach, monkeypatch: pytest.MonkeyPatch, local: bool
 ) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -127,7 +128,7 @@ def trained(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 @pytest.mark.parametrize("settings", [{}, {"local": True}], ids=str)
 @pytest.mark.parametrize("world", ["1", "2"])
 def test_a_step_between_runs_as_few_functions_however_many_layers_there_are(
-    attach: Any, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], world: str
+    attach: Attach, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], world: str
 ) -> None:
     """A hook on each parameter stays where it is, and is none of Python then."""
     monkeypatch.setenv("RANK", "0")
@@ -151,7 +152,7 @@ def test_a_step_between_runs_as_few_functions_however_many_layers_there_are(
 
 @pytest.mark.slow
 def test_local_norms_are_there_in_each_step_that_is_due(
-    aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch
+    aggregator: RecordingAggregator, attach: Attach, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -181,7 +182,7 @@ def test_local_norms_are_there_in_each_step_that_is_due(
 
 @pytest.mark.slow
 def test_what_is_made_due_after_its_pass_is_unknown(
-    aggregator: Any, attach: Any, monkeypatch: pytest.MonkeyPatch
+    aggregator: RecordingAggregator, attach: Attach, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Hooks that did not look do not say that a layer got nothing."""
     monkeypatch.setenv("RANK", "0")
@@ -204,7 +205,9 @@ def test_what_is_made_due_after_its_pass_is_unknown(
 
 
 @pytest.mark.slow
-def test_gains_are_those_of_the_collected_step(aggregator: Any, attach: Any) -> None:
+def test_gains_are_those_of_the_collected_step(
+    aggregator: RecordingAggregator, attach: Attach
+) -> None:
     """What `collect` renumbers was recorded for another step, and is forgotten."""
     model = Chain()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import httpx
 import pytest
 from starlette.testclient import TestClient
 
@@ -16,6 +15,7 @@ from gradwatch_server.api.security.hosts import Hosts
 from gradwatch_server.api.security.middleware import SecurityMiddleware
 from gradwatch_server.api.security.stream_tokens import StreamTokens
 from gradwatch_server.keys import Tokens
+from tests.support.engine import Start
 
 TOKENS = Tokens(read="r" * 43, write="w" * 43)
 HOME = "http://127.0.0.1:8420"
@@ -37,7 +37,7 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def make_client(start: Any, clock: Clock) -> Iterator[Callable[..., TestClient]]:
+def make_client(start: Start, clock: Clock) -> Iterator[Callable[..., TestClient]]:
     """The app with its middleware: `make_client(tokens=..., bound=..., more=...)`."""
     made: list[TestClient] = []
 
@@ -67,14 +67,14 @@ async def _echo(body: dict[str, Any]) -> int:
 
 
 @pytest.fixture
-def client(make_client: Any) -> TestClient:
+def client(make_client: Callable[..., TestClient]) -> TestClient:
     """A client of an app that asks for no tokens."""
     made: TestClient = make_client()
     return made
 
 
 @pytest.fixture
-def locked(make_client: Any) -> TestClient:
+def locked(make_client: Callable[..., TestClient]) -> TestClient:
     """A client of an app that asks for tokens."""
     made: TestClient = make_client(TOKENS)
     return made
@@ -84,15 +84,3 @@ def locked(make_client: Any) -> TestClient:
 def reader() -> dict[str, str]:
     """The headers of one who has the read token."""
     return {"Authorization": f"Bearer {TOKENS.read}"}
-
-
-@pytest.fixture(scope="session")
-def problem() -> Callable[[httpx.Response], tuple[int, str]]:
-    """Return status and detail of a problem document: `problem(response)`."""
-
-    def read(response: httpx.Response) -> tuple[int, str]:
-        assert response.headers["content-type"] == "application/problem+json"
-        assert response.json()["status"] == response.status_code
-        return response.status_code, response.json()["detail"]
-
-    return read

@@ -8,6 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.support.aggregator import Aggregator
+from tests.support.peer import NewPeer
+from tests.support.problems import problem
 from tests.support.records import stats_of
 from tests.support.waiting import wait_until
 
@@ -15,7 +18,7 @@ NAN = math.nan
 
 
 @pytest.fixture
-def alert(service: Any, peers: Any, request: Any) -> Any:
+def alert(service: Aggregator, peers: NewPeer, request: Any) -> Any:
     """A NaN at step 12 that goes on to step 14, in a run of its own."""
     run = f"details-{request.node.name}"
     peer = peers(service.ingest, run=run).attach(("a", "b"))
@@ -32,7 +35,7 @@ def alert(service: Any, peers: Any, request: Any) -> Any:
 
 
 @pytest.mark.slow
-def test_the_steps_around_it_are_shown(service: Any, alert: Any) -> None:
+def test_the_steps_around_it_are_shown(service: Aggregator, alert: Any) -> None:
     """Eight before and eight from it on, and the step to go back to."""
     found = service.json(f"/alerts/{alert['id']}")
 
@@ -47,7 +50,7 @@ def test_the_steps_around_it_are_shown(service: Any, alert: Any) -> None:
 
 
 @pytest.mark.slow
-def test_its_events_and_silences_are_there(service: Any, alert: Any) -> None:
+def test_its_events_and_silences_are_there(service: Aggregator, alert: Any) -> None:
     """Oldest first; a silence of another run is not its own."""
     made = {"rule": "nonfinite", "for_s": 60, "by": "ada"}
     url = f"{service.url}/silences"
@@ -65,14 +68,14 @@ def test_its_events_and_silences_are_there(service: Any, alert: Any) -> None:
     assert cursors == sorted(cursors)
 
 
-def test_one_that_is_not_there_is_a_404(service: Any, problem: Any) -> None:
+def test_one_that_is_not_there_is_a_404(service: Aggregator) -> None:
     status, detail = problem(service.get("/alerts/0123456789abcdef"))
 
     assert (status, "/alerts has those that are" in detail) == (404, True)
 
 
 @pytest.mark.slow
-def test_all_layers_of_an_alert_come_in_pages(service: Any, peers: Any, problem: Any) -> None:
+def test_all_layers_of_an_alert_come_in_pages(service: Aggregator, peers: NewPeer) -> None:
     """Thousands, of which the alert itself names twenty; once it is over these are what is left."""
     names = tuple(f"block.{n}.weight" for n in range(2_500))
     peer = peers(service.ingest, run="wide").attach(names)

@@ -9,13 +9,16 @@ import pytest
 
 from gradwatch_server.core.views.snapshot import MAX_OTHERS
 from gradwatch_wire import Bye
+from tests.support.aggregator import Aggregator, Serve
+from tests.support.peer import NewPeer
+from tests.support.problems import problem
 
 ATTEMPTS = MAX_OTHERS + 4
 ROUTES = ("", "/health", "/ranks", "/gains", "/groups", "/noise-scale", "/alerts")
 
 
 @pytest.fixture
-def crashing(serve: Any, peers: Any) -> Any:
+def crashing(serve: Serve, peers: NewPeer) -> Any:
     """An aggregator with a run that was begun anew many times, each time on a host of its own."""
     service = serve()
     for number in range(1, ATTEMPTS + 1):
@@ -29,7 +32,7 @@ def crashing(serve: Any, peers: Any) -> Any:
 
 
 @pytest.mark.slow
-def test_every_attempt_can_be_asked_for(crashing: Any, problem: Any) -> None:
+def test_every_attempt_can_be_asked_for(crashing: Any) -> None:
     """S52: by each route; also after a restart."""
     for _ in range(2):
         for attempt in (1, 3, ATTEMPTS - 1, ATTEMPTS):
@@ -71,7 +74,7 @@ def test_without_a_number_alerts_are_those_of_all_attempts(crashing: Any) -> Non
 
 
 @pytest.mark.slow
-def test_no_route_ignores_a_parameter_that_it_does_not_know(service: Any, problem: Any) -> None:
+def test_no_route_ignores_a_parameter_that_it_does_not_know(service: Aggregator) -> None:
     """S52: nor does the description of the routes itself."""
     paths = [
         path.format(run="none", step=0, alert="none")

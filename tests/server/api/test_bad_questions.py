@@ -8,7 +8,9 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.support.aggregator import Aggregator
 from tests.support.peer import Peer
+from tests.support.problems import problem
 from tests.support.records import stats_of
 
 LONG = "x" * 5_000
@@ -98,7 +100,7 @@ RUNS = (
 
 
 @pytest.fixture(scope="module")
-def known(service: Any) -> Iterator[Any]:
+def known(service: Aggregator) -> Iterator[Any]:
     """A service with a run of two steps, whose name is `known`."""
     peer = Peer(service.ingest, "known").attach(("a", "b"))
     for step in (3, 4):
@@ -113,7 +115,7 @@ def known(service: Any) -> Iterator[Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize(("route", "query", "told"), QUESTIONS)
 def test_what_is_wrong_and_what_is_allowed_is_told(
-    known: Any, problem: Any, route: str, query: str, told: str
+    known: Any, route: str, query: str, told: str
 ) -> None:
     status, detail = problem(known.get(f"/runs/known/{route}?{query}"))
 
@@ -123,7 +125,7 @@ def test_what_is_wrong_and_what_is_allowed_is_told(
 
 
 @pytest.mark.parametrize(("query", "told"), RUNS)
-def test_the_table_of_runs_says_so_too(known: Any, problem: Any, query: str, told: str) -> None:
+def test_the_table_of_runs_says_so_too(known: Any, query: str, told: str) -> None:
     status, detail = problem(known.get(f"/runs?{query}"))
 
     assert (status, told in detail) == (422, True), detail
@@ -140,7 +142,7 @@ def test_the_table_of_runs_says_so_too(known: Any, problem: Any, query: str, tol
 )
 @pytest.mark.parametrize("name", ["Known", LONG, "<script>", "%00", "\u202e"])
 def test_a_run_that_is_not_there_is_named_with_those_that_are(
-    known: Any, problem: Any, route: str, name: str
+    known: Any, route: str, name: str
 ) -> None:
     """The name comes back in ASCII, and not all of it."""
     answer = known.get(f"/runs/{quote(name, safe='')}/{route}".rstrip("/"))
@@ -164,7 +166,7 @@ def test_a_tag_that_was_never_given_out_is_no_tag(known: Any, route: str, tag: s
 
 @pytest.mark.parametrize("alert", ["0" * 16, LONG, "..%2f", "stream%00"])
 @pytest.mark.parametrize("route", ["", "/layers"])
-def test_an_alert_that_is_not_there(known: Any, problem: Any, alert: str, route: str) -> None:
+def test_an_alert_that_is_not_there(known: Any, alert: str, route: str) -> None:
     assert problem(known.get(f"/alerts/{alert}{route}"))[0] == 404
 
 

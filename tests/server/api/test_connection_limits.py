@@ -7,13 +7,13 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
 from tests.support.aggregator import Aggregator
 from tests.support.certificate import make_certificate
+from tests.support.peer import NewPeer
 from tests.support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.slow
@@ -112,7 +112,7 @@ def test_more_idle_connections_than_files_do_not_end_http(begin: Start, connect:
 
 @pytest.mark.exhaustive
 def test_more_idle_connections_than_files_to_both_ports_leave_senders_as_they_are(
-    begin: Start, connect: Connect, peers: Any
+    begin: Start, connect: Connect, peers: NewPeer
 ) -> None:
     """S29: who sends goes on, who comes anew is welcomed, HTTP answers, and the log stays short."""
     service = begin((FILES, FILES), GRADWATCH_BUDGETS__HEADER_S="2")
@@ -202,7 +202,7 @@ def test_a_connection_that_is_used_is_kept(begin: Start, connect: Connect) -> No
     assert not is_closed(used)
 
 
-def test_a_slow_reader_gets_all_of_a_long_answer(begin: Start, peers: Any) -> None:
+def test_a_slow_reader_gets_all_of_a_long_answer(begin: Start, peers: NewPeer) -> None:
     """Longer than a connection may be idle, as long as something goes on."""
     service = begin(GRADWATCH_BUDGETS__IDLE_S="0.3", GRADWATCH_BUDGETS__WRITE_S="0.5")
     names = [f"{'x' * 400}.{number}" for number in range(4_000)]
@@ -256,7 +256,7 @@ def test_what_is_no_http_is_told_once_and_counted(begin: Start, connect: Connect
 
 
 def test_a_caller_who_takes_nothing_of_a_long_answer_is_dropped(
-    begin: Start, connect: Connect, peers: Any
+    begin: Start, connect: Connect, peers: NewPeer
 ) -> None:
     """S30: not only of a stream."""
     service = begin(GRADWATCH_BUDGETS__WRITE_S="0.5")

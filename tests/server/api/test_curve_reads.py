@@ -13,6 +13,9 @@ from fastapi import HTTPException
 from gradwatch_server.api.curve_reads import CurveReads
 from gradwatch_server.budget_use import BudgetUse
 from gradwatch_server.budgets import Budgets
+from tests.support.aggregator import Serve
+from tests.support.peer import NewPeer
+from tests.support.problems import problem
 
 
 def test_a_few_read_at_once_and_the_next_one_is_told_when_to_come_back() -> None:
@@ -70,9 +73,7 @@ def test_a_place_comes_back_whatever_becomes_of_its_reader() -> None:
 
 
 @pytest.mark.exhaustive
-def test_a_crowd_gets_its_answers_or_is_told_to_come_back(
-    serve: Any, peers: Any, problem: Any
-) -> None:
+def test_a_crowd_gets_its_answers_or_is_told_to_come_back(serve: Serve, peers: NewPeer) -> None:
     tight = {"GRADWATCH_BUDGETS__CURVE_READS": "1", "GRADWATCH_BUDGETS__CURVE_READS_WAITING": "1"}
     service = serve(**tight)
     peer = peers(service.ingest).attach(tuple(f"layer.{n}" for n in range(90)))

@@ -8,6 +8,9 @@ import httpx
 import pytest
 
 from gradwatch_wire import Bye
+from tests.support.aggregator import Serve
+from tests.support.peer import NewPeer
+from tests.support.problems import problem
 from tests.support.waiting import wait_until
 
 
@@ -16,9 +19,7 @@ def delete(service: Any, path: str) -> httpx.Response:
 
 
 @pytest.mark.slow
-def test_its_attempts_go_on_counting_under_the_same_name(
-    serve: Any, peers: Any, problem: Any
-) -> None:
+def test_its_attempts_go_on_counting_under_the_same_name(serve: Serve, peers: NewPeer) -> None:
     service = serve()
     first = peers(service.ingest).attach()
     first.steps(0, 1.0, 2.0)

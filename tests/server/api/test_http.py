@@ -24,6 +24,9 @@ import pytest
 from gradwatch_server.storage.store import PAGE_EVENTS
 from gradwatch_wire import Beat, Bye, Column, Event, Gains, __version__
 from gradwatch_wire.jsonable import jsonable
+from tests.support.aggregator import Aggregator, Serve
+from tests.support.listener import Listen
+from tests.support.peer import NewPeer
 from tests.support.waiting import PATIENCE_S, wait_until
 
 NAN = math.nan
@@ -37,7 +40,7 @@ def run() -> str:
 
 
 @pytest.fixture
-def attach(service: Any, peers: Any, run: str) -> Callable[..., Any]:
+def attach(service: Aggregator, peers: NewPeer, run: str) -> Callable[..., Any]:
     """Attach a rank of the test's own run, and wait until the API shows it."""
 
     def begin(**settings: Any) -> Any:
@@ -49,7 +52,7 @@ def attach(service: Any, peers: Any, run: str) -> Callable[..., Any]:
 
 
 @pytest.fixture
-def health(service: Any, run: str) -> Callable[..., Any]:
+def health(service: Aggregator, run: str) -> Callable[..., Any]:
     """Wait until the health of the test's own run has these values; return it."""
 
     def ask(**expected: Any) -> Any:
@@ -74,7 +77,7 @@ def problem(response: httpx.Response) -> tuple[int, str]:
 
 
 @pytest.mark.slow
-def test_the_process_says_that_it_lives_and_is_ready(service: Any) -> None:
+def test_the_process_says_that_it_lives_and_is_ready(service: Aggregator) -> None:
     assert service.json("/healthz") == {
         "status": "ok",
         "version": __version__,
@@ -89,7 +92,7 @@ def test_the_process_says_that_it_lives_and_is_ready(service: Any) -> None:
 
 
 @pytest.mark.parametrize("host", ["*", "0.0.0.0", "[::]"])
-def test_which_of_all_addresses_clients_reach_is_not_made_up(serve: Any, host: str) -> None:
+def test_which_of_all_addresses_clients_reach_is_not_made_up(serve: Serve, host: str) -> None:
     """A page that shows the line which attaches would show one that leads nowhere."""
     service = serve("--ingest", f"tcp://{host}:0", "--insecure")
 
@@ -103,7 +106,9 @@ def test_which_of_all_addresses_clients_reach_is_not_made_up(serve: Any, host: s
 
 
 @pytest.mark.slow
-def test_health_says_what_to_go_back_to(attach: Any, health: Any, run: str) -> None:
+def test_health_says_what_to_go_back_to(
+    attach: Callable[..., Any], health: Callable[..., Any], run: str
+) -> None:
     """The step before a critical alert began; the usual time of a step; whose clock ages go by."""
     peer = attach()
     for step in range(10):
@@ -120,7 +125,9 @@ def test_health_says_what_to_go_back_to(attach: Any, health: Any, run: str) -> N
 
 
 @pytest.mark.slow
-def test_what_health_does_not_know_is_null(attach: Any, health: Any) -> None:
+def test_what_health_does_not_know_is_null(
+    attach: Callable[..., Any], health: Callable[..., Any]
+) -> None:
     peer = attach()
     report = health(status="unknown")
     assert (report["last_good_step"], report["usual_step_time_s"]) == (None, None)
@@ -131,7 +138,7 @@ def test_what_health_does_not_know_is_null(attach: Any, health: Any) -> None:
     assert (report["last_good_step"], report["usual_step_time_s"]) == (1, None)
 
 
-def test_the_api_describes_itself(service: Any) -> None:
+def test_the_api_describes_itself(service: Aggregator) -> None:
     """OpenAPI with a summary for every route."""
     document = service.json("/openapi.json")
 
@@ -154,7 +161,7 @@ def test_the_api_describes_itself(service: Any) -> None:
 
 
 def test_a_run_is_shown_from_its_first_hello_on(
-    service: Any, peers: Any, run: str, health: Any
+    service: Aggregator, peers: NewPeer, run: str, health: Callable[..., Any]
 ) -> None:
     peers(service.ingest, run=run).greet()
 
@@ -167,7 +174,9 @@ def test_a_run_is_shown_from_its_first_hello_on(
     )
 
 
-def test_health_has_the_shape_of_the_design(attach: Any, health: Any, run: str) -> None:
+def test_health_has_the_shape_of_the_design(
+    attach: Callable[..., Any], health: Callable[..., Any], run: str
+) -> None:
     peer = attach()
     peer.steps(0, 1.0, 1e-9, math.inf)  # one step of three that a layer has to vanish for
     report = health(step=2)
@@ -218,7 +227,7 @@ def test_health_has_the_shape_of_the_design(attach: Any, health: Any, run: str) 
 
 @pytest.mark.slow
 def test_all_runs_are_listed_the_last_active_one_first(
-    service: Any, attach: Any, health: Any, run: str
+    service: Aggregator, attach: Callable[..., Any], health: Callable[..., Any], run: str
 ) -> None:
     attach().steps(0, NAN)
     health(step=0)
@@ -237,7 +246,11 @@ def test_all_runs_are_listed_the_last_active_one_first(
 
 @pytest.mark.slow
 def test_a_run_shows_its_attempts_layers_and_events(
-    service: Any, peers: Any, attach: Any, health: Any, run: str
+    service: Aggregator,
+    peers: NewPeer,
+    attach: Callable[..., Any],
+    health: Callable[..., Any],
+    run: str,
 ) -> None:
     """Layers in forward order with their sizes; one line per attempt."""
     attach().steps(0, 1.0)
@@ -257,7 +270,9 @@ def test_a_run_shows_its_attempts_layers_and_events(
 
 
 @pytest.mark.slow
-def test_gains_of_a_run_are_shown(service: Any, attach: Any, run: str) -> None:
+def test_gains_of_a_run_are_shown(
+    service: Aggregator, attach: Callable[..., Any], run: str
+) -> None:
     peer = attach()
     path = f"/runs/{run}/gains"
     empty = service.json(path)
@@ -287,7 +302,9 @@ def test_gains_of_a_run_are_shown(service: Any, attach: Any, run: str) -> None:
 
 
 @pytest.mark.slow
-def test_groups_of_a_run_are_compared(service: Any, peers: Any, health: Any, run: str) -> None:
+def test_groups_of_a_run_are_compared(
+    service: Aggregator, peers: NewPeer, health: Callable[..., Any], run: str
+) -> None:
     groups = {"host": (0,), "seed": (1,)}
     peer = peers(service.ingest, run=run).attach(groups=groups)
     peer.steps(0, 4.0)
@@ -309,7 +326,9 @@ def test_groups_of_a_run_are_compared(service: Any, peers: Any, health: Any, run
     assert health(step=1)["groups"] == {"seed/host": "NaN"}
 
 
-def test_shards_of_two_ranks_are_one_layer(service: Any, peers: Any, health: Any, run: str) -> None:
+def test_shards_of_two_ranks_are_one_layer(
+    service: Aggregator, peers: NewPeer, health: Callable[..., Any], run: str
+) -> None:
     ranks = [
         peers(service.ingest, run=run, rank=rank, world=2).attach(
             ["w"], shards=(f"Shard(0) {rank}/2",)
@@ -325,7 +344,9 @@ def test_shards_of_two_ranks_are_one_layer(service: Any, peers: Any, health: Any
     assert report["gradient_norm"]["last"] == 500.0
 
 
-def test_skipped_steps_are_counted(service: Any, attach: Any, run: str) -> None:
+def test_skipped_steps_are_counted(
+    service: Aggregator, attach: Callable[..., Any], run: str
+) -> None:
     peer = attach()
     for step in (4, 4, 9):
         data = {"loss_scale": 1024.0, "optimizer": 0}
@@ -340,7 +361,7 @@ def test_skipped_steps_are_counted(service: Any, attach: Any, run: str) -> None:
 
 @pytest.mark.slow
 def test_alerts_of_a_run_can_be_asked_for_by_state(
-    service: Any, attach: Any, health: Any, run: str
+    service: Aggregator, attach: Callable[..., Any], health: Callable[..., Any], run: str
 ) -> None:
     peer = attach()
     peer.steps(0, NAN, 1.0, 1.0, 1.0, NAN, 1e-9)
@@ -360,7 +381,9 @@ def test_alerts_of_a_run_can_be_asked_for_by_state(
 
 
 @pytest.mark.slow
-def test_alert_events_are_paged_by_cursor(service: Any, attach: Any, health: Any, run: str) -> None:
+def test_alert_events_are_paged_by_cursor(
+    service: Aggregator, attach: Callable[..., Any], health: Callable[..., Any], run: str
+) -> None:
     """Oldest first, after the cursor, across all runs."""
     start = newest(service)
     attach().steps(0, NAN, 1.0, 1.0, 1.0, NAN)
@@ -396,7 +419,7 @@ def newest(service: Any) -> int:
         ("/runs/x/alerts?state=burning", "query state"),
     ],
 )
-def test_a_bad_value_is_a_422_that_names_it(service: Any, path: str, where: str) -> None:
+def test_a_bad_value_is_a_422_that_names_it(service: Aggregator, path: str, where: str) -> None:
     status, detail = problem(service.get(path))
 
     assert status == 422
@@ -406,14 +429,14 @@ def test_a_bad_value_is_a_422_that_names_it(service: Any, path: str, where: str)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("value", ["x", "-1", "1.5", "9223372036854775808", ""])
-def test_a_bad_last_event_id_is_a_422(service: Any, value: str) -> None:
+def test_a_bad_last_event_id_is_a_422(service: Aggregator, value: str) -> None:
     for path in ("/alerts/stream", "/runs/x/alerts/stream"):
         response = service.get(path, headers={"Last-Event-ID": value})
         assert problem(response)[0] in (404, 422)
     assert problem(service.get("/alerts/stream", headers={"Last-Event-ID": value}))[0] == 422
 
 
-def test_unknown_paths_and_methods_are_problems(service: Any) -> None:
+def test_unknown_paths_and_methods_are_problems(service: Aggregator) -> None:
     """A 405 says what is allowed."""
     assert problem(service.get("/nothing"))[0] == 404
     response = httpx.post(service.url + "/runs", timeout=10, trust_env=False)
@@ -422,7 +445,7 @@ def test_unknown_paths_and_methods_are_problems(service: Any) -> None:
     assert response.headers["allow"] == "GET"
 
 
-def test_head_is_get_without_its_body(service: Any) -> None:
+def test_head_is_get_without_its_body(service: Aggregator) -> None:
     with httpx.Client(base_url=service.url, trust_env=False) as client:
         for path in ("/healthz", "/readyz", "/runs", "/nothing"):
             head, get = client.head(path), client.get(path)
@@ -431,7 +454,7 @@ def test_head_is_get_without_its_body(service: Any) -> None:
             assert head.content == b""
 
 
-def test_noise_on_the_port_does_no_harm(serve: Any) -> None:
+def test_noise_on_the_port_does_no_harm(serve: Serve) -> None:
     """Bytes that are no HTTP, endless headers, a body where none is read, half a request."""
     service = serve()
     host, _, port = service.url.removeprefix("http://").partition(":")
@@ -454,7 +477,7 @@ def test_noise_on_the_port_does_no_harm(serve: Any) -> None:
 
 
 def test_names_from_the_wire_come_back_as_they_were(
-    service: Any, peers: Any, health: Any, run: str
+    service: Aggregator, peers: NewPeer, health: Callable[..., Any], run: str
 ) -> None:
     """Layer names may be any text: markup, quotes, line ends, other scripts."""
     names = ["<script>alert(1)</script>", 'a"b\\c\n\r', "слой\u2028é", "\x00\x1b[31m"]
@@ -470,7 +493,9 @@ def test_names_from_the_wire_come_back_as_they_were(
     assert message.isprintable()
 
 
-def test_answers_are_strict_json(service: Any, attach: Any, health: Any) -> None:
+def test_answers_are_strict_json(
+    service: Aggregator, attach: Callable[..., Any], health: Callable[..., Any]
+) -> None:
     peer = attach()
     peer.stats(0, (NAN, math.inf), loss=-math.inf, local_probe=NAN)
     peer.acked()
@@ -488,7 +513,7 @@ def test_answers_are_strict_json(service: Any, attach: Any, health: Any) -> None
 
 @pytest.mark.slow
 def test_silence_shows_within_seconds_and_beats_count_as_life(
-    attach: Any, health: Any, service: Any, run: str
+    attach: Callable[..., Any], health: Callable[..., Any], service: Aggregator, run: str
 ) -> None:
     """last_seen_s goes up, and a beat begins it anew."""
     peer = attach()
@@ -520,7 +545,7 @@ def bad_steps(peer: Any, first: int, count: int) -> None:
 
 @pytest.mark.slow
 def test_a_stream_tells_each_event_as_it_happens(
-    service: Any, attach: Any, listen: Any, run: str
+    service: Aggregator, attach: Callable[..., Any], listen: Listen, run: str
 ) -> None:
     peer = attach()
     bad_steps(peer, 0, 1)
@@ -539,7 +564,7 @@ def test_a_stream_tells_each_event_as_it_happens(
 
 @pytest.mark.slow
 def test_a_stream_from_0_gives_everything_kept(
-    service: Any, attach: Any, listen: Any, run: str
+    service: Aggregator, attach: Callable[..., Any], listen: Listen, run: str
 ) -> None:
     peer = attach()
     bad_steps(peer, 0, 60)
@@ -554,7 +579,7 @@ def test_a_stream_from_0_gives_everything_kept(
 
 @pytest.mark.slow
 def test_a_stream_of_a_run_tells_of_no_other(
-    service: Any, attach: Any, listen: Any, run: str
+    service: Aggregator, attach: Callable[..., Any], listen: Listen, run: str
 ) -> None:
     own, other = attach(), attach(run=f"{run}-other")
     streams = [
@@ -577,7 +602,7 @@ def test_a_stream_of_a_run_tells_of_no_other(
 
 @pytest.mark.slow
 def test_a_stream_resumes_with_nothing_missed_or_doubled(
-    service: Any, attach: Any, listen: Any, run: str
+    service: Aggregator, attach: Callable[..., Any], listen: Listen, run: str
 ) -> None:
     """Cut at random moments while events are made; the ids say where to go on."""
     peer = attach()
@@ -608,7 +633,9 @@ def test_a_stream_resumes_with_nothing_missed_or_doubled(
 
 
 @pytest.mark.slow
-def test_a_stream_says_at_once_where_it_begins(service: Any, attach: Any) -> None:
+def test_a_stream_says_at_once_where_it_begins(
+    service: Aggregator, attach: Callable[..., Any]
+) -> None:
     bad_steps(attach(), 0, 1)
     cursor = newest(service)
     with httpx.stream("GET", service.url + "/alerts/stream", trust_env=False) as response:
@@ -620,7 +647,9 @@ def test_a_stream_says_at_once_where_it_begins(service: Any, attach: Any) -> Non
 
 
 @pytest.mark.slow
-def test_a_cursor_of_another_log_begins_anew(service: Any, attach: Any, listen: Any) -> None:
+def test_a_cursor_of_another_log_begins_anew(
+    service: Aggregator, attach: Callable[..., Any], listen: Listen
+) -> None:
     bad_steps(attach(), 0, 1)
     kept = newest(service)
     stream = listen(service.url, "/alerts/stream", after=kept + 1_000)
@@ -634,7 +663,7 @@ def test_a_cursor_of_another_log_begins_anew(service: Any, attach: Any, listen: 
 
 @pytest.mark.slow
 def test_a_subscriber_that_does_not_read_delays_nobody(
-    service: Any, attach: Any, listen: Any, run: str
+    service: Aggregator, attach: Callable[..., Any], listen: Listen, run: str
 ) -> None:
     host, _, port = service.url.removeprefix("http://").partition(":")
     stuck = [socket.create_connection((host, int(port))) for _ in range(20)]
@@ -652,7 +681,7 @@ def test_a_subscriber_that_does_not_read_delays_nobody(
         one.close()
 
 
-def test_streams_end_when_the_aggregator_does(serve: Any, peers: Any, listen: Any) -> None:
+def test_streams_end_when_the_aggregator_does(serve: Serve, peers: NewPeer, listen: Listen) -> None:
     """SIGTERM with streams open: they are ended, and the last batch is committed."""
     service = serve()
     peer = peers(service.ingest).attach()
@@ -671,7 +700,7 @@ def test_streams_end_when_the_aggregator_does(serve: Any, peers: Any, listen: An
     assert stored >= acked
 
 
-def test_everything_is_there_after_a_kill(serve: Any, peers: Any) -> None:
+def test_everything_is_there_after_a_kill(serve: Serve, peers: NewPeer) -> None:
     """SIGKILL: the next process shows the same run, and the stream goes on by the same cursors."""
     service = serve()
     peer = peers(service.ingest, world=2).attach()
@@ -701,7 +730,7 @@ def test_everything_is_there_after_a_kill(serve: Any, peers: Any) -> None:
     assert [e["cursor"] for e in service.json("/alerts")] == [1, 2, 3, 4]
 
 
-def test_a_disk_that_is_full_shows_and_heals(serve: Any, peers: Any) -> None:
+def test_a_disk_that_is_full_shows_and_heals(serve: Serve, peers: NewPeer) -> None:
     """readyz turns 503 with the reason, nothing is acknowledged; with room again all is there."""
     service = serve()
     layers = [f"l{i}" for i in range(1_000)]
@@ -736,7 +765,7 @@ def limit_file_size(pid: int, size: int) -> None:
 
 @pytest.mark.slow
 def test_the_alert_a_rank_gets_is_the_one_the_api_shows(
-    service: Any, attach: Any, health: Any, run: str
+    service: Aggregator, attach: Callable[..., Any], health: Callable[..., Any], run: str
 ) -> None:
     peer = attach()
     peer.stats(0, (NAN, 1.0))

@@ -14,6 +14,10 @@ from gradwatch_server.api import listing as listing_module
 from gradwatch_server.api.listing import RunListing, Summary
 from gradwatch_server.api.revisions import Revisions
 from gradwatch_wire import Bye
+from tests.support.aggregator import Aggregator
+from tests.support.engine import Start
+from tests.support.peer import NewPeer
+from tests.support.problems import problem
 
 
 def by_name(found: tuple[Summary, ...]) -> dict[str, Summary]:
@@ -25,7 +29,7 @@ def listing_of(running: Any) -> RunListing:
 
 
 @pytest.mark.slow
-def test_only_what_changed_is_worked_out_again(start: Any, peers: Any) -> None:
+def test_only_what_changed_is_worked_out_again(start: Start, peers: NewPeer) -> None:
     """S31: an answer about all runs costs what changed since the last one."""
     running = start()
     for name in ("quiet", "busy"):
@@ -50,7 +54,7 @@ def test_only_what_changed_is_worked_out_again(start: Any, peers: Any) -> None:
     asyncio.run(scenario())
 
 
-def test_time_alone_changes_what_is_said_of_a_silent_run(start: Any, peers: Any) -> None:
+def test_time_alone_changes_what_is_said_of_a_silent_run(start: Start, peers: NewPeer) -> None:
     running = start()
     peers(running.endpoint, run="gpt").attach().steps(0, 1.0)
     view = running.shows("gpt", frames=1)
@@ -69,7 +73,7 @@ def test_time_alone_changes_what_is_said_of_a_silent_run(start: Any, peers: Any)
 
 
 def test_a_listing_is_built_once_for_all_who_ask(
-    start: Any, peers: Any, monkeypatch: pytest.MonkeyPatch
+    start: Start, peers: NewPeer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S31: and not again before something changes; the next one waits for its share of time."""
     running = start()
@@ -95,7 +99,7 @@ def test_a_listing_is_built_once_for_all_who_ask(
     assert built == ["gpt"]
 
 
-def test_who_goes_away_takes_the_listing_from_nobody(start: Any, peers: Any) -> None:
+def test_who_goes_away_takes_the_listing_from_nobody(start: Start, peers: NewPeer) -> None:
     running = start()
     peers(running.endpoint, run="gpt").attach()
     running.shows("gpt")
@@ -111,7 +115,7 @@ def test_who_goes_away_takes_the_listing_from_nobody(start: Any, peers: Any) -> 
 
 
 @pytest.mark.slow
-def test_runs_come_in_pages(service: Any, peers: Any) -> None:
+def test_runs_come_in_pages(service: Aggregator, peers: NewPeer) -> None:
     """S31: the last one heard of first; Link says where the next page is, until there is none."""
     for number in range(5):
         peer = peers(service.ingest, run=f"page-{number}").attach()
@@ -139,7 +143,7 @@ def test_runs_come_in_pages(service: Any, peers: Any) -> None:
 @pytest.mark.parametrize(
     "cursor", ["x", "1", "-x", "²-x", "1" * 30 + "-x", "WzFd", "WyJoZWFyZCIsMV0", "bnVsbA", ""]
 )
-def test_a_place_that_was_not_given_out_is_refused(service: Any, problem: Any, cursor: str) -> None:
+def test_a_place_that_was_not_given_out_is_refused(service: Aggregator, cursor: str) -> None:
     status, detail = problem(service.get("/runs", params={"cursor": cursor}))
 
     assert (status, detail.partition(":")[0]) == (422, "query cursor")

@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from hashlib import blake2s
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,8 @@ from gradwatch_server.api.metrics import notifications
 from gradwatch_server.api.metrics.table import METRICS
 from gradwatch_server.budgets import BUDGETS
 from gradwatch_wire import Bye, Event
+from tests.support.aggregator import Aggregator, Serve
+from tests.support.peer import NewPeer
 from tests.support.programs import program
 from tests.support.records import stats_of
 from tests.support.waiting import PATIENCE_S, wait_until
@@ -29,13 +30,14 @@ def event(step: int) -> Event:
     return Event(name="mark", step=step)
 
 
-@pytest.fixture
-def metrics(serve: Any) -> Callable[[], dict[tuple[str, str], float]]:
-    """Read them: name and value of the one label, `""` without, to number."""
-    service = serve()
+class Metrics:
+    """The metrics of an aggregator: name and value of the one label, `""` without, to number."""
 
-    def read() -> dict[tuple[str, str], float]:
-        answer = service.get("/metrics").raise_for_status()
+    def __init__(self, service: Aggregator) -> None:
+        self.service = service
+
+    def __call__(self) -> dict[tuple[str, str], float]:
+        answer = self.service.get("/metrics").raise_for_status()
         assert answer.headers["content-type"].startswith("text/plain; version=")
         return {
             (sample.name, "".join(sample.labels.values())): sample.value
@@ -43,11 +45,13 @@ def metrics(serve: Any) -> Callable[[], dict[tuple[str, str], float]]:
             for sample in family.samples
         }
 
-    read.service = service  # type: ignore[attr-defined]
-    return read
+
+@pytest.fixture
+def metrics(serve: Serve) -> Metrics:
+    return Metrics(serve())
 
 
-def test_records_are_counted_by_what_became_of_them(metrics: Any, peers: Any) -> None:
+def test_records_are_counted_by_what_became_of_them(metrics: Metrics, peers: NewPeer) -> None:
     peer = peers(metrics.service.ingest).attach()
     peer.steps(0, 1.0, 1.0)
     peer.send_as(2, 1, event(2))
@@ -65,7 +69,7 @@ def test_records_are_counted_by_what_became_of_them(metrics: Any, peers: Any) ->
     assert found["gradwatch_ready", ""] == 1
 
 
-def test_what_is_refused_is_counted_by_kind(metrics: Any, peers: Any) -> None:
+def test_what_is_refused_is_counted_by_kind(metrics: Metrics, peers: NewPeer) -> None:
     """Kinds are ours, so that no peer can add series."""
     peer = peers(metrics.service.ingest, run="a b")
     peer.say(peer.greeting)
@@ -75,7 +79,7 @@ def test_what_is_refused_is_counted_by_kind(metrics: Any, peers: Any) -> None:
     assert metrics()["gradwatch_refused_total", "run name"] == 1
 
 
-def test_every_budget_is_there_with_its_limit(serve: Any) -> None:
+def test_every_budget_is_there_with_its_limit(serve: Serve) -> None:
     service = serve(GRADWATCH_BUDGETS__RUNS="7")
     families = text_string_to_metric_families(service.get("/metrics").text)
     found = {(s.name, s.labels.get("budget")): s.value for f in families for s in f.samples}
@@ -87,7 +91,7 @@ def test_every_budget_is_there_with_its_limit(serve: Any) -> None:
         assert own == names, metric
 
 
-def test_runs_ranks_and_alerts_are_counted_by_state(metrics: Any, peers: Any) -> None:
+def test_runs_ranks_and_alerts_are_counted_by_state(metrics: Metrics, peers: NewPeer) -> None:
     peer = peers(metrics.service.ingest).attach()
     peer.steps(0, 1.0, float("nan"))
     peer.seq = 9
@@ -106,7 +110,7 @@ def test_runs_ranks_and_alerts_are_counted_by_state(metrics: Any, peers: Any) ->
 
 
 @pytest.mark.slow
-def test_a_run_has_numbers_of_its_own(service: Any, peers: Any) -> None:
+def test_a_run_has_numbers_of_its_own(service: Aggregator, peers: NewPeer) -> None:
     peer = peers(service.ingest, run="own").attach()
     for step in range(3):
         peer.stats(step, (3.0, 4.0), loss=2.5, lr=0.125, step_time_s=0.5)
@@ -146,7 +150,7 @@ def test_a_run_has_numbers_of_its_own(service: Any, peers: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("norm", "shown"), [("nan", "NaN"), ("inf", "+Inf")])
 def test_what_is_not_finite_is_written_as_prometheus_does(
-    service: Any, peers: Any, norm: str, shown: str
+    service: Aggregator, peers: NewPeer, norm: str, shown: str
 ) -> None:
     peer = peers(service.ingest, run=norm).attach()
     peer.steps(0, float(norm))
@@ -166,7 +170,7 @@ def _of_run(service: Any, run: str) -> dict[str, float]:
     }
 
 
-def test_only_so_many_runs_have_numbers_of_their_own(serve: Any, peers: Any) -> None:
+def test_only_so_many_runs_have_numbers_of_their_own(serve: Serve, peers: NewPeer) -> None:
     service = serve(GRADWATCH_BUDGETS__METRIC_RUNS="2")
     made = [peers(service.ingest, run=f"run-{number}").attach() for number in range(4)]
     for peer in made[1:3]:
@@ -186,7 +190,7 @@ def test_only_so_many_runs_have_numbers_of_their_own(serve: Any, peers: Any) -> 
 
 
 @pytest.mark.slow
-def test_what_is_scraped_is_what_is_documented(service: Any, peers: Any) -> None:
+def test_what_is_scraped_is_what_is_documented(service: Aggregator, peers: NewPeer) -> None:
     peer = peers(service.ingest, run="whole").attach()
     peer.send_frames(b"\x01", b"nonsense")
     for step in range(40):
@@ -211,14 +215,16 @@ def test_what_is_scraped_is_what_is_documented(service: Any, peers: Any) -> None
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is of Linux")
-def test_the_process_has_the_metrics_of_every_client(metrics: Any) -> None:
+def test_the_process_has_the_metrics_of_every_client(
+    metrics: Metrics,
+) -> None:
     named = re.findall(r"`(process_\w+)`", (DOCS / "metrics.md").read_text("utf-8"))
 
     assert sorted(name for name, _ in metrics() if name.startswith("process_")) == sorted(named)
 
 
 @pytest.mark.slow
-def test_prometheus_has_nothing_to_complain_of(service: Any, peers: Any) -> None:
+def test_prometheus_has_nothing_to_complain_of(service: Aggregator, peers: NewPeer) -> None:
     """Names, units, types and help, by its own linter."""
     promtool = program("promtool", "prometheus")
     peers(service.ingest, run="linted").attach().steps(0, 1.0)
@@ -231,7 +237,7 @@ def test_prometheus_has_nothing_to_complain_of(service: Any, peers: Any) -> None
 
 
 @pytest.mark.slow
-def test_each_rank_is_shown_with_what_it_lost(service: Any, peers: Any) -> None:
+def test_each_rank_is_shown_with_what_it_lost(service: Aggregator, peers: NewPeer) -> None:
     peer = peers(service.ingest, run="ranks", world=2).attach()
     peer.steps(0, 1.0)
     peer.seq += 3

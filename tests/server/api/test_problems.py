@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-from typing import Any
 
 import pytest
 from fastapi import FastAPI
@@ -14,6 +13,7 @@ from starlette.testclient import TestClient
 from gradwatch_server.api import problems
 from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.api.app import make_app
+from tests.support.engine import Start
 
 
 def test_a_fault_of_ours_is_a_500_that_tells_nothing_of_the_inside(
@@ -38,9 +38,11 @@ def test_a_fault_of_ours_is_a_500_that_tells_nothing_of_the_inside(
     assert "secret" in str(record.exc_info)
 
 
-def test_an_engine_that_is_gone_is_not_ready(start: Any) -> None:
+def test_an_engine_that_is_gone_is_not_ready(start: Start) -> None:
     running = start()
-    app = make_app(running.engine, running.store, AlertStream(running.store))
+    app = make_app(
+        running.engine, running.store.alert_events, AlertStream(running.store.alert_events)
+    )
     with TestClient(app) as client:
         assert client.get("/readyz").status_code == 200
         running.engine.stop()

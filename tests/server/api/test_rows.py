@@ -11,12 +11,14 @@ import pytest
 
 from gradwatch_server.cli.export.page import RUN, Page
 from gradwatch_wire import Column, Stats
+from tests.support.aggregator import Aggregator
+from tests.support.peer import NewPeer
 
 NAMES = ("net.a", "net.b", "other.c")
 
 
 @pytest.fixture
-def run(service: Any, peers: Any, request: Any) -> Any:
+def run(service: Aggregator, peers: NewPeer, request: Any) -> Any:
     """A run of 10 steps in two epochs: its steps go back once, after step 6, to step 3."""
     name = f"rows-{abs(hash(request.node.name)) % 10_000}"
     peer = peers(service.ingest, run=name).attach(NAMES)
@@ -40,7 +42,7 @@ def page(service: Any, run: str, **asked: Any) -> Page:
 
 
 @pytest.mark.slow
-def test_every_number_comes_as_it_was(service: Any, run: str) -> None:
+def test_every_number_comes_as_it_was(service: Aggregator, run: str) -> None:
     found = page(service, run, epoch=0)
 
     assert found.facts["epochs"] == [[0, 0, 6], [1, 3, 5]]
@@ -59,7 +61,7 @@ def test_every_number_comes_as_it_was(service: Any, run: str) -> None:
 
 
 @pytest.mark.slow
-def test_what_nobody_sent_is_not_there_in_memory_either(service: Any, run: str) -> None:
+def test_what_nobody_sent_is_not_there_in_memory_either(service: Aggregator, run: str) -> None:
     newest = page(service, run, epoch=1)
 
     assert math.isnan(newest.rows["l2"].values[2, 1])
@@ -67,7 +69,7 @@ def test_what_nobody_sent_is_not_there_in_memory_either(service: Any, run: str) 
 
 
 @pytest.mark.slow
-def test_pages_put_together_are_all_there_is(service: Any, run: str) -> None:
+def test_pages_put_together_are_all_there_is(service: Aggregator, run: str) -> None:
     whole = page(service, run, epoch=0)
     for limit in (1, 2, 3, 7):
         steps, at = [], 0
@@ -85,7 +87,7 @@ def test_pages_put_together_are_all_there_is(service: Any, run: str) -> None:
 
 
 @pytest.mark.slow
-def test_only_the_layers_and_columns_that_are_asked_for_come(service: Any, run: str) -> None:
+def test_only_the_layers_and_columns_that_are_asked_for_come(service: Aggregator, run: str) -> None:
     found = page(service, run, layer="net.*", column="linf")
 
     assert found.epoch == 1
@@ -96,7 +98,7 @@ def test_only_the_layers_and_columns_that_are_asked_for_come(service: Any, run: 
 
 
 @pytest.mark.slow
-def test_what_cannot_be_is_refused(service: Any, run: str) -> None:
+def test_what_cannot_be_is_refused(service: Aggregator, run: str) -> None:
     for wrong in (
         {"from": 9, "to": 8},
         {"column": "l3"},

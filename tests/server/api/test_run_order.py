@@ -9,12 +9,15 @@ import httpx
 import pytest
 
 from gradwatch_wire import Bye
+from tests.support.aggregator import Serve
+from tests.support.peer import NewPeer
+from tests.support.problems import problem
 from tests.support.records import stats_of
 from tests.support.waiting import wait_until
 
 
 @pytest.fixture
-def filled(serve: Any, peers: Any) -> Any:
+def filled(serve: Serve, peers: NewPeer) -> Any:
     """Three runs: one that is well, one with a NaN, one without a step."""
     service = serve()
     well = peers(service.ingest, run="sweep-well").attach()
@@ -35,7 +38,7 @@ def names(service: Any, query: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_runs_are_chosen_and_ordered(filled: Any, problem: Any) -> None:
+def test_runs_are_chosen_and_ordered(filled: Any) -> None:
     assert names(filled, "q=SWEEP&sort=name") == ["sweep-bad", "sweep-well"]
     assert names(filled, "sort=step")[:2] == ["sweep-well", "sweep-bad"]
     assert names(filled, "sort=worst")[0] == "sweep-bad"
@@ -61,7 +64,7 @@ def test_pages_keep_what_was_chosen(filled: Any) -> None:
 @pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("sort", ["heard", "worst", "name", "step"])
-def test_each_order_has_pages(filled: Any, sort: str, problem: Any) -> None:
+def test_each_order_has_pages(filled: Any, sort: str) -> None:
     whole = names(filled, f"sort={sort}")
     found, path = [], f"/runs?sort={sort}&limit=1"
     while path:
@@ -90,7 +93,7 @@ def test_each_order_has_pages(filled: Any, sort: str, problem: Any) -> None:
         "/runs/sweep-bad/series",
     ],
 )
-def test_what_did_not_change_is_not_sent_again(filled: Any, peers: Any, path: str) -> None:
+def test_what_did_not_change_is_not_sent_again(filled: Any, peers: NewPeer, path: str) -> None:
     def ask(tag: str) -> httpx.Response:
         answer: httpx.Response = filled.get(path, headers={"If-None-Match": tag})
         return answer
@@ -116,7 +119,7 @@ def test_what_did_not_change_is_not_sent_again(filled: Any, peers: Any, path: st
 
 
 @pytest.mark.slow
-def test_a_run_that_is_deleted_changes_the_listing(filled: Any, peers: Any) -> None:
+def test_a_run_that_is_deleted_changes_the_listing(filled: Any, peers: NewPeer) -> None:
     peer = peers(filled.ingest, run="new").attach()
     peer.send(Bye(reason="done"))
     peer.acked()

@@ -15,6 +15,9 @@ from safetensors.numpy import load
 
 from gradwatch_server.series import codes
 from gradwatch_wire import Bye, Column, Event, Gains
+from tests.support.aggregator import Aggregator, Serve
+from tests.support.peer import NewPeer
+from tests.support.problems import problem
 from tests.support.records import stats_of
 from tests.support.waiting import wait_until
 
@@ -29,7 +32,7 @@ def run() -> str:
 
 
 @pytest.fixture
-def peer(service: Any, peers: Any, run: str) -> Any:
+def peer(service: Aggregator, peers: NewPeer, run: str) -> Any:
     """A rank of a run with two layers."""
     return peers(service.ingest, run=run).attach(("net.a.weight", "net.b.weight"))
 
@@ -62,7 +65,7 @@ def rounded(cells: list[Any]) -> list[Any]:
 
 
 @pytest.mark.slow
-def test_layers_have_their_places(service: Any, peer: Any, run: str) -> None:
+def test_layers_have_their_places(service: Aggregator, peer: Any, run: str) -> None:
     send(service, peer, 0, 1.0)
 
     answer = service.get(f"/runs/{run}/layers")
@@ -87,7 +90,7 @@ def test_layers_have_their_places(service: Any, peer: Any, run: str) -> None:
 
 
 @pytest.mark.slow
-def test_shards_are_counted(service: Any, peers: Any, run: str) -> None:
+def test_shards_are_counted(service: Aggregator, peers: NewPeer, run: str) -> None:
     ranks = [
         peers(service.ingest, run=run, rank=rank, world=2).attach(
             ("w", "b"), shards=(f"Shard(0) {rank}/2", ""), dtypes=("bfloat16", "float32")
@@ -103,7 +106,7 @@ def test_shards_are_counted(service: Any, peers: Any, run: str) -> None:
     assert [(own["dtype"], own["shards"]) for own in layers] == [("bfloat16", 2), ("float32", 1)]
 
 
-def test_a_curve_of_the_run_has_every_step(service: Any, peer: Any, run: str) -> None:
+def test_a_curve_of_the_run_has_every_step(service: Aggregator, peer: Any, run: str) -> None:
     """Loss, rate and step time, which were shown nowhere."""
     send(service, peer, 0, 3.0, 4.0, 5.0)
 
@@ -124,7 +127,7 @@ def test_a_curve_of_the_run_has_every_step(service: Any, peer: Any, run: str) ->
 
 @pytest.mark.slow
 def test_a_curve_of_a_layer_hides_neither_extreme_nor_nan(
-    service: Any, peer: Any, run: str
+    service: Aggregator, peer: Any, run: str
 ) -> None:
     send(service, peer, 2, 1.0, 9.0, NAN, 0.0, INF, 0.5, 2.0)
 
@@ -148,7 +151,7 @@ def test_a_curve_of_a_layer_hides_neither_extreme_nor_nan(
 
 
 @pytest.mark.slow
-def test_what_is_new_comes_by_cursor(service: Any, peer: Any, run: str) -> None:
+def test_what_is_new_comes_by_cursor(service: Aggregator, peer: Any, run: str) -> None:
     """The bucket that may still grow again, and a gap where nothing was recorded."""
     send(service, peer, 0, 1.0, 2.0, 3.0)
     send(service, peer, 5, 4.0)
@@ -164,7 +167,7 @@ def test_what_is_new_comes_by_cursor(service: Any, peer: Any, run: str) -> None:
     assert service.json(f"/runs/{run}/series?last=2")["step"] == [2, 3, 4, 5]
 
 
-def test_derived_columns_are_of_the_elements(service: Any, peer: Any, run: str) -> None:
+def test_derived_columns_are_of_the_elements(service: Aggregator, peer: Any, run: str) -> None:
     """Root mean square from the L2 norm, mean magnitude from the L1 norm."""
     columns = {"l2": Column.pack("<f8", [3.0, 2.0]), "l1": Column.pack("<f8", [5.0, 4.0])}
     record = stats_of(0, (3.0, 2.0))
@@ -179,7 +182,7 @@ def test_derived_columns_are_of_the_elements(service: Any, peer: Any, run: str) 
     assert mean["last"] == pytest.approx([0.5])
 
 
-def test_groups_modules_and_blocks_have_curves_too(serve: Any, peers: Any, problem: Any) -> None:
+def test_groups_modules_and_blocks_have_curves_too(serve: Serve, peers: NewPeer) -> None:
     service = serve()
     peer = peers(service.ingest).attach(
         ("a", "b"), groups={"host": (0,), "seed": (1,)}, modules=("emb", "head")
@@ -230,7 +233,7 @@ def test_groups_modules_and_blocks_have_curves_too(serve: Any, peers: Any, probl
 
 
 @pytest.mark.slow
-def test_arrays_are_the_same_as_json(service: Any, peer: Any, run: str) -> None:
+def test_arrays_are_the_same_as_json(service: Aggregator, peer: Any, run: str) -> None:
     send(service, peer, 0, 1.0, NAN, 3.0)
     query = f"/runs/{run}/series?layer=net.a.weight&column=l2&column=loss"
     plain = service.json(query)
@@ -256,7 +259,7 @@ def test_arrays_are_the_same_as_json(service: Any, peer: Any, run: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_library_reads_the_arrays(service: Any, peer: Any, run: str) -> None:
+def test_the_library_reads_the_arrays(service: Aggregator, peer: Any, run: str) -> None:
     send(service, peer, 0, 1.0, 2.0)
 
     body = service.get(f"/runs/{run}/heatmap?format=safetensors").content
@@ -267,7 +270,7 @@ def test_the_library_reads_the_arrays(service: Any, peer: Any, run: str) -> None
 
 
 @pytest.mark.slow
-def test_a_picture_has_a_code_for_each_cell(service: Any, peer: Any, run: str) -> None:
+def test_a_picture_has_a_code_for_each_cell(service: Aggregator, peer: Any, run: str) -> None:
     """Layers in their places, and no state can be taken for another one."""
     send(service, peer, 0, 1.0, 1.0, NAN, INF, 0.0)
     send(service, peer, 6, 4.0)
@@ -289,7 +292,9 @@ def test_a_picture_has_a_code_for_each_cell(service: Any, peer: Any, run: str) -
 
 
 @pytest.mark.slow
-def test_a_picture_goes_by_what_the_rules_take_for_usual(service: Any, peer: Any, run: str) -> None:
+def test_a_picture_goes_by_what_the_rules_take_for_usual(
+    service: Aggregator, peer: Any, run: str
+) -> None:
     """A row that is far off for most of the picture is not called usual for that."""
     send(service, peer, 0, *[1.0] * 40, *[100.0] * 12)
 
@@ -305,7 +310,9 @@ def test_a_picture_goes_by_what_the_rules_take_for_usual(service: Any, peer: Any
 
 
 @pytest.mark.slow
-def test_a_step_that_a_scaler_skipped_looks_different(service: Any, peer: Any, run: str) -> None:
+def test_a_step_that_a_scaler_skipped_looks_different(
+    service: Aggregator, peer: Any, run: str
+) -> None:
     """An overflow that a GradScaler skips is how it finds its scale."""
     peer.send(stats_of(0, (INF, 2.0), loss=1.0, loss_scale=65536.0))
     peer.send(Event(step=0, name="skipped_step"))
@@ -324,7 +331,7 @@ def test_a_step_that_a_scaler_skipped_looks_different(service: Any, peer: Any, r
 
 
 @pytest.mark.slow
-def test_folded_rows_show_their_worst(service: Any, peer: Any, run: str) -> None:
+def test_folded_rows_show_their_worst(service: Aggregator, peer: Any, run: str) -> None:
     send(service, peer, 0, 1.0, NAN)
 
     plain = service.json(f"/runs/{run}/heatmap?fold=2")
@@ -335,7 +342,7 @@ def test_folded_rows_show_their_worst(service: Any, peer: Any, run: str) -> None
     assert by_module["layers"] == ["net.a", "net.b"]
 
 
-def test_new_columns_of_a_picture_come_by_cursor(service: Any, peer: Any, run: str) -> None:
+def test_new_columns_of_a_picture_come_by_cursor(service: Aggregator, peer: Any, run: str) -> None:
     send(service, peer, 0, 1.0, 2.0, 3.0)
 
     arrays, metadata = tensors(
@@ -349,7 +356,7 @@ def test_new_columns_of_a_picture_come_by_cursor(service: Any, peer: Any, run: s
 
 
 @pytest.mark.slow
-def test_a_step_is_shown_as_it_was(service: Any, peer: Any, run: str) -> None:
+def test_a_step_is_shown_as_it_was(service: Aggregator, peer: Any, run: str) -> None:
     """The layers that are farthest from usual first, with what was usual."""
     send(service, peer, 0, *[1.0] * 5, 8.0, NAN)
 
@@ -367,7 +374,7 @@ def test_a_step_is_shown_as_it_was(service: Any, peer: Any, run: str) -> None:
 
 
 @pytest.mark.slow
-def test_each_rank_is_shown_as_it_was(service: Any, peers: Any, run: str) -> None:
+def test_each_rank_is_shown_as_it_was(service: Aggregator, peers: NewPeer, run: str) -> None:
     ranks = [peers(service.ingest, run=run, rank=rank, world=3).attach() for rank in range(3)]
     for step in range(3):
         for rank, own in enumerate(ranks):
@@ -393,7 +400,9 @@ def test_each_rank_is_shown_as_it_was(service: Any, peers: Any, run: str) -> Non
 
 
 @pytest.mark.slow
-def test_one_rank_has_curves_and_a_picture_of_its_own(service: Any, peers: Any, run: str) -> None:
+def test_one_rank_has_curves_and_a_picture_of_its_own(
+    service: Aggregator, peers: NewPeer, run: str
+) -> None:
     ranks = [peers(service.ingest, run=run, rank=rank, world=2).attach() for rank in range(2)]
     for step in (0, 1, 2, 3, 1, 2):
         for rank, own in enumerate(ranks):
@@ -426,7 +435,7 @@ def test_one_rank_has_curves_and_a_picture_of_its_own(service: Any, peers: Any, 
 
 @pytest.mark.slow
 def test_a_rank_that_went_back_before_the_others_has_each_time_its_own(
-    service: Any, peers: Any, run: str
+    service: Aggregator, peers: NewPeer, run: str
 ) -> None:
     """Nearly all that one rank sent is in the log before the other's first epoch is over."""
     ranks = [peers(service.ingest, run=run, rank=rank, world=2).attach() for rank in range(2)]
@@ -448,7 +457,7 @@ def test_a_rank_that_went_back_before_the_others_has_each_time_its_own(
 
 @pytest.mark.slow
 def test_a_step_taken_twice_is_shown_as_each_rank_took_it_each_time(
-    service: Any, peers: Any, run: str
+    service: Aggregator, peers: NewPeer, run: str
 ) -> None:
     ranks = [peers(service.ingest, run=run, rank=rank, world=2).attach() for rank in range(2)]
     steps = (0, 1, 2, 1, 2)
@@ -475,7 +484,7 @@ def test_a_step_taken_twice_is_shown_as_each_rank_took_it_each_time(
 
 @pytest.mark.slow
 def test_what_the_log_does_not_have_of_a_rank_is_not_made_up(
-    service: Any, peers: Any, run: str
+    service: Aggregator, peers: NewPeer, run: str
 ) -> None:
     """A step of which only another rank sent anything; an attempt whose layouts are gone."""
     ranks = [peers(service.ingest, run=run, rank=rank, world=2).attach() for rank in range(2)]
@@ -490,7 +499,7 @@ def test_what_the_log_does_not_have_of_a_rank_is_not_made_up(
     assert "log_max_age_s" in found["rank_reason"]
 
 
-def test_curves_outlive_the_process_and_the_attempt(serve: Any, peers: Any) -> None:
+def test_curves_outlive_the_process_and_the_attempt(serve: Serve, peers: NewPeer) -> None:
     service = serve()
     first = peers(service.ingest).attach(("a", "b"))
     first.steps(0, *map(float, range(1, 201)))
@@ -520,7 +529,7 @@ def test_curves_outlive_the_process_and_the_attempt(serve: Any, peers: Any) -> N
 
 @pytest.mark.slow
 def test_wrong_questions_are_answered_with_a_sentence(
-    service: Any, peer: Any, run: str, problem: Any
+    service: Aggregator, peer: Any, run: str
 ) -> None:
     send(service, peer, 3, 1.0, 2.0)
 
@@ -562,7 +571,7 @@ def test_wrong_questions_are_answered_with_a_sentence(
 
 
 @pytest.mark.slow
-def test_a_run_without_a_step_has_empty_curves(service: Any, peer: Any, run: str) -> None:
+def test_a_run_without_a_step_has_empty_curves(service: Aggregator, peer: Any, run: str) -> None:
     path = f"/runs/{run}/layers"
     wait_until(lambda: service.get(path).is_success and service.json(path)["total"] == 2)
     assert service.json(f"/runs/{run}/series")["step"] == []
@@ -575,7 +584,7 @@ def test_a_run_without_a_step_has_empty_curves(service: Any, peer: Any, run: str
 
 
 @pytest.mark.slow
-def test_steps_that_go_back_begin_an_epoch(service: Any, peer: Any, run: str) -> None:
+def test_steps_that_go_back_begin_an_epoch(service: Aggregator, peer: Any, run: str) -> None:
     """The newest is shown, an earlier one on request."""
     send(service, peer, 0, 1.0, 2.0, 3.0)
     send(service, peer, 1, 7.0)

@@ -11,6 +11,11 @@ import httpx
 import pytest
 from starlette.testclient import TestClient
 
+from tests.support.aggregator import Serve
+from tests.support.engine import Start
+from tests.support.listener import Listen
+from tests.support.peer import NewPeer
+from tests.support.problems import problem
 from tests.support.waiting import PATIENCE_S, wait_until
 
 NAN = math.nan
@@ -26,12 +31,12 @@ def events(service: Any, **query: Any) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def own(serve: Any, tmp_path: Any) -> Any:
+def own(serve: Serve, tmp_path: Any) -> Any:
     return serve()
 
 
 @pytest.fixture
-def train(own: Any, peers: Any) -> Any:
+def train(own: Any, peers: NewPeer) -> Any:
     """Attach one rank with layers a and b."""
 
     def begin(run: str) -> Any:
@@ -40,7 +45,7 @@ def train(own: Any, peers: Any) -> Any:
     return begin
 
 
-def test_acknowledged_and_silenced_over_a_kill(own: Any, train: Any, listen: Any) -> None:
+def test_acknowledged_and_silenced_over_a_kill(own: Any, train: Any, listen: Listen) -> None:
     stream = listen(own.url, "/alerts/stream", after=0)
     peer = train("gpt")
     peer.stats(0, [NAN, 1.0], loss=1.0)
@@ -110,7 +115,7 @@ def soon(**ahead: float) -> str:
     ],
 )
 def test_a_silence_that_makes_no_sense_is_refused(
-    client: TestClient, problem: Any, body: dict[str, Any], says: str
+    client: TestClient, body: dict[str, Any], says: str
 ) -> None:
     status, detail = problem(client.post("/silences", json=body))
 
@@ -142,7 +147,7 @@ def test_a_silence_that_fits_nothing_is_warned_of(client: TestClient) -> None:
     ],
 )
 def test_what_is_not_there_is_said(
-    client: TestClient, problem: Any, method: str, path: str, status: int, says: str
+    client: TestClient, method: str, path: str, status: int, says: str
 ) -> None:
     """A cursor from the future, a parameter that nobody knows, an id that was never given out."""
     body = {"by": "ada"} if method == "POST" else None
@@ -162,7 +167,7 @@ def test_only_the_write_token_silences(locked: TestClient, reader: dict[str, str
 
 
 @pytest.mark.slow
-def test_an_engine_that_is_gone_refuses_in_time(client: TestClient, start: Any) -> None:
+def test_an_engine_that_is_gone_refuses_in_time(client: TestClient, start: Start) -> None:
     api = client.app._app.state.shared  # type: ignore[attr-defined]
     api.engine.stop()
     answer = client.post("/silences", json={"run": "gpt", "by": "ada", "for_s": 60})

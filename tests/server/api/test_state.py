@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from starlette.testclient import TestClient
 
 from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.api.app import make_app
+from tests.support.engine import Start
+from tests.support.peer import NewPeer
+from tests.support.problems import problem
 
 
 @pytest.mark.slow
-def test_an_unknown_run_is_told_with_those_that_there_are(
-    start: Any, peers: Any, problem: Any
-) -> None:
+def test_an_unknown_run_is_told_with_those_that_there_are(start: Start, peers: NewPeer) -> None:
     """S54: five of them, and how many more."""
     running = start()
     events = running.store.alert_events

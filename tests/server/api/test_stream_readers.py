@@ -20,6 +20,9 @@ from gradwatch_server.api.connection_limits import ConnectionLimits
 from gradwatch_server.api.connections import Connection
 from gradwatch_server.budgets import Budgets
 from gradwatch_server.core.alerting.rules import Rules
+from tests.support.engine import Start
+from tests.support.listener import Listen
+from tests.support.peer import NewPeer
 from tests.support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.slow
@@ -64,7 +67,7 @@ class Server:
 
 
 @pytest.fixture
-def server(start: Any) -> Iterator[Callable[..., Any]]:
+def server(start: Start) -> Iterator[Callable[..., Any]]:
     made: list[Server] = []
 
     def begin(**budgets: Any) -> Any:
@@ -90,7 +93,7 @@ def subscribe_silently(url: str) -> socket.socket:
 
 @pytest.mark.exhaustive
 def test_readers_who_never_read_lose_their_place_and_harm_nobody(
-    server: Any, peers: Any, listen: Any, monkeypatch: pytest.MonkeyPatch
+    server: Callable[..., Any], peers: NewPeer, listen: Listen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S30: all others see each event once and in order, and each event is encoded once."""
     running, http = server(write_s=1.0)

@@ -11,20 +11,22 @@ import pytest
 from typer.testing import CliRunner
 
 from gradwatch_server.cli.app import app
+from tests.support.aggregator import Aggregator
+from tests.support.peer import NewPeer
 from tests.support.waiting import wait_until
 
 NAN = math.nan
 
 
 @pytest.fixture
-def gradwatch(service: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+def gradwatch(service: Aggregator, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     monkeypatch.setenv("COLUMNS", "250")
     monkeypatch.setenv("GRADWATCH_URL", service.url)
     return lambda *arguments: CliRunner().invoke(app, arguments)
 
 
 @pytest.fixture
-def fired(service: Any, peers: Any, request: pytest.FixtureRequest) -> Any:
+def fired(service: Aggregator, peers: NewPeer, request: pytest.FixtureRequest) -> Any:
     """The first event of a run of the test's own, and the peer that sent it."""
     run = request.node.name.replace("[", "-").replace("]", "")[:60]
     peer = peers(service.ingest, run=run).attach(["a", "b"])
@@ -34,7 +36,7 @@ def fired(service: Any, peers: Any, request: pytest.FixtureRequest) -> Any:
     return event, peer
 
 
-def test_alerts_are_listed_as_they_stand(gradwatch: Any, fired: Any) -> None:
+def test_alerts_are_listed_as_they_stand(gradwatch: Callable[..., Any], fired: Any) -> None:
     event, peer = fired
     assert event["id"] in gradwatch("alerts", event["run"], "--state", "firing").stdout
     for step in (1, 2, 3):
@@ -55,7 +57,7 @@ def test_alerts_are_listed_as_they_stand(gradwatch: Any, fired: Any) -> None:
 
 
 def test_an_id_is_whole_on_a_narrow_screen(
-    gradwatch: Any, fired: Any, monkeypatch: pytest.MonkeyPatch
+    gradwatch: Callable[..., Any], fired: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For it is what `gradwatch ack` is given."""
     event, _ = fired
@@ -66,7 +68,7 @@ def test_an_id_is_whole_on_a_narrow_screen(
     assert second.strip() == f"nonfinite: {event['message']}"
 
 
-def test_an_alert_is_acknowledged(gradwatch: Any, fired: Any) -> None:
+def test_an_alert_is_acknowledged(gradwatch: Callable[..., Any], fired: Any) -> None:
     event, _ = fired
     done = gradwatch("ack", event["id"], "--by", "ada", "--comment", "looking")
 
@@ -82,7 +84,7 @@ def test_an_alert_is_acknowledged(gradwatch: Any, fired: Any) -> None:
     )
 
 
-def test_silences_are_made_listed_and_ended(gradwatch: Any) -> None:
+def test_silences_are_made_listed_and_ended(gradwatch: Callable[..., Any]) -> None:
     """A pattern that fits nothing is warned of."""
     made = gradwatch("silence", "--run", "no-such", "--for", "2h", "--by", "ada", "--json")
     own = json.loads(made.stdout)
@@ -104,7 +106,7 @@ def test_silences_are_made_listed_and_ended(gradwatch: Any) -> None:
     ],
 )
 def test_a_silence_that_makes_no_sense_is_one_line(
-    gradwatch: Any, arguments: tuple[str, ...], says: str
+    gradwatch: Callable[..., Any], arguments: tuple[str, ...], says: str
 ) -> None:
     done = gradwatch("silence", *arguments)
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
 from gradwatch_server.cli.async_client import MOST_KEPT, connected
+from tests.support.aggregator import Serve
+from tests.support.peer import NewPeer
 
 pytestmark = pytest.mark.slow
 
 
-def test_an_answer_that_did_not_change_is_not_sent_again(serve: Any, peers: Any) -> None:
+def test_an_answer_that_did_not_change_is_not_sent_again(serve: Serve, peers: NewPeer) -> None:
     service = serve()
 
     async def scenario() -> None:

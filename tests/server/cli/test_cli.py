@@ -26,8 +26,9 @@ from gradwatch_server.cli.app import app
 from gradwatch_server.cli.client import follow_alerts
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME
 from gradwatch_wire import Bye, Column, Stats, __version__
-from tests.support.aggregator import GRADWATCH, Aggregator
+from tests.support.aggregator import GRADWATCH, Aggregator, Serve
 from tests.support.command import Command, run_command
+from tests.support.peer import NewPeer
 from tests.support.waiting import PATIENCE_S, wait_until
 
 NAN = math.nan
@@ -68,7 +69,7 @@ def error(result: subprocess.CompletedProcess[str]) -> str:
 # serve
 
 
-def test_a_taken_http_port_is_one_line(gradwatch: Any) -> None:
+def test_a_taken_http_port_is_one_line(gradwatch: Command) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         line = error(gradwatch("serve", "--http", address, "--ingest", "tcp://127.0.0.1:0"))
@@ -77,7 +78,7 @@ def test_a_taken_http_port_is_one_line(gradwatch: Any) -> None:
     assert line.endswith("; give a free one with --http")
 
 
-def test_a_taken_ingest_port_is_one_line(gradwatch: Any) -> None:
+def test_a_taken_ingest_port_is_one_line(gradwatch: Command) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         endpoint = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
         line = error(gradwatch("serve", "--http", "127.0.0.1:0", "--ingest", endpoint))
@@ -85,7 +86,9 @@ def test_a_taken_ingest_port_is_one_line(gradwatch: Any) -> None:
     assert line.startswith(f"cannot bind the ingest endpoint {endpoint}: Address already in use")
 
 
-def test_a_second_aggregator_on_the_directory_is_one_line(gradwatch: Any, service: Any) -> None:
+def test_a_second_aggregator_on_the_directory_is_one_line(
+    gradwatch: Command, service: Aggregator
+) -> None:
     data = service.directory
     line = error(gradwatch("serve", *ANY_PORTS, "--data", str(data)))
 
@@ -96,7 +99,7 @@ def test_a_second_aggregator_on_the_directory_is_one_line(gradwatch: Any, servic
     assert service.json("/readyz") == {"status": "ready"}
 
 
-def test_an_unusable_directory_is_one_line(gradwatch: Any, tmp_path: Path) -> None:
+def test_an_unusable_directory_is_one_line(gradwatch: Command, tmp_path: Path) -> None:
     """A file in its place, here."""
     (tmp_path / "data").write_text("")
 
@@ -113,20 +116,20 @@ def test_an_unusable_directory_is_one_line(gradwatch: Any, tmp_path: Path) -> No
     ],
 )
 def test_a_malformed_config_is_one_line(
-    gradwatch: Any, tmp_path: Path, text: str, says: str
+    gradwatch: Command, tmp_path: Path, text: str, says: str
 ) -> None:
     (tmp_path / "gradwatch.toml").write_text(text)
 
     assert error(gradwatch("serve", *ANY_PORTS)).startswith(says)
 
 
-def test_a_bad_variable_and_a_bad_host_are_one_line(gradwatch: Any) -> None:
+def test_a_bad_variable_and_a_bad_host_are_one_line(gradwatch: Command) -> None:
     assert "GRADWATCH_*" in error(gradwatch("serve", *ANY_PORTS, GRADWATCH_RULES="{"))
     line = error(gradwatch("serve", "--insecure", "--http", "a..b:1", *ANY_PORTS[2:]))
     assert line.startswith("cannot bind the HTTP address a..b:1: ")
 
 
-def test_help_shows_no_default_where_there_is_none(invoke: Any) -> None:
+def test_help_shows_no_default_where_there_is_none(invoke: Callable[..., Any]) -> None:
     """S54: no `[default: ()]`."""
     shown = invoke("serve", "--help").stdout
 
@@ -135,7 +138,7 @@ def test_help_shows_no_default_where_there_is_none(invoke: Any) -> None:
 
 
 @pytest.mark.parametrize("command", ["health", "tail", "replay", ""])
-def test_help_shows_flags_as_what_they_are(invoke: Any, command: str) -> None:
+def test_help_shows_flags_as_what_they_are(invoke: Callable[..., Any], command: str) -> None:
     """S54: not as if `--json` took a value."""
     shown = invoke(*filter(None, [command]), "--help").stdout
 
@@ -196,7 +199,7 @@ def test_a_full_disk_is_one_line(tmp_path: Path, filled: str) -> None:
     ],
 )
 def test_a_corrupt_log_is_one_line(
-    gradwatch: Any, tmp_path: Path, damage: bytes, advice: str
+    gradwatch: Command, tmp_path: Path, damage: bytes, advice: str
 ) -> None:
     (tmp_path / "data").mkdir()
     file = tmp_path / "data" / DATABASE_NAME
@@ -208,7 +211,7 @@ def test_a_corrupt_log_is_one_line(
     assert file.read_bytes() == damage
 
 
-def test_the_addresses_are_announced_once_they_are_bound(serve: Any) -> None:
+def test_the_addresses_are_announced_once_they_are_bound(serve: Serve) -> None:
     """Port 0 is any; what is printed can be used."""
     service = serve(*ANY_PORTS)
 
@@ -218,7 +221,9 @@ def test_the_addresses_are_announced_once_they_are_bound(serve: Any) -> None:
 
 
 @pytest.mark.parametrize("named_by", ["--config", "GRADWATCH_CONFIG"])
-def test_settings_reach_the_service(serve: Any, peers: Any, tmp_path: Path, named_by: str) -> None:
+def test_settings_reach_the_service(
+    serve: Serve, peers: NewPeer, tmp_path: Path, named_by: str
+) -> None:
     config = tmp_path / "strict.toml"
     config.write_text("[rules.exploding]\nlimit = 2\nclear = 1\nfor_steps = 1\n")
     if named_by == "--config":
@@ -234,7 +239,7 @@ def test_settings_reach_the_service(serve: Any, peers: Any, tmp_path: Path, name
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_cleanly(serve: Any, peers: Any, number: int) -> None:
+def test_a_signal_ends_it_cleanly(serve: Serve, peers: NewPeer, number: int) -> None:
     """Exit code 0, with a rank attached; the log is checkpointed and closed."""
     service = serve()
     peers(service.ingest).attach().steps(0, 1.0)
@@ -247,7 +252,7 @@ def test_a_signal_ends_it_cleanly(serve: Any, peers: Any, number: int) -> None:
 # runs, health, tail
 
 
-def test_runs_are_listed(gradwatch: Any, serve: Any, peers: Any) -> None:
+def test_runs_are_listed(gradwatch: Command, serve: Serve, peers: NewPeer) -> None:
     """A table for people, a document a line for programs."""
     service = serve()
     assert gradwatch("runs", "--url", service.url).stdout == "no runs yet\n"
@@ -281,7 +286,7 @@ def has_status(service: Aggregator, run: str, status: str) -> bool:
 
 
 def test_health_is_told_and_exits_as_asked(
-    gradwatch: Any, invoke: Any, service: Any, peers: Any
+    gradwatch: Command, invoke: Callable[..., Any], service: Aggregator, peers: NewPeer
 ) -> None:
     """0 however it is, 3 for the status that a job script asked about, or a worse one (S53)."""
     good = peers(service.ingest, run="good").attach()
@@ -327,7 +332,9 @@ def test_health_is_told_and_exits_as_asked(
     }
 
 
-def test_health_shows_what_the_training_gave(gradwatch: Any, service: Any, peers: Any) -> None:
+def test_health_shows_what_the_training_gave(
+    gradwatch: Command, service: Aggregator, peers: NewPeer
+) -> None:
     """Loss, learning rate, step time, and where the gradients were read (S57)."""
     peer = peers(service.ingest, run="told").attach(("a",))
     columns = {"l2": Column.pack("<f8", [1.0])}
@@ -358,7 +365,7 @@ def test_health_shows_what_the_training_gave(gradwatch: Any, service: Any, peers
 
 
 def test_a_run_that_ended_with_a_critical_alert_still_fails_the_job(
-    gradwatch: Any, service: Any, peers: Any
+    gradwatch: Command, service: Aggregator, peers: NewPeer
 ) -> None:
     """The phase has changed, the status has not."""
     peer = peers(service.ingest, run="over").attach()
@@ -373,7 +380,9 @@ def test_a_run_that_ended_with_a_critical_alert_still_fails_the_job(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["nope", "a/b", "?", "../runs", "../healthz#", "x y", "\x1b[31m"])
-def test_an_unknown_run_is_one_line(invoke: Any, service: Any, name: str) -> None:
+def test_an_unknown_run_is_one_line(
+    invoke: Callable[..., Any], service: Aggregator, name: str
+) -> None:
     """A name that no run can have is told as such, whatever it would mean in a URL."""
     is_possible = name == "nope"  # and then `tail` waits for it, and `alerts` has none
     told = f"no run {name!a}; known runs: " if is_possible else f"run name {name!a} is not 1 to 128"
@@ -390,7 +399,7 @@ def test_an_unknown_run_is_one_line(invoke: Any, service: Any, name: str) -> Non
     "url",
     ["http://127.0.0.1:1", "http://a..b:80", "http://[", "ftp://x", "", "x"],
 )
-def test_no_aggregator_there_is_one_line(invoke: Any, url: str) -> None:
+def test_no_aggregator_there_is_one_line(invoke: Callable[..., Any], url: str) -> None:
     for arguments in (["runs"], ["health", "x"], ["tail"], ["tail", "--after", "0"]):
         line = error(invoke(*arguments, "--url", url))
         assert line.startswith(f"no aggregator answers at {url} (")
@@ -401,7 +410,7 @@ def test_no_aggregator_there_is_one_line(invoke: Any, url: str) -> None:
     "command", [("health", "r"), ("runs",), ("tail",), ("tail", "--after", "0")]
 )
 def test_the_ingest_port_as_url_is_one_line_at_once(
-    gradwatch: Any, service: Any, command: tuple[str, ...]
+    gradwatch: Command, service: Aggregator, command: tuple[str, ...]
 ) -> None:
     """It would never answer in HTTP, and the request would wait for its time-out (S54)."""
     url = service.ingest.replace("tcp://", "http://")
@@ -415,7 +424,7 @@ def test_the_ingest_port_as_url_is_one_line_at_once(
     assert time.monotonic() - began_s < 8  # a time-out takes ten
 
 
-def test_a_proxy_is_not_asked(gradwatch: Any, service: Any) -> None:
+def test_a_proxy_is_not_asked(gradwatch: Command, service: Aggregator) -> None:
     """Clusters set one for everything; the aggregator is in the same network."""
     result = gradwatch(
         "runs",
@@ -441,7 +450,7 @@ class Other(BaseHTTPRequestHandler):
 
 
 @pytest.mark.slow
-def test_another_server_on_the_port_is_one_line(invoke: Any) -> None:
+def test_another_server_on_the_port_is_one_line(invoke: Callable[..., Any]) -> None:
     with HTTPServer(("127.0.0.1", 0), Other) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"
@@ -470,14 +479,14 @@ def test_another_server_on_the_port_is_one_line(invoke: Any) -> None:
         ("tail", "--after", "x"),
     ],
 )
-def test_wrong_usage_exits_2(invoke: Any, arguments: tuple[str, ...]) -> None:
+def test_wrong_usage_exits_2(invoke: Callable[..., Any], arguments: tuple[str, ...]) -> None:
     result = invoke(*arguments)
 
     assert result.returncode == 2
     assert "--help" in result.stderr
 
 
-def test_the_version_is_told(gradwatch: Any) -> None:
+def test_the_version_is_told(gradwatch: Command) -> None:
     assert gradwatch("--version").stdout == f"gradwatch {__version__}\n"
 
 
@@ -521,7 +530,9 @@ def tail() -> Iterator[Callable[..., Tail]]:
 STAMP: Final = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
 
 
-def test_a_cursor_from_the_future_is_one_line(invoke: Any, service: Any) -> None:
+def test_a_cursor_from_the_future_is_one_line(
+    invoke: Callable[..., Any], service: Aggregator
+) -> None:
     """A slip: the stream itself would begin at the first event, as after another log."""
     result = invoke("tail", "--after", "99999", "--url", service.url)
 
@@ -529,7 +540,7 @@ def test_a_cursor_from_the_future_is_one_line(invoke: Any, service: Any) -> None
 
 
 def test_tail_prints_alerts_a_line_each_until_interrupted(
-    tail: Any, service: Any, peers: Any
+    tail: Callable[..., Tail], service: Aggregator, peers: NewPeer
 ) -> None:
     peer = peers(service.ingest, run="tailed").attach()
     peer.steps(0, NAN, 1.0, 1.0, 1.0)
@@ -549,9 +560,12 @@ def test_tail_prints_alerts_a_line_each_until_interrupted(
     assert process.end() == (0, "")
 
 
-def test_tail_waits_for_a_run_that_is_not_there_yet(tail: Any, service: Any, peers: Any) -> None:
+def test_tail_waits_for_a_run_that_is_not_there_yet(
+    tail: Callable[..., Tail], service: Aggregator, peers: NewPeer
+) -> None:
     """S54: and says so once, for the name may be a slip."""
     process = tail("yet-to-come", "--after", "0", "--url", service.url)
+    assert process.process.stderr is not None
     assert process.process.stderr.readline() == "gradwatch: no run 'yet-to-come' yet\n"
     other, peer = (peers(service.ingest, run=own).attach() for own in ("not-it", "yet-to-come"))
     other.steps(0, NAN)
@@ -561,7 +575,9 @@ def test_tail_waits_for_a_run_that_is_not_there_yet(tail: Any, service: Any, pee
     assert process.end() == (0, "")
 
 
-def test_tail_lists_the_past_and_stops(gradwatch: Any, service: Any, peers: Any) -> None:
+def test_tail_lists_the_past_and_stops(
+    gradwatch: Command, service: Aggregator, peers: NewPeer
+) -> None:
     """S54: all that is kept, or what came after a cursor; of a run without any nothing."""
     peer = peers(service.ingest, run="of-the-past").attach()
     peer.steps(0, NAN, 1.0, 1.0, 1.0)
@@ -579,7 +595,7 @@ def test_tail_lists_the_past_and_stops(gradwatch: Any, service: Any, peers: Any)
 
 
 def test_tail_goes_on_over_restarts_and_misses_nothing(
-    serve: Any, peers: Any, caplog: pytest.LogCaptureFixture
+    serve: Serve, peers: NewPeer, caplog: pytest.LogCaptureFixture
 ) -> None:
     service = serve()
     peer = peers(service.ingest).attach()
@@ -601,7 +617,7 @@ def test_tail_goes_on_over_restarts_and_misses_nothing(
     assert [(e["cursor"], e["state"]) for e in events] == [(2, "resolved"), (3, "firing")]
 
 
-def test_tail_lives_through_keep_alives(tail: Any) -> None:
+def test_tail_lives_through_keep_alives(tail: Callable[..., Tail]) -> None:
     """A comment between events is no event, also after the first one had an id."""
     at = "2026-11-22T03:04:05.678+00:00"
     event = {
@@ -640,7 +656,7 @@ def test_tail_lives_through_keep_alives(tail: Any) -> None:
 
 
 @pytest.mark.slow
-def test_tail_into_a_closed_pipe_ends_quietly(service: Any, peers: Any) -> None:
+def test_tail_into_a_closed_pipe_ends_quietly(service: Aggregator, peers: NewPeer) -> None:
     """`gradwatch tail | head -1`, with more to say than the pipe holds."""
     peers(service.ingest, run="piped").attach().steps(0, *[NAN, 1.0, 1.0, 1.0] * 80)
     command = f"{GRADWATCH} tail --json --after 0 --url {service.url} | head -n 1"

@@ -27,7 +27,8 @@ from gradwatch_server.storage.series_compactor import Compactor
 from gradwatch_server.storage.sqlite.store import SQLiteStore
 from gradwatch_wire import Bye, Column, Stats
 from tests.page.feeding import LAYERS, POISON_STEP, POISONED, STEPS, feed, norm_of
-from tests.support.peer import Peer
+from tests.support.aggregator import Aggregator, Serve
+from tests.support.peer import NewPeer, Peer
 from tests.support.records import stats_of
 
 RUN = "sent-away"
@@ -35,7 +36,7 @@ INF_STEP = STEPS
 
 
 @pytest.fixture(scope="module")
-def fed(service: Any) -> Iterator[Any]:
+def fed(service: Aggregator) -> Iterator[Any]:
     """A run of 62 steps: one with NaN in a layer, then one with Inf."""
     made: list[Peer] = []
 
@@ -127,7 +128,7 @@ def rows_of(layers: Any) -> dict[tuple[int, str], Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["parquet", "csv"])
-def test_pandas_and_polars_read_every_number(export: Any, form: str) -> None:
+def test_pandas_and_polars_read_every_number(export: Callable[..., Any], form: str) -> None:
     """NaN and Inf are values, what was not measured is missing, and no bit of a number is lost."""
     pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
     place = done(export(RUN, "--to", form, "--json"))
@@ -159,7 +160,7 @@ def test_pandas_and_polars_read_every_number(export: Any, form: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_alerts_are_those_of_the_aggregator(export: Any, fed: Any) -> None:
+def test_the_alerts_are_those_of_the_aggregator(export: Callable[..., Any], fed: Any) -> None:
     pandas = pytest.importorskip("pandas")
     place = done(export(RUN, "--to", "parquet", "--json"))
 
@@ -172,7 +173,7 @@ def test_the_alerts_are_those_of_the_aggregator(export: Any, fed: Any) -> None:
 
 
 @pytest.mark.slow
-def test_parquet_says_what_it_is(export: Any) -> None:
+def test_parquet_says_what_it_is(export: Callable[..., Any]) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     place = done(export(RUN, "--to", "parquet", "--json"))
 
@@ -190,7 +191,7 @@ def test_parquet_says_what_it_is(export: Any) -> None:
 
 
 @pytest.mark.slow
-def test_tensorboard_reads_scalars_and_alerts(export: Any) -> None:
+def test_tensorboard_reads_scalars_and_alerts(export: Callable[..., Any]) -> None:
     accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     place = done(export(RUN, "--to", "tensorboard", "--json"))
 
@@ -209,7 +210,7 @@ def test_tensorboard_reads_scalars_and_alerts(export: Any) -> None:
 
 
 @pytest.mark.slow
-def test_only_what_is_asked_for_is_written(export: Any) -> None:
+def test_only_what_is_asked_for_is_written(export: Callable[..., Any]) -> None:
     """Steps, layers and columns; without layers there is no table of them."""
     pandas = pytest.importorskip("pandas")
     arguments = ("--from", "10", "--to-step", "12", "--layers", "*.h.0.*", "--column", "linf")
@@ -228,7 +229,7 @@ def test_only_what_is_asked_for_is_written(export: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["parquet", "csv", "tensorboard"])
 def test_one_that_was_killed_goes_on_to_the_same_end(
-    export: Any, fed: Any, tmp_path: Path, form: str
+    export: Callable[..., Any], fed: Any, tmp_path: Path, form: str
 ) -> None:
     kill = f"""
 import os, signal
@@ -252,7 +253,7 @@ export_in_parts({fed.url!r}, {form!r}, "again", kill)
 
 
 @pytest.mark.slow
-def test_nothing_that_is_there_is_lost(export: Any, tmp_path: Path) -> None:
+def test_nothing_that_is_there_is_lost(export: Callable[..., Any], tmp_path: Path) -> None:
     done(export(RUN, "--to", "csv", "--out", "mine"))
     before = files_of(tmp_path / "mine")
     assert "mine is there already" in told(export(RUN, "--to", "csv", "--out", "mine"))
@@ -271,7 +272,7 @@ def test_nothing_that_is_there_is_lost(export: Any, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_what_cannot_be_is_said_in_one_line(
-    export: Any, fed: Any, monkeypatch: pytest.MonkeyPatch
+    export: Callable[..., Any], fed: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run or an attempt that is not there, an aggregator that is not, a wrong option."""
     assert "no run 'nobody'" in told(export("nobody", "--to", "csv"))
@@ -294,7 +295,7 @@ def test_what_cannot_be_is_said_in_one_line(
 
 @pytest.mark.parametrize("form", sorted(FORMATS.keys() - {"csv"}))
 def test_a_library_that_is_missing_is_named_with_its_extra(
-    export: Any, monkeypatch: pytest.MonkeyPatch, form: str
+    export: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
     for name in ("pyarrow", "pyarrow.parquet", "tensorboardX", "tensorboardX.record_writer"):
         monkeypatch.setitem(sys.modules, name, None)
@@ -306,7 +307,7 @@ def test_a_library_that_is_missing_is_named_with_its_extra(
 
 @pytest.mark.slow
 def test_of_a_live_run_the_steps_that_were_closed_are_exported(
-    export: Any, service: Any, peers: Any
+    export: Callable[..., Any], service: Aggregator, peers: NewPeer
 ) -> None:
     peer = peers(service.ingest, run="alive").attach()
     for step in range(5):
@@ -325,7 +326,9 @@ def test_of_a_live_run_the_steps_that_were_closed_are_exported(
 @pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["csv", "parquet"])
-def test_a_full_disk_keeps_what_there_is(export: Any, fed: Any, tmp_path: Path, form: str) -> None:
+def test_a_full_disk_keeps_what_there_is(
+    export: Callable[..., Any], fed: Any, tmp_path: Path, form: str
+) -> None:
     """A limit of the size of a file stands for it; with room it goes on to the same end."""
 
     def limited() -> None:
@@ -350,7 +353,7 @@ def test_a_full_disk_keeps_what_there_is(export: Any, fed: Any, tmp_path: Path, 
 
 @pytest.mark.slow
 def test_steps_that_are_kept_as_buckets_only_are_never_shown_as_single_ones(
-    serve: Any, peers: Any, tmp_path: Path
+    serve: Serve, peers: NewPeer, tmp_path: Path
 ) -> None:
     """The table says over which steps each row is, and the aggregator may be gone meanwhile."""
     pandas = pytest.importorskip("pandas")
@@ -368,7 +371,12 @@ def test_steps_that_are_kept_as_buckets_only_are_never_shown_as_single_ones(
     place = tmp_path / "long-csv"
     source = Source(served.url, "long", 1, page_steps=64)
     own = Job(source=source, format=FORMATS["csv"], choice=Choice(), out=place, seal_rows=300)
-    own.on_progress = lambda progress: served.stop() if progress.step > 600 else None
+
+    def stop_late(progress: Progress) -> None:
+        if progress.step > 600:
+            served.stop()
+
+    own.on_progress = stop_late
     with pytest.raises(InterruptedExportError, match=r"no aggregator answers.*up to step [56]\d\d"):
         own.run(resume=False)
     assert not place.exists()
@@ -409,7 +417,9 @@ def _trim(directory: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("out", "code"), [("", 2), (".", 2), ("/", 2), ("x" * 300, 1)])
-def test_a_place_that_cannot_be_made_is_one_line(export: Any, out: str, code: int) -> None:
+def test_a_place_that_cannot_be_made_is_one_line(
+    export: Callable[..., Any], out: str, code: int
+) -> None:
     """A name that is none, or too long."""
     done = export(RUN, "--to", "csv", "--out", out)
 

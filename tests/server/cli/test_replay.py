@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -19,6 +18,7 @@ from gradwatch_wire.session.send_buffer import BufferedRecord
 from gradwatch_wire.session.session_lock import SessionLock
 from gradwatch_wire.session.spill_format import pack_header, pack_record
 from gradwatch_wire.session.spilled_session import segment_name, stem_of
+from tests.support.aggregator import Aggregator
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -65,7 +65,9 @@ def refusal(*arguments: object) -> str:
     return result.stderr
 
 
-def test_a_directory_is_replayed_session_by_session(service: Any, spilled: Any) -> None:
+def test_a_directory_is_replayed_session_by_session(
+    service: Aggregator, spilled: Callable[..., Path]
+) -> None:
     spilled("two", 600)
     path = spilled("two", 600, rank=1, missing=(10, 11, 500))
     told = replay(path.parent, "--endpoint", service.ingest)
@@ -84,7 +86,9 @@ def test_a_directory_is_replayed_session_by_session(service: Any, spilled: Any) 
     assert path.exists()
 
 
-def test_replayed_twice_nothing_is_doubled_and_remove_clears_up(service: Any, spilled: Any) -> None:
+def test_replayed_twice_nothing_is_doubled_and_remove_clears_up(
+    service: Aggregator, spilled: Callable[..., Path]
+) -> None:
     path = spilled("again", 5)
     replay(path, "--endpoint", service.ingest)
     told = replay(path, "--endpoint", service.ingest, "--remove")
@@ -96,7 +100,7 @@ def test_replayed_twice_nothing_is_doubled_and_remove_clears_up(service: Any, sp
 
 
 def test_a_foreign_file_is_refused_before_anything_is_sent(
-    service: Any, spilled: Any, tmp_path: Path
+    service: Aggregator, spilled: Callable[..., Path], tmp_path: Path
 ) -> None:
     foreign = tmp_path / "train.py"
     foreign.write_text("import torch\n")
@@ -106,7 +110,9 @@ def test_a_foreign_file_is_refused_before_anything_is_sent(
     assert service.get("/runs/foreign").status_code == 404
 
 
-def test_what_a_live_process_writes_is_refused(service: Any, spilled: Any) -> None:
+def test_what_a_live_process_writes_is_refused(
+    service: Aggregator, spilled: Callable[..., Path]
+) -> None:
     """Across processes: it holds a lock, which ends with it."""
     path = spilled("live", 5)
     holder = (
@@ -134,7 +140,7 @@ def test_what_a_live_process_writes_is_refused(service: Any, spilled: Any) -> No
 
 
 def test_no_aggregator_there_is_one_line_and_the_file_stays(
-    spilled: Any, monkeypatch: pytest.MonkeyPatch
+    spilled: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replay_module, "SILENCE_S", 0.3)
     path = spilled("nobody", 5)
@@ -149,7 +155,9 @@ def test_no_aggregator_there_is_one_line_and_the_file_stays(
     lock.release(remove=True)
 
 
-def test_a_session_that_is_refused_is_one_line(service: Any, spilled: Any) -> None:
+def test_a_session_that_is_refused_is_one_line(
+    service: Aggregator, spilled: Callable[..., Path]
+) -> None:
     path = spilled("a b", 1)
 
     assert "the aggregator refuses this session" in refusal(path, "--endpoint", service.ingest)

@@ -6,13 +6,13 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from gradwatch_server.cli.app import app
 from tests.support.aggregator import Aggregator
+from tests.support.peer import NewPeer
 
 STRICT = "[rules.exploding]\nlimit = 50\nclear = 50\n"
 NORMS = (1.0, 200.0, 200.0, 1.0, 1.0, 1.0, 60.0, 60.0, 1.0)
@@ -37,7 +37,7 @@ def words(text: str) -> list[list[str]]:
     return [re.split(r"  +", line.strip()) for line in text.splitlines() if line.strip()]
 
 
-def test_a_good_file_is_valid(invoke: Any) -> None:
+def test_a_good_file_is_valid(invoke: Callable[..., Result]) -> None:
     result = invoke("check", "rules.toml")
 
     assert result.exit_code == 0
@@ -58,7 +58,7 @@ def test_a_good_file_is_valid(invoke: Any) -> None:
     ],
 )
 def test_what_is_wrong_is_one_line_and_exit_1(
-    invoke: Any, tmp_path: Path, text: str | None, says: str
+    invoke: Callable[..., Result], tmp_path: Path, text: str | None, says: str
 ) -> None:
     file = tmp_path / "rules.toml"
     file.unlink() if text is None else file.write_text(text)
@@ -69,7 +69,7 @@ def test_what_is_wrong_is_one_line_and_exit_1(
     assert result.stderr.count("\n") == 1
 
 
-def test_without_a_store_the_directory_is_asked_for(invoke: Any) -> None:
+def test_without_a_store_the_directory_is_asked_for(invoke: Callable[..., Result]) -> None:
     result = invoke("check", "rules.toml", "--run", "gpt", "--data", "nowhere")
 
     assert result.exit_code == 1
@@ -78,7 +78,7 @@ def test_without_a_store_the_directory_is_asked_for(invoke: Any) -> None:
 
 @pytest.mark.slow
 def test_a_stored_run_is_judged_by_other_rules_beside_the_aggregator(
-    service: Aggregator, peers: Any, invoke: Any
+    service: Aggregator, peers: NewPeer, invoke: Callable[..., Result]
 ) -> None:
     peer = peers(service.ingest, run="tuned").attach(("a", "b"))
     peer.steps(0, *NORMS)
@@ -95,7 +95,9 @@ def test_a_stored_run_is_judged_by_other_rules_beside_the_aggregator(
 
 
 @pytest.mark.slow
-def test_the_rules_in_force_are_shown(service: Aggregator, peers: Any, invoke: Any) -> None:
+def test_the_rules_in_force_are_shown(
+    service: Aggregator, peers: NewPeer, invoke: Callable[..., Result]
+) -> None:
     peers(service.ingest, run="shown").attach(("a", "b")).steps(0, 1.0)
     service.reaches("shown", 0)
     lines = words(invoke("--url", service.url).stdout)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from gradwatch_server.keys import make_keys, read_keys
+from tests.support.aggregator import Serve
 from tests.support.terminal import Terminal
 
 ANY_PORTS = ("--http", "127.0.0.1:0", "--ingest", "tcp://127.0.0.1:0")
@@ -37,7 +37,7 @@ def test_a_person_gets_an_address_with_the_token(tmp_path: Path, keys: Path) -> 
     assert tokens.write not in terminal.raw
 
 
-def test_a_log_gets_no_token(serve: Any, keys: Path) -> None:
+def test_a_log_gets_no_token(serve: Serve, keys: Path) -> None:
     service = serve("--keys-dir", str(keys))
     service.stop()
     tokens = read_keys(keys).tokens
@@ -48,6 +48,6 @@ def test_a_log_gets_no_token(serve: Any, keys: Path) -> None:
         assert token not in service.errors + str(service.announced)
 
 
-def test_without_keys_there_is_nothing_to_say(serve: Any) -> None:
+def test_without_keys_there_is_nothing_to_say(serve: Serve) -> None:
     """The HTTP address is that of the page."""
     assert "page" not in serve().announced

@@ -9,7 +9,6 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -21,7 +20,9 @@ from gradwatch_server.keys import make_keys, read_keys
 from gradwatch_wire import Bye
 from gradwatch_wire.keyfile import read_client_key
 from tests.page.feeding import LAYERS, POISONED, STEPS, feed, more
+from tests.support.aggregator import Aggregator, Serve
 from tests.support.command import Command, run_command
+from tests.support.peer import NewPeer
 from tests.support.terminal import Terminal
 from tests.support.waiting import PATIENCE_S
 
@@ -78,7 +79,7 @@ def gradwatch(tmp_path: Path) -> Command:
     return partial(run_command, tmp_path)
 
 
-def test_it_begins_empty_and_runs_come_by_themselves(serve: Any, peers: Any) -> None:
+def test_it_begins_empty_and_runs_come_by_themselves(serve: Serve, peers: NewPeer) -> None:
     service = serve()
 
     async def follow(pilot: Pilot[None]) -> None:
@@ -104,7 +105,7 @@ def test_it_begins_empty_and_runs_come_by_themselves(serve: Any, peers: Any) -> 
     drive(service.url, follow)
 
 
-def test_a_run_is_shown_as_the_api_tells_it(service: Any, peers: Any) -> None:
+def test_a_run_is_shown_as_the_api_tells_it(service: Aggregator, peers: NewPeer) -> None:
     """The worst layer first, its curve with the NaN in it; norm and loss."""
     feed(service, peers, "shown", range(STEPS), LAST)
     report = service.health("shown")
@@ -124,7 +125,7 @@ def test_a_run_is_shown_as_the_api_tells_it(service: Any, peers: Any) -> None:
     drive(service.url, follow, "shown")
 
 
-def test_steps_come_by_themselves(service: Any, peers: Any) -> None:
+def test_steps_come_by_themselves(service: Aggregator, peers: NewPeer) -> None:
     peer = feed(service, peers, "moving", range(STEPS), None)
 
     async def follow(pilot: Pilot[None]) -> None:
@@ -135,7 +136,7 @@ def test_steps_come_by_themselves(service: Any, peers: Any) -> None:
     drive(service.url, follow, "moving")
 
 
-def test_the_cursor_follows_its_run(service: Any, peers: Any) -> None:
+def test_the_cursor_follows_its_run(service: Aggregator, peers: NewPeer) -> None:
     """Enter opens the same one when the order changed."""
     peer = feed(service, peers, "turn-a", poison_step=None)
     feed(service, peers, "turn-b", poison_step=None)
@@ -157,7 +158,7 @@ def test_the_cursor_follows_its_run(service: Any, peers: Any) -> None:
 
 
 def test_a_reader_looks_with_the_read_token(
-    serve: Any, peers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, peers: NewPeer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_keys(tmp_path / "keys")
     service = serve("--keys-dir", str(tmp_path / "keys"))
@@ -176,7 +177,7 @@ def test_a_reader_looks_with_the_read_token(
     drive(service.url, follow, "locked")
 
 
-def test_names_are_filtered(service: Any, peers: Any) -> None:
+def test_names_are_filtered(service: Aggregator, peers: NewPeer) -> None:
     for run in ("one-a", "one-b"):
         feed(service, peers, run, range(3), None)
 
@@ -200,7 +201,7 @@ def test_names_are_filtered(service: Any, peers: Any) -> None:
     drive(service.url, follow)
 
 
-def test_it_outlives_a_restart_of_the_aggregator_and_says_so(serve: Any, peers: Any) -> None:
+def test_it_outlives_a_restart_of_the_aggregator_and_says_so(serve: Serve, peers: NewPeer) -> None:
     service = serve()
     feed(service, peers, "kept", range(STEPS), LAST)
 
@@ -216,7 +217,7 @@ def test_it_outlives_a_restart_of_the_aggregator_and_says_so(serve: Any, peers: 
     drive(service.url, follow, "kept")
 
 
-def test_a_run_that_is_deleted_while_it_is_watched(service: Any, peers: Any) -> None:
+def test_a_run_that_is_deleted_while_it_is_watched(service: Aggregator, peers: NewPeer) -> None:
     """A sentence in the head, what was there dimmed."""
     peer = feed(service, peers, "brief", range(3), None)
     peer.send(Bye())
@@ -236,7 +237,7 @@ def _delete(url: str) -> None:
     httpx.delete(url, trust_env=False, timeout=PATIENCE_S).raise_for_status()
 
 
-def test_hostile_names_are_text(service: Any, peers: Any) -> None:
+def test_hostile_names_are_text(service: Aggregator, peers: NewPeer) -> None:
     feed(service, peers, "hostile", range(3), None, HOSTILE)
 
     async def follow(pilot: Pilot[None]) -> None:
@@ -248,7 +249,7 @@ def test_hostile_names_are_text(service: Any, peers: Any) -> None:
     drive(service.url, follow, "hostile")
 
 
-def test_it_fits_into_80_by_24(service: Any, peers: Any) -> None:
+def test_it_fits_into_80_by_24(service: Aggregator, peers: NewPeer) -> None:
     """Status, layer, norm, the newest step of its curve and keys are in sight."""
     feed(service, peers, "small", range(STEPS), LAST)
 
@@ -273,7 +274,7 @@ def test_without_a_terminal_it_is_one_line(gradwatch: Command, arguments: tuple[
     )
 
 
-def test_what_cannot_be_shown_is_one_line(tmp_path: Path, service: Any) -> None:
+def test_what_cannot_be_shown_is_one_line(tmp_path: Path, service: Aggregator) -> None:
     for arguments, says in (
         (("top", "nope", "--url", service.url), "gradwatch: no run 'nope'; "),
         (("top", "--url", "http://127.0.0.1:1"), "gradwatch: no aggregator answers at "),
@@ -286,7 +287,7 @@ def test_what_cannot_be_shown_is_one_line(tmp_path: Path, service: Any) -> None:
 
 @pytest.mark.parametrize("key", ["q", "\x03"], ids=["q", "Ctrl-C"])
 def test_it_draws_in_a_terminal_and_a_key_ends_it(
-    tmp_path: Path, service: Any, peers: Any, key: str
+    tmp_path: Path, service: Aggregator, peers: NewPeer, key: str
 ) -> None:
     feed(service, peers, "drawn", range(STEPS), LAST)
     with Terminal(tmp_path, "top", "drawn", "--url", service.url) as terminal:

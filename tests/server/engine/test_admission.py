@@ -28,6 +28,8 @@ from gradwatch_wire.health import RankState
 from gradwatch_wire.session.driver import send_due
 from gradwatch_wire.session.outbox import Outbox
 from gradwatch_wire.session.session import Phase, Session
+from tests.support.engine import Start
+from tests.support.peer import NewPeer
 from tests.support.records import manifest_of, stats_of
 from tests.support.waiting import PATIENCE_S
 
@@ -55,7 +57,7 @@ def sweep(peer: Any, count: int) -> None:
 
 @pytest.mark.slow
 def test_a_sweep_of_names_shuts_nobody_out(
-    start: Any, peers: Any, caplog: pytest.LogCaptureFixture
+    start: Start, peers: NewPeer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its runs go for the next; what trains and what ended with frames stays (S20)."""
     running = start(budgets=Budgets(runs=8))
@@ -80,7 +82,7 @@ def test_a_sweep_of_names_shuts_nobody_out(
     assert running.published.num_apply_errors == 0
 
 
-def test_a_run_is_refused_only_where_all_train(start: Any, peers: Any) -> None:
+def test_a_run_is_refused_only_where_all_train(start: Start, peers: NewPeer) -> None:
     running = start(budgets=Budgets(runs=2))
     trains = [peers(running.endpoint, run=run).attach() for run in ("one", "two")]
     for peer in trains:
@@ -101,7 +103,7 @@ def test_a_run_is_refused_only_where_all_train(start: Any, peers: Any) -> None:
     trains[1].steps(1, 1.0)
 
 
-def test_a_run_that_was_evicted_while_it_lived_begins_anew(start: Any, peers: Any) -> None:
+def test_a_run_that_was_evicted_while_it_lived_begins_anew(start: Start, peers: NewPeer) -> None:
     running = start(budgets=Budgets(runs=1))
     paused = peers(running.endpoint, run="paused")
     paused.greet()
@@ -121,7 +123,7 @@ def test_a_run_that_was_evicted_while_it_lived_begins_anew(start: Any, peers: An
 
 
 def test_a_client_that_was_evicted_goes_on_by_itself(
-    start: Any, peers: Any, context: zmq.Context[zmq.Socket[bytes]]
+    start: Start, peers: NewPeer, context: zmq.Context[zmq.Socket[bytes]]
 ) -> None:
     running = start(budgets=Budgets(runs=1))
     session = Session(os.urandom(16), Hello(run="paused", rank=0, world=1), Outbox(1 << 20))
@@ -154,7 +156,7 @@ def test_a_client_that_was_evicted_goes_on_by_itself(
     assert (view.stored, view.lost) == (2, 0)
 
 
-def test_evictions_hold_over_a_restart(start: Any, peers: Any) -> None:
+def test_evictions_hold_over_a_restart(start: Start, peers: NewPeer) -> None:
     running = start(budgets=Budgets(runs=3))
     sweep(peers(running.endpoint), 7)
     running.shows("sweep-6")
@@ -167,7 +169,7 @@ def test_evictions_hold_over_a_restart(start: Any, peers: Any) -> None:
 
 
 @pytest.mark.slow
-def test_sessions_are_bounded_by_their_bytes(start: Any, peers: Any) -> None:
+def test_sessions_are_bounded_by_their_bytes(start: Start, peers: NewPeer) -> None:
     """What is empty goes for those that send something (S21)."""
     running = start(budgets=Budgets(sessions_bytes=1 << 19))
     trains = peers(running.endpoint, run="trains").attach()
@@ -182,13 +184,14 @@ def test_sessions_are_bounded_by_their_bytes(start: Any, peers: Any) -> None:
 
     running.shows("trains", frames=2)
     use = running.engine.budget_use["sessions_bytes"]
+    assert use.used is not None
     assert 0 < use.used <= 1 << 19
     assert use.num_evicted > 10
     assert len(running.engine._state.sessions) < 20
     assert running.published.num_apply_errors == 0
 
 
-def test_a_job_that_is_too_large_does_not_evict_itself(start: Any, peers: Any) -> None:
+def test_a_job_that_is_too_large_does_not_evict_itself(start: Start, peers: NewPeer) -> None:
     """The ranks that there is no room for are refused."""
     running = start(budgets=Budgets(sessions_bytes=1 << 16))
     peer = peers(running.endpoint)
@@ -206,7 +209,7 @@ def test_a_job_that_is_too_large_does_not_evict_itself(start: Any, peers: Any) -
 
 
 @pytest.mark.slow
-def test_a_crash_loop_keeps_its_newest_attempts(start: Any, peers: Any) -> None:
+def test_a_crash_loop_keeps_its_newest_attempts(start: Start, peers: NewPeer) -> None:
     """Older ones leave memory while it goes on; numbers go on too (S28)."""
     running = start(budgets=Budgets(attempts=16))
     peer = peers(running.endpoint)
@@ -226,7 +229,9 @@ def test_a_crash_loop_keeps_its_newest_attempts(start: Any, peers: Any) -> None:
 
 
 @pytest.mark.slow
-def test_an_attempt_that_trains_on_keeps_a_crash_loop_within_bounds(start: Any, peers: Any) -> None:
+def test_an_attempt_that_trains_on_keeps_a_crash_loop_within_bounds(
+    start: Start, peers: NewPeer
+) -> None:
     """The looping job is told to use another name."""
     running = start(budgets=Budgets(attempts=16))
     trains = peers(running.endpoint, run="shared", job="long").attach()
@@ -258,7 +263,7 @@ def test_a_run_that_is_new_begins_no_more_attempts_in_one_round_than_may_live() 
 
 
 def test_a_run_begins_only_so_many_attempts_a_minute(
-    start: Any, peers: Any, caplog: pytest.LogCaptureFixture
+    start: Start, peers: NewPeer, caplog: pytest.LogCaptureFixture
 ) -> None:
     running = start(budgets=Budgets(attempts_per_min=3))
     crash = peers(running.endpoint)
@@ -278,7 +283,7 @@ def test_a_run_begins_only_so_many_attempts_a_minute(
     assert caplog.text.count("begins more than 3 attempts a minute") == 1
 
 
-def test_ranks_that_attach_at_once_begin_one_attempt(start: Any, peers: Any) -> None:
+def test_ranks_that_attach_at_once_begin_one_attempt(start: Start, peers: NewPeer) -> None:
     running = start(budgets=Budgets(attempts_per_min=1))
     ranks = [peers(running.endpoint, rank=rank, world=16) for rank in range(16)]
     for peer in ranks:
@@ -289,7 +294,7 @@ def test_ranks_that_attach_at_once_begin_one_attempt(start: Any, peers: Any) -> 
     assert len(running.shows().attempts) == 1
 
 
-def test_nobody_ends_the_session_of_another(start: Any, peers: Any) -> None:
+def test_nobody_ends_the_session_of_another(start: Start, peers: NewPeer) -> None:
     """Not with its id, while it is connected; what it sends next is stored (S32)."""
     running = start()
     victim = peers(running.endpoint).attach()
@@ -308,7 +313,7 @@ def test_nobody_ends_the_session_of_another(start: Any, peers: Any) -> None:
 
 
 def test_a_session_goes_on_over_another_connection_once_the_first_is_gone(
-    start: Any, peers: Any, monkeypatch: pytest.MonkeyPatch
+    start: Start, peers: NewPeer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(intake, "SILENT_NS", 10**18)
     running = start()
@@ -323,7 +328,7 @@ def test_a_session_goes_on_over_another_connection_once_the_first_is_gone(
 
 
 def test_a_session_that_was_silent_may_be_taken_up(
-    start: Any, peers: Any, monkeypatch: pytest.MonkeyPatch
+    start: Start, peers: NewPeer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(intake, "SILENT_NS", 200_000_000)
     running = start()

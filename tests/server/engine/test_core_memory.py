@@ -14,6 +14,8 @@ from gradwatch_server.engine.batch import Batch
 from gradwatch_server.engine.core_memory import CoreMemory
 from gradwatch_wire import Envelope
 from tests.support.core import Cluster, stats_of
+from tests.support.engine import Start
+from tests.support.peer import NewPeer
 from tests.support.waiting import wait_until
 
 KIB = 1 << 10
@@ -133,7 +135,7 @@ def test_what_has_left_memory_is_not_counted() -> None:
 
 
 @pytest.mark.slow
-def test_an_engine_keeps_to_it_and_its_log_says_the_same(start: Any, peers: Any) -> None:
+def test_an_engine_keeps_to_it_and_its_log_says_the_same(start: Start, peers: NewPeer) -> None:
     budgets = Budgets(open_frames_bytes=4 << 20, open_frames_bytes_per_attempt=1 << 30)
     running = start(budgets=budgets)
     names = [f"layer {i}" for i in range(30_000)]
@@ -157,7 +159,7 @@ def test_an_engine_keeps_to_it_and_its_log_says_the_same(start: Any, peers: Any)
     assert running.published.num_apply_errors == 0
 
 
-def test_both_entries_are_told_to_what_follows_the_log(start: Any, peers: Any) -> None:
+def test_both_entries_are_told_to_what_follows_the_log(start: Start, peers: NewPeer) -> None:
     """A run that is only of another name does not see them."""
     running = start()
     peer = peers(running.endpoint).attach()

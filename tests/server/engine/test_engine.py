@@ -38,12 +38,14 @@ from gradwatch_wire import (
 from gradwatch_wire.health import RankState
 from gradwatch_wire.jsonable import jsonable
 from gradwatch_wire.limits import MAX_RECORD_BYTES
+from tests.support.engine import Start
+from tests.support.peer import NewPeer
 from tests.support.waiting import PATIENCE_S, wait_until
 
 NAN = math.nan
 
 
-def test_hello_is_welcomed_and_records_are_acknowledged(start: Any, peers: Any) -> None:
+def test_hello_is_welcomed_and_records_are_acknowledged(start: Start, peers: NewPeer) -> None:
     """WELCOME says who answers and what it reads; ACK how far the log has it."""
     running = start()
     peer = peers(running.endpoint)
@@ -64,7 +66,7 @@ def test_hello_is_welcomed_and_records_are_acknowledged(start: Any, peers: Any) 
     assert (view.name, view.attempt, view.names) == ("gpt", 1, ("a", "b"))
 
 
-def test_what_is_acknowledged_is_committed(start: Any, peers: Any) -> None:
+def test_what_is_acknowledged_is_committed(start: Start, peers: NewPeer) -> None:
     running = start()
     peer = peers(running.endpoint).attach()
     for step in range(20):
@@ -76,7 +78,7 @@ def test_what_is_acknowledged_is_committed(start: Any, peers: Any) -> None:
         assert stored == acked == step + 2
 
 
-def test_a_record_that_comes_twice_is_stored_once(start: Any, peers: Any) -> None:
+def test_a_record_that_comes_twice_is_stored_once(start: Start, peers: NewPeer) -> None:
     """Copies of a resend are acknowledged again, so that the client lets them go."""
     running = start()
     peer = peers(running.endpoint).attach()
@@ -90,7 +92,7 @@ def test_a_record_that_comes_twice_is_stored_once(start: Any, peers: Any) -> Non
     assert running.shows(stored=2).events == {}
 
 
-def test_a_missing_record_is_asked_for(start: Any, peers: Any) -> None:
+def test_a_missing_record_is_asked_for(start: Start, peers: NewPeer) -> None:
     """The ACK says rewind; nothing after the gap is stored until the missing one came."""
     running = start()
     peer = peers(running.endpoint).attach()
@@ -105,7 +107,7 @@ def test_a_missing_record_is_asked_for(start: Any, peers: Any) -> None:
     assert (view.lost, dict(view.events)) == (0, {"sent again": 3})
 
 
-def test_a_record_the_client_no_longer_has_is_declared_lost(start: Any, peers: Any) -> None:
+def test_a_record_the_client_no_longer_has_is_declared_lost(start: Start, peers: NewPeer) -> None:
     """By its `low`, and only then; produced == stored + lost."""
     running = start()
     peer = peers(running.endpoint).attach()
@@ -120,7 +122,7 @@ def test_a_record_the_client_no_longer_has_is_declared_lost(start: Any, peers: A
     assert view.ranks[0].lost == 5
 
 
-def test_a_beat_is_answered_and_not_stored(start: Any, peers: Any) -> None:
+def test_a_beat_is_answered_and_not_stored(start: Start, peers: NewPeer) -> None:
     running = start()
     peer = peers(running.endpoint).attach()
     rows = len(running.entries())
@@ -130,7 +132,7 @@ def test_a_beat_is_answered_and_not_stored(start: Any, peers: Any) -> None:
     assert len(running.entries()) == rows
 
 
-def test_a_session_that_never_said_hello_learns_who_is_here(start: Any, peers: Any) -> None:
+def test_a_session_that_never_said_hello_learns_who_is_here(start: Start, peers: NewPeer) -> None:
     running = start()
     peer = peers(running.endpoint)
     for record in (Beat(), Bye(), Event(name="x", step=0)):
@@ -152,7 +154,9 @@ def test_a_session_that_never_said_hello_learns_who_is_here(start: Any, peers: A
     ],
     ids=lambda record: type(record).__name__,
 )
-def test_what_only_we_may_say_is_refused(start: Any, peers: Any, record: Any, seq: int) -> None:
+def test_what_only_we_may_say_is_refused(
+    start: Start, peers: NewPeer, record: Any, seq: int
+) -> None:
     running = start()
     peer = peers(running.endpoint).attach(("a",))
     peer.seq = 1
@@ -165,7 +169,7 @@ def test_what_only_we_may_say_is_refused(start: Any, peers: Any, record: Any, se
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "a b", "é", "x" * 129, "a\x1b[31m"])
-def test_a_bad_run_name_is_refused_with_the_rule(start: Any, peers: Any, name: str) -> None:
+def test_a_bad_run_name_is_refused_with_the_rule(start: Start, peers: NewPeer, name: str) -> None:
     """The client is told once; nothing of it is stored."""
     running = start()
     answer = peers(running.endpoint, run=name).say(Hello(run=name, rank=0, world=1))
@@ -176,7 +180,7 @@ def test_a_bad_run_name_is_refused_with_the_rule(start: Any, peers: Any, name: s
     assert (running.ingest.refused, running.published.runs) == ({"run name": 1}, {})
 
 
-def test_a_hello_too_large_to_keep_is_refused(start: Any, peers: Any) -> None:
+def test_a_hello_too_large_to_keep_is_refused(start: Start, peers: NewPeer) -> None:
     running = start()
     versions = {f"part{i}": "9" * 4_000 for i in range(32)}
     answer = peers(running.endpoint).say(Hello(run="gpt", rank=0, world=1, versions=versions))
@@ -186,7 +190,7 @@ def test_a_hello_too_large_to_keep_is_refused(start: Any, peers: Any) -> None:
     assert running.ingest.refused == {"hello size": 1}
 
 
-def test_an_alert_goes_down_to_the_ranks_of_its_run(start: Any, peers: Any) -> None:
+def test_an_alert_goes_down_to_the_ranks_of_its_run(start: Start, peers: NewPeer) -> None:
     running = start()
     first, second, ended = (peers(running.endpoint, rank=r, world=3).attach() for r in range(3))
     ended.send(Bye())
@@ -212,7 +216,7 @@ def test_an_alert_goes_down_to_the_ranks_of_its_run(start: Any, peers: Any) -> N
     assert running.woken.is_set()
 
 
-def test_many_sessions_at_once_are_all_served(start: Any, peers: Any) -> None:
+def test_many_sessions_at_once_are_all_served(start: Start, peers: NewPeer) -> None:
     """Sixteen ranks interleave; each sees its own acknowledgements, and each frame is whole."""
     running = start()
     ranks = [peers(running.endpoint, rank=rank, world=16) for rank in range(16)]
@@ -230,7 +234,9 @@ def test_many_sessions_at_once_are_all_served(start: Any, peers: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_session_without_a_sign_of_life_is_lost_and_may_come_back(start: Any, peers: Any) -> None:
+def test_a_session_without_a_sign_of_life_is_lost_and_may_come_back(
+    start: Start, peers: NewPeer
+) -> None:
     running = start(session_timeout_s=1.0)
     peer = peers(running.endpoint).attach()
     running.shows()
@@ -248,7 +254,7 @@ def wait_for_state(running: Any, rank: int, state: RankState) -> None:
 
 
 @pytest.mark.slow
-def test_a_session_that_beats_is_never_lost(start: Any, peers: Any) -> None:
+def test_a_session_that_beats_is_never_lost(start: Start, peers: NewPeer) -> None:
     """A long step is no loss: another session, which does not beat, is given up meanwhile."""
     running = start(session_timeout_s=2.0)
     beating, silent = (peers(running.endpoint, rank=rank, world=2).attach() for rank in range(2))
@@ -262,7 +268,7 @@ def test_a_session_that_beats_is_never_lost(start: Any, peers: Any) -> None:
 
 @pytest.mark.slow
 def test_time_closes_a_frame_without_any_record(
-    start: Any, peers: Any, monkeypatch: pytest.MonkeyPatch
+    start: Start, peers: NewPeer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The aggregator writes that time passed, once a second, only while a frame waits.
 
@@ -286,7 +292,7 @@ def num_ticks(running: Any) -> int:
 
 @pytest.mark.slow
 def test_a_step_of_the_system_clock_is_not_noticed(
-    start: Any, peers: Any, monkeypatch: pytest.MonkeyPatch
+    start: Start, peers: NewPeer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An hour forward loses no rank, an hour back stops neither snapshots nor ticks."""
     monkeypatch.setattr("gradwatch_server.core.frames.assembler.LATENESS_NS", 1_800 * 10**9)
@@ -324,7 +330,7 @@ def story_of(running: Any) -> Any:
     ]
 
 
-def test_a_restart_finds_everything_as_it_was(start: Any, peers: Any) -> None:
+def test_a_restart_finds_everything_as_it_was(start: Start, peers: NewPeer) -> None:
     """State, alerts, their cursors, and how far each session is; only the boot id is new."""
     rules = Rules.model_validate({"records_lost": {"enabled": False}})
     running = start(rules=rules)
@@ -354,7 +360,7 @@ def test_a_restart_finds_everything_as_it_was(start: Any, peers: Any) -> None:
     assert [(c, s) for c, _, s in running.events()[3:]] == [(4, "resolved"), (5, "firing")]
 
 
-def test_an_alert_pending_over_a_restart_fires_once(start: Any, peers: Any) -> None:
+def test_an_alert_pending_over_a_restart_fires_once(start: Start, peers: NewPeer) -> None:
     rules = Rules.model_validate({"exploding": {"for_steps": 2}})
     running = start(rules=rules)
     peer = peers(running.endpoint).attach()
@@ -371,7 +377,9 @@ def test_an_alert_pending_over_a_restart_fires_once(start: Any, peers: Any) -> N
     assert (event.alert["first_step"], event.alert["fired_step"]) == (0, 1)
 
 
-def test_each_rise_of_a_severity_is_one_event_over_restarts_too(start: Any, peers: Any) -> None:
+def test_each_rise_of_a_severity_is_one_event_over_restarts_too(
+    start: Start, peers: NewPeer
+) -> None:
     running = start()
     peer = peers(running.endpoint).attach()
     for step, scale in enumerate((2.0, 1.0)):
@@ -393,7 +401,9 @@ def test_each_rise_of_a_severity_is_one_event_over_restarts_too(start: Any, peer
     ]
 
 
-def test_alerts_that_a_crash_kept_back_are_stored_at_the_next_start(start: Any, peers: Any) -> None:
+def test_alerts_that_a_crash_kept_back_are_stored_at_the_next_start(
+    start: Start, peers: NewPeer
+) -> None:
     """The log had the records; the alerts follow from them, under the ids they would have had."""
     running = start()
     peer = peers(running.endpoint).attach()
@@ -414,7 +424,7 @@ def test_alerts_that_a_crash_kept_back_are_stored_at_the_next_start(start: Any, 
 
 
 @pytest.mark.slow
-def test_new_rules_hold_from_the_restart_on(start: Any, peers: Any) -> None:
+def test_new_rules_hold_from_the_restart_on(start: Start, peers: NewPeer) -> None:
     running = start()
     peer = peers(running.endpoint).attach()
     peer.steps(0, 50.0, 50.0)
@@ -434,7 +444,7 @@ def test_new_rules_hold_from_the_restart_on(start: Any, peers: Any) -> None:
     assert len(running.events()) == 1
 
 
-def test_new_budgets_hold_from_the_restart_on(start: Any) -> None:
+def test_new_budgets_hold_from_the_restart_on(start: Start) -> None:
     running = start()
     for budgets in (Budgets(runs=7), *[Budgets(open_frames_bytes_per_attempt=1 << 22)] * 2):
         running = start(endpoint=running.endpoint, budgets=budgets)
@@ -446,7 +456,9 @@ def test_new_budgets_hold_from_the_restart_on(start: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_rank_seen_last_before_a_restart_gets_its_time_again(start: Any, peers: Any) -> None:
+def test_a_rank_seen_last_before_a_restart_gets_its_time_again(
+    start: Start, peers: NewPeer
+) -> None:
     running = start()
     ended = peers(running.endpoint, rank=0, world=2).attach()
     peers(running.endpoint, rank=1, world=2).attach()
@@ -463,7 +475,7 @@ def test_a_rank_seen_last_before_a_restart_gets_its_time_again(start: Any, peers
 
 @pytest.mark.slow
 def test_a_full_disk_withholds_the_ack_and_loses_nothing(
-    start: Any, peers: Any, monkeypatch: pytest.MonkeyPatch
+    start: Start, peers: NewPeer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running = start()
     peer = peers(running.endpoint).attach([f"l{i}" for i in range(2_000)])
@@ -473,7 +485,7 @@ def test_a_full_disk_withholds_the_ack_and_loses_nothing(
     for step in range(10):
         peer.stats(step, [1.0] * 2_000)
     wait_until(lambda: running.published.fault)
-    assert "database or disk is full" in running.published.fault
+    assert "database or disk is full" in str(running.published.fault)
     append, tries = running.store.log.append, list[int]()
 
     def counted(lines: Any) -> None:
@@ -498,7 +510,7 @@ def test_a_full_disk_withholds_the_ack_and_loses_nothing(
 
 @pytest.mark.slow
 def test_alerts_wait_for_a_full_disk_too(
-    start: Any, peers: Any, monkeypatch: pytest.MonkeyPatch
+    start: Start, peers: NewPeer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running = start()
     peer = peers(running.endpoint).attach()
@@ -522,7 +534,7 @@ def test_alerts_wait_for_a_full_disk_too(
 
 
 def test_no_state_is_saved_that_stands_for_alerts_that_are_not_stored(
-    start: Any, peers: Any, monkeypatch: pytest.MonkeyPatch
+    start: Start, peers: NewPeer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next start finds them in the log, once."""
     retention = RetentionPolicy(checkpoint_s=0.0)
@@ -539,7 +551,7 @@ def test_no_state_is_saved_that_stands_for_alerts_that_are_not_stored(
     assert [state for _, _, state in running.events()] == ["firing"]
 
 
-def test_a_stop_while_the_disk_is_full_is_clean(start: Any, peers: Any) -> None:
+def test_a_stop_while_the_disk_is_full_is_clean(start: Start, peers: NewPeer) -> None:
     running = start()
     peer = peers(running.endpoint).attach([f"l{i}" for i in range(2_000)])
     db = running.store.db
@@ -561,7 +573,7 @@ def test_a_stop_while_the_disk_is_full_is_clean(start: Any, peers: Any) -> None:
 
 @pytest.mark.slow
 def test_a_damaged_log_is_set_aside_and_the_service_goes_on(
-    start: Any, peers: Any, caplog: pytest.LogCaptureFixture
+    start: Start, peers: NewPeer, caplog: pytest.LogCaptureFixture
 ) -> None:
     running = start(retention=RetentionPolicy(checkpoint_s=1e9))
     peer = peers(running.endpoint).attach([f"l{i}" for i in range(500)])
@@ -592,7 +604,7 @@ def test_a_damaged_log_is_set_aside_and_the_service_goes_on(
 
 
 def test_a_fault_of_ours_costs_one_entry(
-    start: Any, peers: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    start: Start, peers: NewPeer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An entry that cannot be applied is counted and told once; the next one is applied."""
     running = start()
@@ -616,7 +628,7 @@ def test_a_fault_of_ours_costs_one_entry(
 
 
 def test_a_fault_in_the_loop_is_told(
-    start: Any, peers: Any, monkeypatch: pytest.MonkeyPatch
+    start: Start, peers: NewPeer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The engine ends, says so, and its service learns of it: nothing half alive goes on."""
     running = start()
@@ -627,7 +639,7 @@ def test_a_fault_in_the_loop_is_told(
     assert running.published.fault == "the engine failed; see the log"
 
 
-def test_a_snapshot_that_was_taken_stays(start: Any, peers: Any) -> None:
+def test_a_snapshot_that_was_taken_stays(start: Start, peers: NewPeer) -> None:
     """Readers in other threads see whole views, old or new."""
     running = start()
     peer = peers(running.endpoint).attach()
@@ -639,7 +651,7 @@ def test_a_snapshot_that_was_taken_stays(start: Any, peers: Any) -> None:
     assert (old.frames, old.first_bad, old.alerts) == (1, None, ())
     assert runs["gpt"] is old
     with pytest.raises(TypeError):
-        runs["x"] = old
+        runs["x"] = old  # type: ignore[index]  # which is what is tested
 
 
 # What any client may do, in any order, with a restart anywhere: the counts must agree.
@@ -705,7 +717,7 @@ class Rank:
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-def test_produced_is_stored_plus_lost(start: Any, peers: Any, actions: list[Any]) -> None:
+def test_produced_is_stored_plus_lost(start: Start, peers: NewPeer, actions: list[Any]) -> None:
     running = start()
     rank = Rank(peers(running.endpoint))
     rank.peer.greet()
@@ -723,7 +735,7 @@ def test_produced_is_stored_plus_lost(start: Any, peers: Any, actions: list[Any]
     assert session.num_lost < rank.low
 
 
-def test_a_flood_of_hellos_of_one_session_is_one_session(start: Any, peers: Any) -> None:
+def test_a_flood_of_hellos_of_one_session_is_one_session(start: Start, peers: NewPeer) -> None:
     """A client may greet as often as it likes."""
     running = start()
     peer = peers(running.endpoint)
@@ -734,7 +746,7 @@ def test_a_flood_of_hellos_of_one_session_is_one_session(start: Any, peers: Any)
     assert [type(entry.body) for entry in running.entries()] == [BudgetsSet, Opened]
 
 
-def test_a_record_spelt_at_length_survives_a_restart(start: Any, peers: Any) -> None:
+def test_a_record_spelt_at_length_survives_a_restart(start: Start, peers: NewPeer) -> None:
     """msgpack allows several spellings of the same envelope; what was acknowledged stays."""
     running = start()
     peer = peers(running.endpoint)
@@ -749,7 +761,7 @@ def test_a_record_spelt_at_length_survives_a_restart(start: Any, peers: Any) -> 
     assert running.view().stored == 1
 
 
-def test_a_log_line_survives_what_the_wire_allows(start: Any, peers: Any) -> None:
+def test_a_log_line_survives_what_the_wire_allows(start: Start, peers: NewPeer) -> None:
     """Keys unknown to this version, and numbers at their limits, are stored and found again."""
     running = start()
     peer = peers(running.endpoint)
@@ -767,7 +779,7 @@ def test_a_log_line_survives_what_the_wire_allows(start: Any, peers: Any) -> Non
     assert running.view().ranks[0].reason == "x" * 512
 
 
-def test_lines_without_bytes_stop_the_engine_rather_than_lie(start: Any) -> None:
+def test_lines_without_bytes_stop_the_engine_rather_than_lie(start: Start) -> None:
     """A record that would not be in the log must not be acknowledged."""
     running = start()
     envelope = Envelope(session=bytes(16), seq=1, record=Bye())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 import zmq
@@ -15,6 +14,8 @@ from gradwatch_wire import Ack, Event, Hello, Welcome, decode
 from gradwatch_wire.session.driver import send_due
 from gradwatch_wire.session.outbox import Outbox
 from gradwatch_wire.session.session import Session
+from tests.support.engine import Start
+from tests.support.peer import NewPeer
 from tests.support.records import manifest_of
 from tests.support.waiting import PATIENCE_S, wait_until
 
@@ -72,7 +73,9 @@ def train() -> Iterator[Callable[..., Trainer]]:
 
 
 @pytest.mark.slow
-def test_an_honest_record_does_not_wait_for_all_of_a_greedy_peer(start: Any, peers: Any) -> None:
+def test_an_honest_record_does_not_wait_for_all_of_a_greedy_peer(
+    start: Start, peers: NewPeer
+) -> None:
     """It is acknowledged while most of what came before it still waits (S23)."""
     running = start()
     greedy = peers(running.endpoint, run="greedy").attach([f"l{n}" for n in range(4_000)])
@@ -91,7 +94,7 @@ def test_an_honest_record_does_not_wait_for_all_of_a_greedy_peer(start: Any, pee
 
 
 def test_what_waits_is_bounded_while_the_disk_is_full(
-    start: Any, train: Callable[..., Trainer]
+    start: Start, train: Callable[..., Trainer]
 ) -> None:
     """What is dropped is sent again: stored and lost is what was produced (S27)."""
     running = start(budgets=Budgets(queue_bytes=4 * MIB, queue_bytes_per_peer=4 * MIB))
@@ -128,7 +131,7 @@ def test_what_waits_is_bounded_while_the_disk_is_full(
     assert sum(one.session.counters["sent"] for one in trainers) < 4 * 3 * 61
 
 
-def test_a_session_is_asked_to_send_again_once_a_second(start: Any, peers: Any) -> None:
+def test_a_session_is_asked_to_send_again_once_a_second(start: Start, peers: NewPeer) -> None:
     running = start()
     peer = peers(running.endpoint).attach()
     began_s = time.monotonic()
@@ -149,7 +152,7 @@ def test_a_session_is_asked_to_send_again_once_a_second(start: Any, peers: Any) 
 @pytest.mark.slow
 @pytest.mark.parametrize("comes_again", [False, True])
 def test_what_was_dropped_last_is_asked_for_without_another_record(
-    start: Any, peers: Any, comes_again: bool
+    start: Start, peers: NewPeer, comes_again: bool
 ) -> None:
     """The client would notice only after a while; also if a copy that nobody needs went with it."""
     running = start(budgets=Budgets(queue_bytes=4 * MIB, queue_bytes_per_peer=4 * MIB))
@@ -186,7 +189,7 @@ def test_what_was_dropped_last_is_asked_for_without_another_record(
     running.shows(stored=peer.seq, lost=0)
 
 
-def test_welcome_says_how_much_may_be_in_flight(start: Any, peers: Any) -> None:
+def test_welcome_says_how_much_may_be_in_flight(start: Start, peers: NewPeer) -> None:
     running = start(budgets=Budgets(in_flight_bytes=6 * MIB, queue_bytes_per_peer=5 * MIB))
     welcome = peers(running.endpoint).greet()
     assert isinstance(welcome, Welcome)
@@ -194,7 +197,7 @@ def test_welcome_says_how_much_may_be_in_flight(start: Any, peers: Any) -> None:
 
 
 @pytest.mark.slow
-def test_other_ranks_are_told_of_an_alert_by_and_by(start: Any, peers: Any) -> None:
+def test_other_ranks_are_told_of_an_alert_by_and_by(start: Start, peers: NewPeer) -> None:
     """Rank 0 and the origin's at once, and nobody is left out (N2)."""
     running = start(budgets=Budgets(alert_copies=1))
     ranks = [peers(running.endpoint, rank=rank, world=40).attach() for rank in range(40)]
@@ -213,7 +216,9 @@ def test_other_ranks_are_told_of_an_alert_by_and_by(start: Any, peers: Any) -> N
     assert use.num_refused == 0
 
 
-def test_a_message_of_an_alert_reads_the_same_however_it_was_packed(start: Any, peers: Any) -> None:
+def test_a_message_of_an_alert_reads_the_same_however_it_was_packed(
+    start: Start, peers: NewPeer
+) -> None:
     running = start()
     first, second = (peers(running.endpoint, rank=rank, world=2).attach() for rank in range(2))
     for peer in (first, second):

@@ -12,6 +12,8 @@ from gradwatch_server.core.entries import Beats, Resumed
 from gradwatch_server.engine import housekeeping
 from gradwatch_wire import Beat, Bye
 from gradwatch_wire.health import RankState
+from tests.support.engine import Start
+from tests.support.peer import NewPeer
 from tests.support.waiting import wait_until
 
 NAN = float("nan")
@@ -22,7 +24,7 @@ def bodies(running: Any, kind: type) -> list[Any]:
 
 
 def test_what_beats_say_gets_into_the_log_for_all_sessions_together(
-    start: Any, peers: Any, monkeypatch: pytest.MonkeyPatch
+    start: Start, peers: NewPeer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(housekeeping, "SIGN_EVERY_S", 0.0)
     monkeypatch.setattr(housekeeping, "TICK_NS", 50_000_000)
@@ -42,7 +44,7 @@ def test_what_beats_say_gets_into_the_log_for_all_sessions_together(
 
 @pytest.mark.slow
 def test_an_old_beat_is_no_sign_of_life(
-    start: Any, peers: Any, monkeypatch: pytest.MonkeyPatch
+    start: Start, peers: NewPeer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A rank that says it lives and is stopped then did not live when that came into the log."""
     monkeypatch.setattr(housekeeping, "SIGN_EVERY_S", 1.0)
@@ -61,7 +63,7 @@ def test_an_old_beat_is_no_sign_of_life(
 
 
 @pytest.mark.slow
-def test_beats_of_a_run_that_steps_are_not_logged(start: Any, peers: Any) -> None:
+def test_beats_of_a_run_that_steps_are_not_logged(start: Start, peers: NewPeer) -> None:
     running = start()
     peer = peers(running.endpoint).attach()
     for step in range(12):
@@ -73,7 +75,7 @@ def test_beats_of_a_run_that_steps_are_not_logged(start: Any, peers: Any) -> Non
 
 
 @pytest.mark.slow
-def test_a_start_is_noted_if_anybody_lives(start: Any, peers: Any) -> None:
+def test_a_start_is_noted_if_anybody_lives(start: Start, peers: NewPeer) -> None:
     """What a frame waited for before, it waits for again (S4)."""
     running = start()
     assert bodies(running, Resumed) == []
@@ -96,7 +98,9 @@ def test_a_start_is_noted_if_anybody_lives(start: Any, peers: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ends", [False, True], ids=["lost", "ended"])
-def test_a_start_is_noted_if_a_lost_rank_may_return(start: Any, peers: Any, ends: bool) -> None:
+def test_a_start_is_noted_if_a_lost_rank_may_return(
+    start: Start, peers: NewPeer, ends: bool
+) -> None:
     running = start(session_timeout_s=0.5)
     peer = peers(running.endpoint).attach()
     if ends:
@@ -111,7 +115,9 @@ def test_a_start_is_noted_if_a_lost_rank_may_return(start: Any, peers: Any, ends
 
 
 @pytest.mark.slow
-def test_an_engine_that_was_held_up_notes_it_before_what_had_come(start: Any, peers: Any) -> None:
+def test_an_engine_that_was_held_up_notes_it_before_what_had_come(
+    start: Start, peers: NewPeer
+) -> None:
     """Held up for longer than the session timeout it takes nobody for lost."""
     held_up_ns = [0]
     clock = Clock(steady_ns=lambda: time.monotonic_ns() + held_up_ns[0])

@@ -12,6 +12,8 @@ from gradwatch_server.engine.commands import CommandError
 from gradwatch_server.engine.run_commands import DeleteRun
 from gradwatch_server.storage.retention import RetentionPolicy
 from gradwatch_wire import Bye, Manifest, Stats
+from tests.support.engine import Start
+from tests.support.peer import NewPeer
 from tests.support.waiting import wait_until
 
 
@@ -24,7 +26,7 @@ def stats_in_log(running: Any, session: bytes) -> int:
 
 
 @pytest.mark.slow
-def test_all_of_a_deleted_run_goes_and_nothing_else(start: Any, peers: Any) -> None:
+def test_all_of_a_deleted_run_goes_and_nothing_else(start: Start, peers: NewPeer) -> None:
     """Records, curves and alert events; what another run has stays as it was."""
     running = start(retention=RetentionPolicy(checkpoint_s=0.1))
     kept = peers(running.endpoint, run="kept").attach()
@@ -60,7 +62,7 @@ def test_all_of_a_deleted_run_goes_and_nothing_else(start: Any, peers: Any) -> N
     assert engine.published.num_apply_errors == 0
 
 
-def test_a_run_that_trains_stays(start: Any, peers: Any) -> None:
+def test_a_run_that_trains_stays(start: Start, peers: NewPeer) -> None:
     running = start()
     peers(running.endpoint, run="gpt").attach().steps(0, 1.0)
 

@@ -10,6 +10,8 @@ import pytest
 from gradwatch_server.budgets import Budgets
 from gradwatch_server.engine.run_log import RUN_LINES
 from gradwatch_wire import Bye
+from tests.support.engine import Start
+from tests.support.peer import NewPeer
 from tests.support.waiting import wait_until
 
 LOGGER = "gradwatch_server.engine.run_log"
@@ -23,7 +25,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> Any:
 
 
 def test_a_run_that_attaches_steps_and_ends_is_told_once_each(
-    start: Any, peers: Any, lines: Any
+    start: Start, peers: NewPeer, lines: Any
 ) -> None:
     running = start()
     ranks = [
@@ -46,7 +48,7 @@ def test_a_run_that_attaches_steps_and_ends_is_told_once_each(
 
 
 def test_a_rank_that_crashes_is_a_warning(
-    start: Any, peers: Any, lines: Any, caplog: pytest.LogCaptureFixture
+    start: Start, peers: NewPeer, lines: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     running = start()
     peer = peers(running.endpoint).attach()
@@ -64,7 +66,7 @@ def test_a_rank_that_crashes_is_a_warning(
 
 @pytest.mark.slow
 def test_a_rank_that_is_lost_and_comes_back_is_told_with_how_long_it_was_silent(
-    start: Any, peers: Any, lines: Any
+    start: Start, peers: NewPeer, lines: Any
 ) -> None:
     running = start(session_timeout_s=0.3)
     peer = peers(running.endpoint).attach()
@@ -80,7 +82,7 @@ def test_a_rank_that_is_lost_and_comes_back_is_told_with_how_long_it_was_silent(
     ]
 
 
-def test_two_jobs_under_one_name_are_told_once(start: Any, peers: Any, lines: Any) -> None:
+def test_two_jobs_under_one_name_are_told_once(start: Start, peers: NewPeer, lines: Any) -> None:
     running = start()
     one = peers(running.endpoint, job="one").attach()
     two = peers(running.endpoint, job="two").attach()
@@ -94,7 +96,7 @@ def test_two_jobs_under_one_name_are_told_once(start: Any, peers: Any, lines: An
     assert told == [f"run gpt, attempt 1: 2 live jobs under this name, attempts 1, 2: {advice}"]
 
 
-def test_nothing_is_told_again_after_a_restart(start: Any, peers: Any, lines: Any) -> None:
+def test_nothing_is_told_again_after_a_restart(start: Start, peers: NewPeer, lines: Any) -> None:
     running = start()
     peer = peers(running.endpoint).attach()
     peer.steps(0, 1.0)
@@ -109,7 +111,7 @@ def test_nothing_is_told_again_after_a_restart(start: Any, peers: Any, lines: An
 
 
 @pytest.mark.slow
-def test_a_crash_loop_writes_some_lines_an_hour(start: Any, peers: Any, lines: Any) -> None:
+def test_a_crash_loop_writes_some_lines_an_hour(start: Start, peers: NewPeer, lines: Any) -> None:
     running = start()
     for number in range(RUN_LINES):
         peer = peers(running.endpoint, job=f"job{number}")
@@ -120,7 +122,9 @@ def test_a_crash_loop_writes_some_lines_an_hour(start: Any, peers: Any, lines: A
     assert len(lines()) == RUN_LINES
 
 
-def test_all_runs_together_write_so_many_lines_a_minute(start: Any, peers: Any, lines: Any) -> None:
+def test_all_runs_together_write_so_many_lines_a_minute(
+    start: Start, peers: NewPeer, lines: Any
+) -> None:
     running = start(budgets=Budgets(log_lines_per_min=5))
     for number in range(9):
         peers(running.endpoint, run=f"run{number}").greet()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,6 +29,8 @@ from gradwatch_server.series.history import Wanted
 from gradwatch_server.series.items import ItemKind, table_of
 from gradwatch_server.storage.sqlite.store import SQLiteStore
 from gradwatch_wire import Hello
+from tests.support.engine import Start
+from tests.support.peer import NewPeer
 from tests.support.records import manifest_of
 
 LAYERS = ("a", "b", "c")
@@ -335,7 +336,9 @@ def test_what_does_not_move_leaves_memory(feed: Feed, monkeypatch: pytest.Monkey
     assert count == 4
 
 
-def test_a_saved_state_never_stands_for_rows_that_are_not_stored(start: Any, peers: Any) -> None:
+def test_a_saved_state_never_stands_for_rows_that_are_not_stored(
+    start: Start, peers: NewPeer
+) -> None:
     """A restart applies nothing that the state has: rows of a chunk that is not full, too."""
     running = start()
     peer = peers(running.endpoint).attach()

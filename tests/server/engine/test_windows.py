@@ -10,6 +10,8 @@ import pytest
 from gradwatch_server.storage import window_memory
 from gradwatch_server.storage.retention import RetentionPolicy
 from gradwatch_wire import Bye
+from tests.support.engine import Start
+from tests.support.peer import NewPeer
 from tests.support.waiting import wait_until
 
 FRAMES = 40
@@ -22,7 +24,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_that_ended_keeps_no_frames_in_memory(start: Any, peers: Any) -> None:
+def test_a_run_that_ended_keeps_no_frames_in_memory(start: Start, peers: NewPeer) -> None:
     """Those of one that lives stay (S26)."""
     running = start(retention=RetentionPolicy(checkpoint_s=0.05))
     trains, ended = (peers(running.endpoint, run=run).attach() for run in ("trains", "ended"))
@@ -43,7 +45,7 @@ def test_a_run_that_ended_keeps_no_frames_in_memory(start: Any, peers: Any) -> N
 
 
 @pytest.mark.slow
-def test_a_lost_rank_that_goes_on_has_its_frames(start: Any, peers: Any) -> None:
+def test_a_lost_rank_that_goes_on_has_its_frames(start: Start, peers: NewPeer) -> None:
     running = start(retention=RetentionPolicy(checkpoint_s=0.05), session_timeout_s=1.0)
     peer = peers(running.endpoint, run="gpt").attach()
     for step in range(FRAMES):

@@ -6,16 +6,17 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
 
 import pytest
 
 from gradwatch_server.ingest.floods import Floods
+from tests.support.aggregator import Aggregator
+from tests.support.peer import NewPeer
 from tests.support.zmtp import PING, message, shake_hands
 
 
 @pytest.fixture
-def connection(service: Any) -> Iterator[socket.socket]:
+def connection(service: Aggregator) -> Iterator[socket.socket]:
     """A connection to the ingest port that speaks ZMTP and nothing else."""
     host, port = service.ingest.removeprefix("tcp://").rsplit(":", 1)
     with socket.create_connection((host, int(port)), timeout=60) as own:
@@ -26,7 +27,7 @@ def connection(service: Any) -> Iterator[socket.socket]:
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_who_leaves_in_the_middle_of_a_flood_ends_nobody_else(
-    service: Any, connection: socket.socket, peers: Any
+    service: Aggregator, connection: socket.socket, peers: NewPeer
 ) -> None:
     """Messages with heartbeats between them, more than are read at once, and then nobody."""
     with suppress(OSError):
@@ -41,7 +42,7 @@ def test_who_leaves_in_the_middle_of_a_flood_ends_nobody_else(
 
 @pytest.mark.slow
 def test_a_flood_is_cut_off_and_others_are_heard(
-    service: Any, connection: socket.socket, peers: Any
+    service: Aggregator, connection: socket.socket, peers: NewPeer
 ) -> None:
     peer = peers(service.ingest, run="quiet").attach()
     with pytest.raises(OSError, match=r"reset|pipe"):

@@ -79,7 +79,10 @@ GARBAGE = {
 
 @pytest.mark.parametrize("frames", GARBAGE.values(), ids=GARBAGE.keys())
 def test_garbage_is_counted_and_the_next_message_is_read(
-    ingest: Ingest, dealer: Any, caplog: pytest.LogCaptureFixture, frames: list[bytes]
+    ingest: Ingest,
+    dealer: Callable[..., Any],
+    caplog: pytest.LogCaptureFixture,
+    frames: list[bytes],
 ) -> None:
     peer = dealer()
     for _ in range(3):
@@ -94,7 +97,7 @@ def test_garbage_is_counted_and_the_next_message_is_read(
 
 
 def test_each_kind_of_refusal_is_told_once(
-    ingest: Ingest, dealer: Any, caplog: pytest.LogCaptureFixture
+    ingest: Ingest, dealer: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     """A client of another version is not lost among the garbage of a port scanner."""
     peer = dealer()
@@ -112,7 +115,9 @@ def test_each_kind_of_refusal_is_told_once(
     assert caplog.records[2].getMessage().isprintable()
 
 
-def test_a_frame_that_is_too_long_never_comes_in(ingest: Ingest, dealer: Any) -> None:
+def test_a_frame_that_is_too_long_never_comes_in(
+    ingest: Ingest, dealer: Callable[..., Any]
+) -> None:
     """ZeroMQ drops that peer's connection; others, and the peer itself later, go on."""
     peer, other = dealer(), dealer()
     peer.send_multipart([b"\x01", bytes(MAX_RECORD_BYTES + 1)])
@@ -128,7 +133,7 @@ def test_a_frame_that_is_too_long_never_comes_in(ingest: Ingest, dealer: Any) ->
     assert not ingest.refused
 
 
-def test_bytes_that_are_not_zeromq_are_harmless(ingest: Ingest, dealer: Any) -> None:
+def test_bytes_that_are_not_zeromq_are_harmless(ingest: Ingest, dealer: Callable[..., Any]) -> None:
     """HTTP, noise and silence on the port; a real peer is served meanwhile."""
     host, _, port = ingest.endpoint.removeprefix("tcp://").rpartition(":")
     raw = [socket.create_connection((host, int(port))) for _ in range(3)]
@@ -144,7 +149,9 @@ def test_bytes_that_are_not_zeromq_are_harmless(ingest: Ingest, dealer: Any) -> 
 
 
 @pytest.mark.parametrize("kind", [zmq.REQ, zmq.ROUTER], ids=["REQ", "ROUTER"])
-def test_sockets_of_other_types_do_no_harm(ingest: Ingest, dealer: Any, kind: int) -> None:
+def test_sockets_of_other_types_do_no_harm(
+    ingest: Ingest, dealer: Callable[..., Any], kind: int
+) -> None:
     peer = dealer(kind)
     if kind == zmq.REQ:
         peer.send_multipart(GOOD)
@@ -155,7 +162,7 @@ def test_sockets_of_other_types_do_no_harm(ingest: Ingest, dealer: Any, kind: in
     assert set(ingest.refused) <= {"malformed"}
 
 
-def test_a_batch_is_bounded(ingest: Ingest, dealer: Any) -> None:
+def test_a_batch_is_bounded(ingest: Ingest, dealer: Callable[..., Any]) -> None:
     peers = [dealer() for _ in range(8)]  # the queues of fewer would not hold a whole batch
     for peer in peers:
         peer.set_hwm(0)
@@ -170,7 +177,7 @@ def test_a_batch_is_bounded(ingest: Ingest, dealer: Any) -> None:
     wait_until(is_full, "a batch that is full")
 
 
-def test_a_batch_is_bounded_in_bytes(ingest: Ingest, dealer: Any) -> None:
+def test_a_batch_is_bounded_in_bytes(ingest: Ingest, dealer: Callable[..., Any]) -> None:
     """Long records make short batches: a batch must not fill the memory."""
     large = Event(name="x", step=1, data={f"k{i}": "v" * 4_000 for i in range(32)})
     frames = encode(Envelope(session=SESSION, seq=1, low=1, record=large))
@@ -188,7 +195,7 @@ def test_a_batch_is_bounded_in_bytes(ingest: Ingest, dealer: Any) -> None:
     wait_until(is_full, "a batch that is full")
 
 
-def test_an_answer_goes_to_the_one_who_asked(ingest: Ingest, dealer: Any) -> None:
+def test_an_answer_goes_to_the_one_who_asked(ingest: Ingest, dealer: Callable[..., Any]) -> None:
     peers = [dealer() for _ in range(3)]
     for number, peer in enumerate(peers):
         own = Envelope(session=bytes([number]) * 16, seq=1, low=1, record=Bye())
@@ -210,7 +217,9 @@ def test_an_answer_goes_to_the_one_who_asked(ingest: Ingest, dealer: Any) -> Non
 
 
 @pytest.mark.slow
-def test_a_peer_that_does_not_read_is_not_waited_for(ingest: Ingest, dealer: Any) -> None:
+def test_a_peer_that_does_not_read_is_not_waited_for(
+    ingest: Ingest, dealer: Callable[..., Any]
+) -> None:
     peer = dealer()
     peer.set_hwm(1)
     peer.send_multipart(GOOD)
@@ -258,7 +267,7 @@ def test_other_local_transports_work(endpoint: str, tmp_path: Path) -> None:
 
 
 def test_who_sends_a_malformed_message_is_told_once_a_second(
-    ingest: Ingest, dealer: Any, monkeypatch: pytest.MonkeyPatch
+    ingest: Ingest, dealer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = [100.0]
     monkeypatch.setattr("gradwatch_server.ingest.socket.time.monotonic", lambda: now_s[0])

@@ -89,7 +89,7 @@ def of_another_server(key: ClientKey) -> ClientKey:
 
 
 def test_a_known_client_is_read_and_answered_by_name(
-    ingest: Ingest, dealer: Any, key: ClientKey, folder: Path
+    ingest: Ingest, dealer: Callable[..., Any], key: ClientKey, folder: Path
 ) -> None:
     peers = [dealer(key), dealer(read_client_key(folder / "other.key"))]
     for peer in peers:
@@ -111,7 +111,9 @@ STRANGERS: dict[str, Callable[[ClientKey], ClientKey | None]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("who", STRANGERS)
-def test_a_stranger_gets_nothing_in(ingest: Ingest, dealer: Any, key: ClientKey, who: str) -> None:
+def test_a_stranger_gets_nothing_in(
+    ingest: Ingest, dealer: Callable[..., Any], key: ClientKey, who: str
+) -> None:
     before = dealer(STRANGERS[who](key))
     before.send_multipart(GOOD)
     assert received(ingest, 1, 0.5) == []
@@ -130,7 +132,7 @@ def test_a_stranger_gets_nothing_in(ingest: Ingest, dealer: Any, key: ClientKey,
 
 @pytest.mark.slow
 def test_an_unknown_key_is_told_once(
-    ingest: Ingest, dealer: Any, key: ClientKey, caplog: pytest.LogCaptureFixture
+    ingest: Ingest, dealer: Callable[..., Any], key: ClientKey, caplog: pytest.LogCaptureFixture
 ) -> None:
     dealer(stranger(key))
     dealer(stranger(key))
@@ -143,7 +145,9 @@ def test_an_unknown_key_is_told_once(
     )
 
 
-def test_noise_and_floods_keep_no_client_out(ingest: Ingest, dealer: Any, key: ClientKey) -> None:
+def test_noise_and_floods_keep_no_client_out(
+    ingest: Ingest, dealer: Callable[..., Any], key: ClientKey
+) -> None:
     """Bytes that are no ZeroMQ, half handshakes, and a hundred strangers at once."""
     host, _, port = ingest.endpoint.removeprefix("tcp://").rpartition(":")
     raw = [socket.create_connection((host, int(port))) for _ in range(3)]

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgpack
 import pytest
@@ -159,8 +159,11 @@ def story_of(state: State) -> Any:
     return views, acked, state.forgotten, settings
 
 
+Begin: TypeAlias = Callable[..., Aggregator]
+
+
 @pytest.fixture
-def begin(tmp_path: Path) -> Iterator[Callable[..., Aggregator]]:
+def begin(tmp_path: Path) -> Iterator[Begin]:
     """Start on `tmp_path / "data"`."""
     made: list[Aggregator] = []
 
@@ -306,7 +309,7 @@ def story_of_log(own: Aggregator) -> Any:
     return story_of(state)
 
 
-def test_a_restart_applies_only_what_came_after_the_save(begin: Any) -> None:
+def test_a_restart_applies_only_what_came_after_the_save(begin: Begin) -> None:
     own = begin()
     for number, run in enumerate("xy", 1):
         own.open(run, numbered(number))
@@ -321,7 +324,7 @@ def test_a_restart_applies_only_what_came_after_the_save(begin: Any) -> None:
     found.close()
 
 
-def test_a_run_that_is_behind_does_not_hold_up_the_others(begin: Any) -> None:
+def test_a_run_that_is_behind_does_not_hold_up_the_others(begin: Begin) -> None:
     own = begin()
     for number, run in enumerate("xy", 1):
         own.open(run, numbered(number), world=2)
@@ -341,7 +344,7 @@ def test_a_run_that_is_behind_does_not_hold_up_the_others(begin: Any) -> None:
     found.close()
 
 
-def test_each_record_is_judged_with_the_budgets_of_its_time_after_a_restart(begin: Any) -> None:
+def test_each_record_is_judged_with_the_budgets_of_its_time_after_a_restart(begin: Begin) -> None:
     own = begin()
     limit = "open_frames_bytes_per_attempt"
     own.put(BudgetsSet({limit: 1}))
@@ -365,7 +368,7 @@ def test_each_record_is_judged_with_the_budgets_of_its_time_after_a_restart(begi
 
 
 @pytest.mark.parametrize("steps", [8, 40])
-def test_a_window_of_another_size_is_taken_over(begin: Any, steps: int) -> None:
+def test_a_window_of_another_size_is_taken_over(begin: Begin, steps: int) -> None:
     own = begin()
     own.open("x", numbered(1))
     own.stats(numbered(1), *[float(i + 1) for i in range(30)])
@@ -408,7 +411,7 @@ def sealed(plain: Any) -> bytes:
 @pytest.mark.parametrize("table", ["saved_state", "saved_runs", "saved_attempts"])
 @pytest.mark.parametrize("damage", FOREIGN)
 def test_a_damaged_row_is_passed_over_and_the_log_is_read(
-    begin: Any, caplog: pytest.LogCaptureFixture, table: str, damage: str
+    begin: Begin, caplog: pytest.LogCaptureFixture, table: str, damage: str
 ) -> None:
     own = begin()
     for number, run in enumerate("xy", 1):
@@ -431,7 +434,7 @@ def test_a_damaged_row_is_passed_over_and_the_log_is_read(
 
 
 def test_a_damaged_chunk_costs_its_frames_only(
-    begin: Any, caplog: pytest.LogCaptureFixture
+    begin: Begin, caplog: pytest.LogCaptureFixture
 ) -> None:
     own = begin(window_steps=40)
     own.open("x", numbered(1))
@@ -450,7 +453,7 @@ def test_a_damaged_chunk_costs_its_frames_only(
 
 
 @pytest.mark.slow
-def test_newest_frames_are_there_before_all_others(begin: Any) -> None:
+def test_newest_frames_are_there_before_all_others(begin: Begin) -> None:
     """An alert that fires at once tells of the steps before it."""
     own = begin(window_steps=512)
     own.open("x", numbered(1))
@@ -478,7 +481,7 @@ RAMP = [math.exp(min(0.01 * max(0, step - 200), 4.0)) for step in range(900)]
 @pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("deed", ["nothing", "a start", "lost for long", "a small budget"])
-def test_an_alert_tells_of_frames_that_are_not_in_memory(begin: Any, deed: str) -> None:
+def test_an_alert_tells_of_frames_that_are_not_in_memory(begin: Begin, deed: str) -> None:
     own = begin(window_steps=512)
     own.open("x", numbered(1))
     own.stats(numbered(1), *RAMP[:400])
@@ -505,7 +508,7 @@ def test_an_alert_tells_of_frames_that_are_not_in_memory(begin: Any, deed: str) 
 
 
 @pytest.mark.slow
-def test_frames_come_back_for_who_lives_and_no_one_else(begin: Any) -> None:
+def test_frames_come_back_for_who_lives_and_no_one_else(begin: Begin) -> None:
     """Slice by slice, the newest first, as far as there is room for them."""
     own = begin(window_steps=512)
     for number, run in enumerate("xyz", 1):
@@ -533,7 +536,7 @@ def test_frames_come_back_for_who_lives_and_no_one_else(begin: Any) -> None:
     assert own.story() == story_of_log(own)
 
 
-def test_what_is_not_saved_stays_in_memory(begin: Any) -> None:
+def test_what_is_not_saved_stays_in_memory(begin: Begin) -> None:
     own = begin(window_steps=64)
     for number, (run, frames) in enumerate({"x": 64, "y": 24}.items(), 1):
         own.open(run, numbered(number))
@@ -550,7 +553,7 @@ def test_what_is_not_saved_stays_in_memory(begin: Any) -> None:
 
 
 def test_much_that_is_not_saved_does_not_wait_for_others(
-    begin: Any, monkeypatch: pytest.MonkeyPatch
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = begin(window_steps=64)
     own.open("x", numbered(1))
@@ -575,7 +578,9 @@ def test_much_that_is_not_saved_does_not_wait_for_others(
 
 
 @pytest.mark.slow
-def test_many_runs_are_saved_in_slices_of_time(begin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_runs_are_saved_in_slices_of_time(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
     own = begin()
     for number in range(1, 60):
         own.open(f"run{number}", numbered(number))
@@ -634,7 +639,7 @@ def test_what_leaves_memory_changes_no_byte(deeds: list[Any]) -> None:
 
 
 @pytest.mark.slow
-def test_a_full_disk_fails_a_save_and_changes_nothing(begin: Any) -> None:
+def test_a_full_disk_fails_a_save_and_changes_nothing(begin: Begin) -> None:
     """Ingest goes on; the save is done once there is room."""
     own = begin()
     own.open("x", numbered(1))
@@ -664,7 +669,7 @@ def test_a_full_disk_fails_a_save_and_changes_nothing(begin: Any) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_work_survives_a_full_disk_and_tells_it_once(
-    begin: Any, caplog: pytest.LogCaptureFixture
+    begin: Begin, caplog: pytest.LogCaptureFixture
 ) -> None:
     own = begin(checkpoint_s=1.0)
     for number in range(1, 200):
@@ -688,7 +693,7 @@ def test_work_survives_a_full_disk_and_tells_it_once(
 
 
 @pytest.mark.slow
-def test_a_torn_tail_of_the_wal_costs_what_was_not_committed(begin: Any) -> None:
+def test_a_torn_tail_of_the_wal_costs_what_was_not_committed(begin: Begin) -> None:
     """Cut anywhere, the file is a state of some time, and what is saved fits to the log."""
     own = begin()
     own.open("x", numbered(1))

@@ -20,6 +20,8 @@ from gradwatch_server.storage.sqlite.store import SQLiteStore
 from gradwatch_server.storage.store import Line, NewAlertEvent, StorageError
 from gradwatch_server.storage.usage import Usage, decode_usage, encode_usage
 from gradwatch_wire import Column, Envelope, Hello, Kind, Manifest, Record, encode
+from tests.support.engine import Start
+from tests.support.peer import NewPeer
 from tests.support.records import stats_of
 from tests.support.waiting import wait_until
 
@@ -358,7 +360,7 @@ def test_only_what_ended_long_ago_is_forgotten() -> None:
 
 @pytest.mark.slow
 def test_a_run_that_ended_long_ago_makes_room_for_another(
-    start: Any, peers: Any, monkeypatch: pytest.MonkeyPatch
+    start: Start, peers: NewPeer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(housekeeping, "FORGET_NS", 0)
     running = start(session_timeout_s=1.0, retention=RetentionPolicy(runs_max_age_s=3.0))

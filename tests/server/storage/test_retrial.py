@@ -20,7 +20,8 @@ from gradwatch_server.storage.sqlite.database import PAGE_BYTES
 from gradwatch_server.storage.sqlite.history import open_to_read, read_log
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME, SQLiteStore
 from gradwatch_server.storage.store import StorageError
-from tests.support.engine import RunningEngine
+from tests.support.engine import RunningEngine, Start
+from tests.support.peer import NewPeer
 
 STRICT = {"exploding": {"limit": 50, "clear": 50}}
 NORMS = (1.0, 1.0, 200.0, 200.0, 1.0, 1.0, 1.0, 60.0, 60.0, 1.0, 1.0, 1.0)
@@ -37,7 +38,7 @@ def judge(tmp_path: Path) -> Callable[..., list[Alert]]:
 
 
 @pytest.fixture
-def engine(start: Any, peers: Any) -> RunningEngine:
+def engine(start: Start, peers: NewPeer) -> RunningEngine:
     """An engine with a run `gpt` that exploded twice, and another run."""
     running: RunningEngine = start()
     for run in ("gpt", "other"):
@@ -53,7 +54,7 @@ def rows(alerts: list[Alert]) -> list[tuple[str, int, int, int | None]]:
 
 @pytest.mark.parametrize("stopped", [False, True])
 def test_a_stored_run_raises_what_the_rules_say(
-    engine: RunningEngine, judge: Any, stopped: bool
+    engine: RunningEngine, judge: Callable[..., list[Alert]], stopped: bool
 ) -> None:
     events = [event.alert for event in engine.store.alert_events.after(0, "gpt")]
     if stopped:
@@ -70,7 +71,7 @@ def test_a_stored_run_raises_what_the_rules_say(
 
 
 def test_an_alert_that_fires_on_has_its_last_bad_step(
-    engine: RunningEngine, judge: Any, peers: Any
+    engine: RunningEngine, judge: Callable[..., list[Alert]], peers: NewPeer
 ) -> None:
     peers(engine.endpoint, run="loud").attach(("a", "b")).steps(0, 1.0, *(200.0,) * 9)
     engine.shows("loud", frames=10)
@@ -80,7 +81,7 @@ def test_an_alert_that_fires_on_has_its_last_bad_step(
 
 
 def test_the_log_is_read_page_by_page(
-    engine: RunningEngine, judge: Any, monkeypatch: pytest.MonkeyPatch
+    engine: RunningEngine, judge: Callable[..., list[Alert]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = judge(**STRICT)
     monkeypatch.setattr(history, "PAGE_ENTRIES", 3)
@@ -88,7 +89,9 @@ def test_the_log_is_read_page_by_page(
     assert judge(**STRICT) == whole
 
 
-def test_nothing_is_written(engine: RunningEngine, judge: Any, tmp_path: Path) -> None:
+def test_nothing_is_written(
+    engine: RunningEngine, judge: Callable[..., list[Alert]], tmp_path: Path
+) -> None:
     engine.close()
     file = tmp_path / "data" / DATABASE_NAME
     before = file.read_bytes()
@@ -99,7 +102,9 @@ def test_nothing_is_written(engine: RunningEngine, judge: Any, tmp_path: Path) -
         db.execute("DELETE FROM log")
 
 
-def test_a_torn_page_ends_in_an_error(engine: RunningEngine, judge: Any, tmp_path: Path) -> None:
+def test_a_torn_page_ends_in_an_error(
+    engine: RunningEngine, judge: Callable[..., list[Alert]], tmp_path: Path
+) -> None:
     engine.close()
     file = tmp_path / "data" / DATABASE_NAME
     with closing(sqlite3.connect(file)) as db:
@@ -115,7 +120,9 @@ def test_a_torn_page_ends_in_an_error(engine: RunningEngine, judge: Any, tmp_pat
         judge()
 
 
-def test_what_is_trimmed_is_not_judged(engine: RunningEngine, judge: Any, tmp_path: Path) -> None:
+def test_what_is_trimmed_is_not_judged(
+    engine: RunningEngine, judge: Callable[..., list[Alert]], tmp_path: Path
+) -> None:
     last = next(
         offset
         for offset, entry in engine.store.log.entries()
@@ -131,7 +138,7 @@ def test_what_is_trimmed_is_not_judged(engine: RunningEngine, judge: Any, tmp_pa
 
 
 def test_a_damaged_entry_costs_itself_only(
-    engine: RunningEngine, judge: Any, tmp_path: Path
+    engine: RunningEngine, judge: Callable[..., list[Alert]], tmp_path: Path
 ) -> None:
     before = judge("other")
     engine.close()
@@ -143,7 +150,9 @@ def test_a_damaged_entry_costs_itself_only(
     assert judge("other") == before
 
 
-def test_what_is_not_there_is_said(engine: RunningEngine, judge: Any, tmp_path: Path) -> None:
+def test_what_is_not_there_is_said(
+    engine: RunningEngine, judge: Callable[..., list[Alert]], tmp_path: Path
+) -> None:
     """A run, the directory, or a file of another version."""
     with pytest.raises(StorageError, match=r"no records of run 'gpx' are stored; `gradwatch runs`"):
         judge("gpx")

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import hmac
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 from starlette.testclient import TestClient
 
 from gradwatch_server.keys import Tokens
+from tests.support.problems import problem
 
 READ, WRITE = "r" * 43, "w" * 43
 
 
 @pytest.fixture
-def locked(make_client: Any) -> TestClient:
+def locked(make_client: Callable[..., TestClient]) -> TestClient:
     """A client of an app that asks for these tokens."""
     made: TestClient = make_client(Tokens(READ, WRITE))
     return made
@@ -59,7 +60,7 @@ CLOSED = [
         {"X-Forwarded-For": "127.0.0.1"},
     ],
 )
-def test_everything_else_does(locked: TestClient, problem: Any, headers: dict[str, str]) -> None:
+def test_everything_else_does(locked: TestClient, headers: dict[str, str]) -> None:
     """A 401 that says how, whether there is such a route or not."""
     encoded = {name.encode(): value.encode("latin-1") for name, value in headers.items()}
     for path in CLOSED:
@@ -86,7 +87,7 @@ def test_the_read_token_reads(locked: TestClient) -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "DELETE", "PUT", "PATCH", "BREW"])
-def test_the_read_token_changes_nothing(locked: TestClient, problem: Any, method: str) -> None:
+def test_the_read_token_changes_nothing(locked: TestClient, method: str) -> None:
     """A 403: it is known, and not enough."""
     response = locked.request(method, "/echo", json={}, headers=bearer(READ))
 

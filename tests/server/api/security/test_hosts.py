@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 from starlette.testclient import TestClient
@@ -11,6 +11,7 @@ from gradwatch_server.api.security.access import AccessPolicy
 from gradwatch_server.api.security.hosts import Hosts
 from gradwatch_server.api.security.middleware import SecurityMiddleware
 from gradwatch_server.api.security.stream_tokens import StreamTokens
+from tests.support.problems import problem
 
 
 @pytest.mark.parametrize(
@@ -28,7 +29,7 @@ def test_this_machine_may_be_called_by_its_own_names(client: TestClient, host: s
         *("[::1", "a b", "evil@", "\xff", "2130706433", "user@evil.example"),
     ],
 )
-def test_a_strange_name_is_a_421(client: TestClient, problem: Any, host: str) -> None:
+def test_a_strange_name_is_a_421(client: TestClient, host: str) -> None:
     """A page whose name resolves to us learns nothing, not by a probe either."""
     for path in ("/runs", "/healthz"):
         status, detail = problem(client.get(path, headers={b"Host": host.encode("latin-1")}))
@@ -51,7 +52,7 @@ async def _nothing(*_: object) -> None:
     """An app that answers nothing."""
 
 
-def test_more_names_can_be_allowed(make_client: Any) -> None:
+def test_more_names_can_be_allowed(make_client: Callable[..., TestClient]) -> None:
     client = make_client(bound="node7", more=("Watch.example.org",))
 
     for host in ("node7:8420", "watch.example.org", "localhost"):
@@ -60,7 +61,9 @@ def test_more_names_can_be_allowed(make_client: Any) -> None:
 
 
 @pytest.mark.parametrize("bound", ["0.0.0.0", "::"])
-def test_bound_to_all_addresses_any_address_will_do(make_client: Any, bound: str) -> None:
+def test_bound_to_all_addresses_any_address_will_do(
+    make_client: Callable[..., TestClient], bound: str
+) -> None:
     client = make_client(bound=bound)
 
     for host in ("10.0.0.1:8420", "[fe80::1]:8420", "localhost"):
@@ -68,7 +71,7 @@ def test_bound_to_all_addresses_any_address_will_do(make_client: Any, bound: str
     assert client.get("/runs", headers={"Host": "evil.example"}).status_code == 421
 
 
-def test_a_strangers_page_may_change_nothing(client: TestClient, problem: Any) -> None:
+def test_a_strangers_page_may_change_nothing(client: TestClient) -> None:
     for origin in ("https://evil.example", "null", "http://127.0.0.1.evil.example", ""):
         response = client.post("/echo", json={}, headers={"Origin": origin})
         assert problem(response)[0] == 403
@@ -78,7 +81,7 @@ def test_a_strangers_page_may_change_nothing(client: TestClient, problem: Any) -
     assert client.post("/echo", json={}).status_code == 200
 
 
-def test_a_page_of_another_port_is_a_strangers(make_client: Any, problem: Any) -> None:
+def test_a_page_of_another_port_is_a_strangers(make_client: Callable[..., TestClient]) -> None:
     """S46: another service of this machine is another origin, also to a browser."""
     client = make_client(more=("gradwatch.example.org",))
     for origin in ("http://127.0.0.1:9999", "http://localhost:8420", "http://127.0.0.1"):
@@ -88,7 +91,7 @@ def test_a_page_of_another_port_is_a_strangers(make_client: Any, problem: Any) -
     assert problem(client.post("/echo", json={}, headers=other))[0] == 403
 
 
-def test_behind_a_proxy_the_origin_is_its_name(make_client: Any) -> None:
+def test_behind_a_proxy_the_origin_is_its_name(make_client: Callable[..., TestClient]) -> None:
     """Whether the proxy passes on the `Host` that it was asked by or sends one of its own."""
     client = make_client(more=("gradwatch.example.org",))
     origin = {"Origin": "https://gradwatch.example.org"}

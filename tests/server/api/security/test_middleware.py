@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
 from gradwatch_server.api.security.middleware import MAX_BODY_BYTES
+from tests.support.problems import problem
 
 
-def test_a_body_is_read_up_to_a_limit(client: TestClient, problem: Any) -> None:
+def test_a_body_is_read_up_to_a_limit(client: TestClient) -> None:
     fits = b'{"k":"' + b"x" * (MAX_BODY_BYTES - 8) + b'"}'
     headers = {"Content-Type": "application/json"}
     assert len(fits) == MAX_BODY_BYTES
@@ -22,7 +22,7 @@ def test_a_body_is_read_up_to_a_limit(client: TestClient, problem: Any) -> None:
 
 
 @pytest.mark.parametrize("length", ["65537", "9" * 30, "-1", "x", "²", ""])
-def test_a_length_that_cannot_be_is_refused(client: TestClient, problem: Any, length: str) -> None:
+def test_a_length_that_cannot_be_is_refused(client: TestClient, length: str) -> None:
     headers = {b"Content-Length": length.encode("utf-8")}
     assert problem(client.get("/runs", headers=headers))[0] == 413
 

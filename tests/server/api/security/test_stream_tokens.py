@@ -29,7 +29,7 @@ def stream_token(locked: TestClient, reader: dict[str, str]) -> Callable[[], str
 
 
 def test_a_stream_token_opens_a_stream_for_a_minute(
-    locked: TestClient, stream_token: Any, clock: Any
+    locked: TestClient, stream_token: Callable[[], str], clock: Any
 ) -> None:
     """The read token gets one; without it there is none."""
     assert locked.post("/alerts/stream-token").status_code == 401
@@ -43,7 +43,9 @@ def test_a_stream_token_opens_a_stream_for_a_minute(
     assert locked.get(STREAM, params={"token": token}).status_code == 401
 
 
-def test_a_stream_token_opens_nothing_else(locked: TestClient, stream_token: Any) -> None:
+def test_a_stream_token_opens_nothing_else(
+    locked: TestClient, stream_token: Callable[[], str]
+) -> None:
     token = stream_token()
 
     for path in ("/runs", "/alerts", "/alerts/stream-token", "/openapi.json"):
@@ -58,7 +60,9 @@ def test_the_lasting_tokens_are_no_use_in_a_url(locked: TestClient) -> None:
         assert locked.get("/runs", params={"token": token}).status_code == 401
 
 
-def test_a_stream_token_cannot_be_forged(locked: TestClient, stream_token: Any) -> None:
+def test_a_stream_token_cannot_be_forged(
+    locked: TestClient, stream_token: Callable[[], str]
+) -> None:
     """Longer life, another signature, another process."""
     token = stream_token()
     expiry, signature = token.split("-")

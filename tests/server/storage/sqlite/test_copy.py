@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 from gradwatch_server.cli.app import app
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME
 from gradwatch_wire import Bye
-from tests.support.aggregator import Aggregator
+from tests.support.aggregator import Aggregator, Serve
+from tests.support.peer import NewPeer
 
 NORMS = (*[1.0] * 40, float("nan"), *[1.0] * 9)
 PATHS = ("", "/health", "/alerts", "/ranks", "/layers", "/series?column=norm", "/frames/40")
@@ -30,7 +31,7 @@ def steady(answer: Any) -> Any:
 
 @pytest.mark.slow
 def test_a_copy_is_served_and_judged_again_elsewhere(
-    serve: Any, peers: Any, tmp_path: Path
+    serve: Serve, peers: NewPeer, tmp_path: Path
 ) -> None:
     """As `sqlite3 gradwatch.db ".backup copy.db"` makes it: the database alone."""
     first = serve()

@@ -22,6 +22,8 @@ from gradwatch_server.storage.sqlite.database import PAGE_BYTES
 from gradwatch_server.storage.sqlite.lock import LOCK_NAME
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME, SQLiteStore
 from gradwatch_server.storage.store import Line, NewAlertEvent, StorageError, StorageFault
+from tests.support.aggregator import Serve
+from tests.support.peer import NewPeer
 from tests.support.waiting import PATIENCE_S, wait_until
 
 FAR_NS = 4_100_000_000_000_000_000
@@ -95,7 +97,9 @@ def stops(service: Any) -> None:
 
 
 @pytest.mark.parametrize("way", ["removed", "replaced"])
-def test_an_aggregator_whose_directory_is_gone_stops(serve: Any, peers: Any, way: str) -> None:
+def test_an_aggregator_whose_directory_is_gone_stops(
+    serve: Serve, peers: NewPeer, way: str
+) -> None:
     """S40: with one line that says what to do, and without an acknowledgement."""
     service = serve()
     peer = peers(service.ingest).attach()
@@ -109,7 +113,7 @@ def test_an_aggregator_whose_directory_is_gone_stops(serve: Any, peers: Any, way
     assert [own for own in peer.received() if getattr(own, "acked", 0) > acked] == []
 
 
-def test_it_stops_although_nobody_sends(serve: Any) -> None:
+def test_it_stops_although_nobody_sends(serve: Serve) -> None:
     service = serve()
     shutil.rmtree(service.directory)
 
@@ -135,7 +139,7 @@ def deleted(service: Any) -> None:
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("lose", [killed_without_wal, emptied, deleted])
 def test_an_empty_log_where_there_was_one_is_told(
-    serve: Any, peers: Any, lose: Callable[[Any], None]
+    serve: Serve, peers: NewPeer, lose: Callable[[Any], None]
 ) -> None:
     """S42: on the log, by /readyz and in the metrics; alert events do not get old cursors again."""
     service = serve()
@@ -169,7 +173,9 @@ def test_an_empty_log_where_there_was_one_is_told(
 
 
 @pytest.mark.exhaustive
-def test_rows_of_a_damaged_page_are_told_by_a_service_that_is_ready(serve: Any, peers: Any) -> None:
+def test_rows_of_a_damaged_page_are_told_by_a_service_that_is_ready(
+    serve: Serve, peers: NewPeer
+) -> None:
     """S43: how many, and where the damaged file is; another start says nothing of it."""
     service = serve()
     peer = peers(service.ingest).attach([f"l{i}" for i in range(500)])
@@ -232,7 +238,7 @@ def test_a_clean_start_finds_no_loss(tmp_path: Path) -> None:
 
 
 def test_a_log_that_was_stamped_in_another_century_keeps_it_for_itself(
-    serve: Any, peers: Any
+    serve: Serve, peers: NewPeer
 ) -> None:
     """S48: what comes now has the time it is; it is told once, and what was there stays."""
     service = serve()

@@ -29,6 +29,8 @@ from gradwatch_server.storage.store import (
     StorageFault,
 )
 from gradwatch_wire import Envelope, Stats, encode
+from tests.support.engine import Start
+from tests.support.peer import NewPeer
 from tests.support.records import stats_of
 
 SESSION = bytes(range(16))
@@ -319,7 +321,7 @@ def test_a_log_that_sqlite_cannot_read_is_replaced_while_it_is_used(path: Path) 
 @pytest.mark.slow
 @pytest.mark.parametrize("table", ["saved_runs", "saved_attempts", "saved_frames", "saved_state"])
 def test_a_run_whose_saved_state_is_lost_is_computed_from_the_log(
-    start: Any, peers: Any, table: str
+    start: Start, peers: NewPeer, table: str
 ) -> None:
     """S43: one bad page of what is saved costs no run, and no alert is told twice."""
     running = start()

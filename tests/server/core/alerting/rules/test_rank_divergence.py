@@ -59,7 +59,7 @@ def job() -> Callable[..., Any]:
     return make
 
 
-def test_equal_ranks_raise_nothing(job: Any) -> None:
+def test_equal_ranks_raise_nothing(job: Callable[..., Any]) -> None:
     """NaN on all of them is equal, too."""
     made = job()
 
@@ -68,7 +68,7 @@ def test_equal_ranks_raise_nothing(job: Any) -> None:
     assert made.all(21, l2=math.nan) == []
 
 
-def test_two_unequal_frames_are_a_warning_and_three_critical(job: Any) -> None:
+def test_two_unequal_frames_are_a_warning_and_three_critical(job: Callable[..., Any]) -> None:
     """The origin is the first of them, with the rank and the layer."""
     made = job()
     made.all(0)
@@ -83,7 +83,7 @@ def test_two_unequal_frames_are_a_warning_and_three_critical(job: Any) -> None:
     assert "ranks disagree on the averaged gradient of b" in alert.message
 
 
-def test_one_unequal_frame_is_nothing(job: Any) -> None:
+def test_one_unequal_frame_is_nothing(job: Callable[..., Any]) -> None:
     """A read may race with a write."""
     made = job()
     odd = {2: {"linf": [0.5, 0.6, 0.5]}}
@@ -91,7 +91,7 @@ def test_one_unequal_frame_is_nothing(job: Any) -> None:
     assert [made.all(step, None if step % 3 else odd) for step in range(12)] == [[]] * 12
 
 
-def test_it_is_resolved_after_eight_equal_frames(job: Any) -> None:
+def test_it_is_resolved_after_eight_equal_frames(job: Callable[..., Any]) -> None:
     made = job()
     for step in range(3):
         made.all(step, {1: {"linf": [0.4] * 3}})
@@ -110,7 +110,9 @@ def test_it_is_resolved_after_eight_equal_frames(job: Any) -> None:
         (math.nan, "foreach", True),
     ],
 )
-def test_sums_may_differ_by_rounding(job: Any, value: float, path: str, fires: bool) -> None:
+def test_sums_may_differ_by_rounding(
+    job: Callable[..., Any], value: float, path: str, fires: bool
+) -> None:
     made = job()
     odd = {3: {"l2": value, "labels": {**MEAN, "path": path}}}
 
@@ -120,7 +122,7 @@ def test_sums_may_differ_by_rounding(job: Any, value: float, path: str, fires: b
     assert told[-1] == ([("all", "firing", severity)] if fires else [])
 
 
-def test_counts_are_compared_exactly(job: Any) -> None:
+def test_counts_are_compared_exactly(job: Callable[..., Any]) -> None:
     made = job()
     for step in range(2):
         made.all(step, {0: {"zeros": [1e9 + 1, 7, 7]}}, zeros=[1e9, 7, 7])
@@ -128,7 +130,7 @@ def test_counts_are_compared_exactly(job: Any) -> None:
     assert (made.alerts[-1].origin.rank, made.alerts[-1].origin.layer) == (0, "a")
 
 
-def test_of_two_ranks_nobody_knows_which_is_wrong(job: Any) -> None:
+def test_of_two_ranks_nobody_knows_which_is_wrong(job: Callable[..., Any]) -> None:
     for world, odd in ((2, (1,)), (4, (2, 3))):
         made = job(world)
         for step in range(2):
@@ -147,7 +149,7 @@ def test_of_two_ranks_nobody_knows_which_is_wrong(job: Any) -> None:
     ],
 )
 def test_only_averaged_gradients_of_a_step_that_was_taken_have_to_be_equal(
-    job: Any, labels: dict[str, Any]
+    job: Callable[..., Any], labels: dict[str, Any]
 ) -> None:
     made = job()
     odd = {rank: {"linf": [float(rank)] * 3} for rank in range(4)}
@@ -155,7 +157,7 @@ def test_only_averaged_gradients_of_a_step_that_was_taken_have_to_be_equal(
     assert [made.all(step, odd, labels=labels) for step in range(4)] == [[]] * 4
 
 
-def test_gradients_of_two_points_are_not_compared(job: Any) -> None:
+def test_gradients_of_two_points_are_not_compared(job: Callable[..., Any]) -> None:
     made = job()
     odd = {1: {"linf": [0.1] * 3, "labels": {**MEAN, "point": "optimizer_step"}}}
 
@@ -197,7 +199,7 @@ def test_a_rank_in_4096_is_named() -> None:
     assert odd_ranks(frame.parts, 1, weights=False)[0] == (4000,)
 
 
-def test_one_digest_that_differs_is_critical_at_once(job: Any) -> None:
+def test_one_digest_that_differs_is_critical_at_once(job: Callable[..., Any]) -> None:
     """The gradients are equal all the while; the largest sums of bits are compared exactly."""
     made = job(3)
     bits = (2**64 - 1, 2**63, 5)
@@ -211,7 +213,7 @@ def test_one_digest_that_differs_is_critical_at_once(job: Any) -> None:
     assert "ranks disagree on the weights of a" in made.alerts[-1].message
 
 
-def test_frames_without_a_digest_say_nothing_of_weights(job: Any) -> None:
+def test_frames_without_a_digest_say_nothing_of_weights(job: Callable[..., Any]) -> None:
     """The next equal digest ends it."""
     made = job(3)
     odd = {1: {"columns": digest(1, 2, 4)}}
@@ -222,7 +224,7 @@ def test_frames_without_a_digest_say_nothing_of_weights(job: Any) -> None:
     assert made.all(51, columns=digest(1, 2, 3)) == [("weights", "resolved", "critical")]
 
 
-def test_a_group_of_layers_may_be_called_weights(job: Any) -> None:
+def test_a_group_of_layers_may_be_called_weights(job: Callable[..., Any]) -> None:
     """The two are told apart."""
     made = job(3, groups={"weights": (0,)})
     made.all(0, {1: {"columns": digest(1, 2, 4)}}, columns=digest(1, 2, 3))
@@ -240,7 +242,7 @@ def test_open_frames_with_digests_outlive_a_restart() -> None:
     assert again.weight_bits.tolist() == bits.tolist()
 
 
-def test_of_two_ranks_the_one_that_was_not_reduced_is_known(job: Any) -> None:
+def test_of_two_ranks_the_one_that_was_not_reduced_is_known(job: Callable[..., Any]) -> None:
     made = job(world=2)
     reduced = {"l2": 0.8, "local_l2": [1.1] * 3}
     made.all(0, dict.fromkeys((0, 1), reduced))
@@ -254,7 +256,9 @@ def test_of_two_ranks_the_one_that_was_not_reduced_is_known(job: Any) -> None:
 
 
 @pytest.mark.parametrize("local", [[1.1, 1.2], [0.8, 1.3], [None, 1.3], [-1.0, 1.3]], ids=str)
-def test_of_two_ranks_nobody_is_named_without_evidence(job: Any, local: list[Any]) -> None:
+def test_of_two_ranks_nobody_is_named_without_evidence(
+    job: Callable[..., Any], local: list[Any]
+) -> None:
     made = job(world=2)
     odd: dict[int, Any] = {0: {"l2": 0.8}, 1: {"l2": 1.3, "linf": [0.6] * 3}}
     for rank, norm in enumerate(local):
@@ -268,7 +272,7 @@ def test_of_two_ranks_nobody_is_named_without_evidence(job: Any, local: list[Any
     assert "odd one unknown" in origin.notes
 
 
-def test_of_two_replicas_the_one_whose_weights_jumped_is_known(job: Any) -> None:
+def test_of_two_replicas_the_one_whose_weights_jumped_is_known(job: Callable[..., Any]) -> None:
     made = job(world=2)
     for step in range(30):
         made.all(step, columns=digest(1, 2, 3) if step % 10 == 0 else None)
@@ -282,7 +286,7 @@ def test_of_two_replicas_the_one_whose_weights_jumped_is_known(job: Any) -> None
     assert "equal at step 20" in alert.origin.notes
 
 
-def test_of_two_replicas_that_both_moved_none_is_named(job: Any) -> None:
+def test_of_two_replicas_that_both_moved_none_is_named(job: Callable[..., Any]) -> None:
     """Weights move by training, too; and without a digest that was equal nobody knows how far."""
     made = job(world=2)
     ours, theirs = digest(4, 5, 6, l2=1.2), digest(4, 9, 6, l2=1.7)

@@ -44,14 +44,14 @@ FIRING = [("rank_outlier", "firing", "warning")]
 
 
 @pytest.mark.slow
-def test_ranks_with_other_batches_raise_nothing(job: Any) -> None:
+def test_ranks_with_other_batches_raise_nothing(job: Callable[..., Any]) -> None:
     """Norms that scatter by a third, for 1,000 steps."""
     made = job()
 
     assert [made.go() for _ in range(1000)] == [[]] * 1000
 
 
-def test_thirty_times_the_others_is_told_at_once(job: Any) -> None:
+def test_thirty_times_the_others_is_told_at_once(job: Callable[..., Any]) -> None:
     made = job()
     made.go()
 
@@ -62,7 +62,7 @@ def test_thirty_times_the_others_is_told_at_once(job: Any) -> None:
     assert "times the other ranks'" in made.alerts[-1].message
 
 
-def test_a_rank_that_stays_above_is_told_of_at_the_sixth_frame(job: Any) -> None:
+def test_a_rank_that_stays_above_is_told_of_at_the_sixth_frame(job: Callable[..., Any]) -> None:
     """The origin is the first of them."""
     made = job()
     for _ in range(5):
@@ -73,13 +73,13 @@ def test_a_rank_that_stays_above_is_told_of_at_the_sixth_frame(job: Any) -> None
     assert (made.alerts[-1].origin.step, made.alerts[-1].origin.rank) == (5, 3)
 
 
-def test_ranks_that_take_turns_are_not_one_rank(job: Any) -> None:
+def test_ranks_that_take_turns_are_not_one_rank(job: Callable[..., Any]) -> None:
     made = job()
 
     assert [made.go(step % WORLD, 2, 10.0) for step in range(24)] == [[]] * 24
 
 
-def test_it_is_resolved_after_eight_good_frames(job: Any) -> None:
+def test_it_is_resolved_after_eight_good_frames(job: Callable[..., Any]) -> None:
     made = job()
     made.go(2, 1, 100.0)
     for step in range(1000, 1010):
@@ -87,7 +87,7 @@ def test_it_is_resolved_after_eight_good_frames(job: Any) -> None:
     assert [alert.state for alert in made.alerts] == ["firing"]
 
 
-def test_eight_good_frames_resolve_it(job: Any) -> None:
+def test_eight_good_frames_resolve_it(job: Callable[..., Any]) -> None:
     made = job()
     made.go(2, 1, 100.0)
     told = [made.go() for _ in range(8)]
@@ -95,13 +95,13 @@ def test_eight_good_frames_resolve_it(job: Any) -> None:
     assert told == [[]] * 7 + [[("rank_outlier", "resolved", "warning")]]
 
 
-def test_of_two_ranks_none_is_odd(job: Any) -> None:
+def test_of_two_ranks_none_is_odd(job: Callable[..., Any]) -> None:
     made = job(2)
 
     assert [made.go(1, 1, 1000.0) for _ in range(10)] == [[]] * 10
 
 
-def test_rounding_and_unknown_norms_are_not_judged(job: Any) -> None:
+def test_rounding_and_unknown_norms_are_not_judged(job: Callable[..., Any]) -> None:
     """A key's bias, and a layer that was unfrozen."""
     made = job()
     for step in range(10):
@@ -110,7 +110,7 @@ def test_rounding_and_unknown_norms_are_not_judged(job: Any) -> None:
             assert made.stats(rank, step, 1.0, local_l2=[1.0, tiny, -1.0]) == []
 
 
-def test_what_it_remembers_outlives_a_restart(job: Any) -> None:
+def test_what_it_remembers_outlives_a_restart(job: Callable[..., Any]) -> None:
     """Five of six frames before, one after."""
     made = job()
     for _ in range(5):

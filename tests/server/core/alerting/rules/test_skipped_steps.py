@@ -53,7 +53,7 @@ def scaled() -> Callable[..., Scaled]:
     return make
 
 
-def test_up_to_16_skips_in_a_row_find_the_scale(scaled: Any) -> None:
+def test_up_to_16_skips_in_a_row_find_the_scale(scaled: Callable[..., Scaled]) -> None:
     run = scaled(scale=2.0**24)
 
     assert [run.go(skip=True) for _ in range(16)] == [[]] * 16
@@ -63,7 +63,7 @@ def test_up_to_16_skips_in_a_row_find_the_scale(scaled: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_skip_for_each_growth_is_how_a_scaler_works(scaled: Any) -> None:
+def test_a_skip_for_each_growth_is_how_a_scaler_works(scaled: Callable[..., Scaled]) -> None:
     """Forty of them, for 4,000 steps."""
     run = scaled().settle(99)
     for _ in range(40):
@@ -72,7 +72,7 @@ def test_a_skip_for_each_growth_is_how_a_scaler_works(scaled: Any) -> None:
         run.settle(99)
 
 
-def test_three_in_a_row_are_a_warning_and_eight_critical(scaled: Any) -> None:
+def test_three_in_a_row_are_a_warning_and_eight_critical(scaled: Callable[..., Scaled]) -> None:
     """The origin is the first of them; the count goes up with them."""
     run = scaled().settle()
     told = [run.go(skip=True) for _ in range(10)]
@@ -88,7 +88,7 @@ def test_three_in_a_row_are_a_warning_and_eight_critical(scaled: Any) -> None:
 
 
 @pytest.mark.slow
-def test_it_is_over_after_sixteen_steps_that_were_taken(scaled: Any) -> None:
+def test_it_is_over_after_sixteen_steps_that_were_taken(scaled: Callable[..., Scaled]) -> None:
     run = scaled().settle()
     for _ in range(3):
         run.go(skip=True)
@@ -97,7 +97,7 @@ def test_it_is_over_after_sixteen_steps_that_were_taken(scaled: Any) -> None:
     assert told == [[]] * 15 + [[("skipped_steps", "resolved", "warning")]]
 
 
-def test_a_sixth_skip_among_a_hundred_is_a_warning(scaled: Any) -> None:
+def test_a_sixth_skip_among_a_hundred_is_a_warning(scaled: Callable[..., Scaled]) -> None:
     """Five are not; its origin is the first that counts."""
     run = scaled(scale=2.0**30).settle()
     told = []
@@ -111,7 +111,7 @@ def test_a_sixth_skip_among_a_hundred_is_a_warning(scaled: Any) -> None:
     assert "6 steps of the last 100" in run.job.alerts[-1].message
 
 
-def test_a_scale_that_is_set_anew_is_looked_for_again(scaled: Any) -> None:
+def test_a_scale_that_is_set_anew_is_looked_for_again(scaled: Callable[..., Scaled]) -> None:
     """A script that loads another scaler."""
     run = scaled(scale=64.0).settle(50)
     run.scale = 65536.0
@@ -119,14 +119,14 @@ def test_a_scale_that_is_set_anew_is_looked_for_again(scaled: Any) -> None:
     assert [run.go(skip=True) for _ in range(10)] == [[]] * 10
 
 
-def test_a_skip_whose_loss_was_bad_is_no_skip(scaled: Any) -> None:
+def test_a_skip_whose_loss_was_bad_is_no_skip(scaled: Callable[..., Scaled]) -> None:
     run = scaled().settle()
     told = [run.go(skip=True, loss=math.nan) for _ in range(30)]
 
     assert told == [[("nonfinite", "firing", "critical")], *[[]] * 29]
 
 
-def test_a_loss_that_nobody_gave_is_told_of_by_the_scale(scaled: Any) -> None:
+def test_a_loss_that_nobody_gave_is_told_of_by_the_scale(scaled: Callable[..., Scaled]) -> None:
     """NaN weights skip every step: critical after 8, by one alert more than the finding."""
     run = scaled().settle()
     told = [event for _ in range(60) for event in run.go(skip=True, loss=None)]
@@ -137,13 +137,13 @@ def test_a_loss_that_nobody_gave_is_told_of_by_the_scale(scaled: Any) -> None:
     ]
 
 
-def test_skips_below_one_are_not_the_search_for_a_scale(scaled: Any) -> None:
+def test_skips_below_one_are_not_the_search_for_a_scale(scaled: Callable[..., Scaled]) -> None:
     run = scaled(scale=0.5)
 
     assert [run.go(skip=True) for _ in range(3)][-1] == [("skipped_steps", "firing", "critical")]
 
 
-def test_a_scale_that_falls_again_and_again_is_a_warning(scaled: Any) -> None:
+def test_a_scale_that_falls_again_and_again_is_a_warning(scaled: Callable[..., Scaled]) -> None:
     """The fourth fall without a growth, 30 steps apart: too few for the other rule."""
     run = scaled().settle()
     told = []
@@ -160,7 +160,7 @@ def test_a_scale_that_falls_again_and_again_is_a_warning(scaled: Any) -> None:
     assert later == [("loss_scale", "resolved", "warning")]
 
 
-def test_a_scale_below_one_is_critical(scaled: Any) -> None:
+def test_a_scale_below_one_is_critical(scaled: Callable[..., Scaled]) -> None:
     run = scaled(scale=0.5)
     told = [event for _ in range(40) for event in run.go()]
 
@@ -168,7 +168,7 @@ def test_a_scale_below_one_is_critical(scaled: Any) -> None:
     assert "loss scale 0.5 < 1" in run.job.alerts[-1].message
 
 
-def test_skips_are_counted_over_a_restart(scaled: Any) -> None:
+def test_skips_are_counted_over_a_restart(scaled: Callable[..., Scaled]) -> None:
     run = scaled().settle()
     run.go(skip=True)
     memories = run.job.attempt.closed.memories
