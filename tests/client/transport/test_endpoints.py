@@ -6,6 +6,7 @@ import os
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
