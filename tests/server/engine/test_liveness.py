@@ -12,15 +12,32 @@ from gradwatch_server.core.entries import Beats, Resumed
 from gradwatch_server.engine import housekeeping
 from gradwatch_wire import Beat, Bye
 from gradwatch_wire.health import RankState
-from tests.support.engine import Start
+from tests.support.engine import RunningEngine, Start
 from tests.support.peer import NewPeer
 from tests.support.waiting import wait_until
 
 NAN = float("nan")
 
 
-def bodies(running: Any, kind: type) -> list[Any]:
+class ShiftedClock(Clock):
+    """The aggregator's clock, and time that a test lets pass at once."""
+
+    def __init__(self) -> None:
+        self._shift_ns = 0
+        super().__init__(steady_ns=lambda: time.monotonic_ns() + self._shift_ns)
+
+    def advance(self, seconds: float) -> None:
+        self._shift_ns += round(seconds * 1e9)
+
+
+def bodies(running: RunningEngine, kind: type) -> list[Any]:
     return [entry.body for entry in running.entries() if isinstance(entry.body, kind)]
+
+
+def takes_a_round(running: RunningEngine, peers: NewPeer) -> None:
+    """Return once the engine has done all that was due when this began."""
+    for _ in range(2):
+        peers(running.endpoint, run=f"round-{time.monotonic_ns()}").attach()
 
 
 def test_what_beats_say_gets_into_the_log_for_all_sessions_together(
@@ -50,11 +67,13 @@ def test_an_old_beat_is_no_sign_of_life(
     monkeypatch.setattr(housekeeping, "SIGN_EVERY_S", 1.0)
     monkeypatch.setattr(housekeeping, "FRESH_NS", 300_000_000)
     monkeypatch.setattr(housekeeping, "TICK_NS", 50_000_000)
-    running = start()
+    clock = ShiftedClock()
+    running = start(clock=clock)
     peer = peers(running.endpoint).attach()
     peer.steps(0, 1.0)
     peer.say(Beat(last_step=0))
-    time.sleep(1.5)
+    clock.advance(1.5)
+    takes_a_round(running, peers)
     assert bodies(running, Beats) == []
 
     peer.say(Beat(last_step=0, since_s=1.5))
@@ -64,12 +83,13 @@ def test_an_old_beat_is_no_sign_of_life(
 
 @pytest.mark.slow
 def test_beats_of_a_run_that_steps_are_not_logged(start: Start, peers: NewPeer) -> None:
-    running = start()
+    clock = ShiftedClock()
+    running = start(clock=clock)
     peer = peers(running.endpoint).attach()
     for step in range(12):
         peer.steps(step, 1.0)
         peer.say(Beat(last_step=step))
-        time.sleep(0.1)
+        clock.advance(0.1)
 
     assert bodies(running, Beats) == []
 
@@ -84,9 +104,10 @@ def test_a_start_is_noted_if_anybody_lives(start: Start, peers: NewPeer) -> None
     one.steps(0, 1.0)
     running.shows(stored=3)
     running.engine.stop()
-    time.sleep(5.5)  # longer than a frame waits
-    running = start(endpoint=running.endpoint)
-    time.sleep(1.5)
+    clock = ShiftedClock()
+    clock.advance(5.5)  # longer than a frame waits
+    running = start(endpoint=running.endpoint, clock=clock)
+    takes_a_round(running, peers)
     two.greet()
     two.steps(0, NAN)
     view = running.shows(frames=1)
@@ -119,15 +140,14 @@ def test_an_engine_that_was_held_up_notes_it_before_what_had_come(
     start: Start, peers: NewPeer
 ) -> None:
     """Held up for longer than the session timeout it takes nobody for lost."""
-    held_up_ns = [0]
-    clock = Clock(steady_ns=lambda: time.monotonic_ns() + held_up_ns[0])
+    clock = ShiftedClock()
     running = start(session_timeout_s=30.0, clock=clock)
     one = peers(running.endpoint, rank=0, world=2).attach()
     peers(running.endpoint, rank=1, world=2).attach()
     one.steps(0, 1.0)
     running.shows(stored=3)
-    held_up_ns[0] = 60_000_000_000
-    time.sleep(1.5)
+    clock.advance(60.0)
+    takes_a_round(running, peers)
     one.steps(1, 1.0)
     view = running.shows(stored=4)
 
