@@ -8,5 +8,7 @@ from typing import Any
 def problem(response: Any) -> tuple[int, str]:
     """Return status and detail of a problem document, of an answer of any HTTP client."""
     assert response.headers["content-type"] == "application/problem+json"
-    assert response.json()["status"] == response.status_code
-    return response.status_code, response.json()["detail"]
+    document = response.json()
+    assert {"type", "title", "status", "detail"} <= set(document)
+    assert document["status"] == response.status_code
+    return response.status_code, document["detail"]

@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import pkgutil
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,11 +19,12 @@ FILES = sorted(module.name for module in pkgutil.iter_modules(routes.__path__))
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_every_file_is_listed(name: str) -> None:
+def test_every_file_is_listed_and_has_tests(name: str) -> None:
     module = importlib.import_module(f"{routes.__name__}.{name}")
 
     assert module.router in routes.ROUTERS
     assert module.router.routes
+    assert (Path(__file__).parent / "routes" / f"test_{name}.py").exists()
 
 
 @pytest.mark.parametrize(("ranks", "layers"), [(8, 300), (600, 1), (1, 600)])

@@ -1,8 +1,7 @@
-"""Curves and pictures over HTTP, of a real process fed by hand."""
+"""Curves of a run, its layers, groups, modules, blocks and ranks."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import signal
@@ -11,99 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import load
 
-from gradwatch_server.series import codes
-from gradwatch_wire import Bye, Column, Event, Gains
+from gradwatch_wire import Bye, Column, Gains
+from tests.server.api.routes.curves import rounded, send, tensors
 from tests.support.aggregator import Aggregator, Serve
 from tests.support.peer import NewPeer
 from tests.support.problems import problem
 from tests.support.records import stats_of
 from tests.support.waiting import wait_until
 
-NUMBERS = itertools.count(1)
 NAN, INF = math.nan, math.inf
-
-
-@pytest.fixture
-def run() -> str:
-    """A run name that no other test of the module uses."""
-    return f"curve-{next(NUMBERS)}"
-
-
-@pytest.fixture
-def peer(service: Aggregator, peers: NewPeer, run: str) -> Any:
-    """A rank of a run with two layers."""
-    return peers(service.ingest, run=run).attach(("net.a.weight", "net.b.weight"))
-
-
-def send(service: Any, peer: Any, first: int, *norms: float) -> None:
-    """Send a step for each norm of the first layer, and wait until it is shown."""
-    for step, norm in enumerate(norms, first):
-        peer.send(stats_of(step, (norm, 2.0), loss=float(step), lr=0.1, step_time_s=0.5))
-    peer.acked()
-    service.shows(peer)
-
-
-def tensors(body: bytes) -> tuple[dict[str, Any], dict[str, str]]:
-    """Read safetensors as the format says, with numpy alone."""
-    length = int.from_bytes(body[:8], "little")
-    header = json.loads(body[8 : 8 + length])
-    metadata = header.pop("__metadata__")
-    kinds = {"F64": "<f8", "F32": "<f4", "U32": "<u4", "U16": "<u2"}
-    found = {}
-    for name, own in header.items():
-        begin, end = own["data_offsets"]
-        data = body[8 + length + begin : 8 + length + end]
-        found[name] = np.frombuffer(data, kinds[own["dtype"]]).reshape(own["shape"])
-    return found, metadata
-
-
-def rounded(cells: list[Any]) -> list[Any]:
-    """Return magnitudes, which codes keep within 0.15 %, in two digits; words as they are."""
-    return [own if isinstance(own, str) else round(own, 1) for own in cells]
-
-
-@pytest.mark.slow
-def test_layers_have_their_places(service: Aggregator, peer: Any, run: str) -> None:
-    send(service, peer, 0, 1.0)
-
-    answer = service.get(f"/runs/{run}/layers")
-
-    found = answer.json()
-    assert found["order"] == "executed"
-    assert [
-        (own["index"], own["name"], own["module"], own["numel"], own["dtype"], own["shards"])
-        for own in found["layers"]
-    ] == [
-        (0, "net.a.weight", "net.a", 10, "float32", 1),
-        (1, "net.b.weight", "net.b", 10, "float32", 1),
-    ]
-    again = service.get(f"/runs/{run}/layers", headers={"If-None-Match": answer.headers["etag"]})
-    assert (again.status_code, again.content) == (304, b"")
-    assert [own["name"] for own in service.json(f"/runs/{run}/layers?q=b.w")["layers"]] == [
-        "net.b.weight"
-    ]
-    page = service.json(f"/runs/{run}/layers?limit=1")
-    assert (len(page["layers"]), page["next"]) == (1, 1)
-    assert service.json(f"/runs/{run}/layers?limit=1&cursor=1")["next"] is None
-
-
-@pytest.mark.slow
-def test_shards_are_counted(service: Aggregator, peers: NewPeer, run: str) -> None:
-    ranks = [
-        peers(service.ingest, run=run, rank=rank, world=2).attach(
-            ("w", "b"), shards=(f"Shard(0) {rank}/2", ""), dtypes=("bfloat16", "float32")
-        )
-        for rank in range(2)
-    ]
-    for own in ranks:
-        own.steps(0, 1.0)
-    service.reaches(run, 0)
-
-    layers = service.json(f"/runs/{run}/layers")["layers"]
-
-    assert [(own["dtype"], own["shards"]) for own in layers] == [("bfloat16", 2), ("float32", 1)]
 
 
 def test_a_curve_of_the_run_has_every_step(service: Aggregator, peer: Any, run: str) -> None:
@@ -259,147 +175,6 @@ def test_arrays_are_the_same_as_json(service: Aggregator, peer: Any, run: str) -
 
 
 @pytest.mark.slow
-def test_the_library_reads_the_arrays(service: Aggregator, peer: Any, run: str) -> None:
-    send(service, peer, 0, 1.0, 2.0)
-
-    body = service.get(f"/runs/{run}/heatmap?format=safetensors").content
-
-    arrays = load(body)
-    assert arrays["code"].shape == (2, 2)
-    assert arrays["coverage"].tolist() == [1.0, 1.0]
-
-
-@pytest.mark.slow
-def test_a_picture_has_a_code_for_each_cell(service: Aggregator, peer: Any, run: str) -> None:
-    """Layers in their places, and no state can be taken for another one."""
-    send(service, peer, 0, 1.0, 1.0, NAN, INF, 0.0)
-    send(service, peer, 6, 4.0)
-
-    answer = service.get(f"/runs/{run}/heatmap?format=safetensors")
-
-    arrays, metadata = tensors(answer.content)
-    one, four = codes.encode(np.array([1.0, 4.0])).tolist()
-    assert arrays["code"][0].tolist() == [one, one, codes.NAN, codes.INF, codes.ZERO, 0, four]
-    assert arrays["baseline"].tolist() == [one, codes.encode(np.array([2.0]))[0]]
-    assert arrays["step"].tolist() == list(range(7))
-    assert json.loads(metadata["layers"]) == ["net.a.weight", "net.b.weight"]
-    assert json.loads(metadata["codes"])["nan"] == codes.NAN
-    plain = service.json(f"/runs/{run}/heatmap?layer=net.a*")
-    (row,) = plain["value"]
-    assert rounded(row) == [1.0, 1.0, "nan", "inf", 0.0, "no_record", 4.0]
-    assert plain["skipped"] == [0] * 7
-    assert plain["coverage"][4:6] == [1.0, None]
-
-
-@pytest.mark.slow
-def test_a_picture_goes_by_what_the_rules_take_for_usual(
-    service: Aggregator, peer: Any, run: str
-) -> None:
-    """A row that is far off for most of the picture is not called usual for that."""
-    send(service, peer, 0, *[1.0] * 40, *[100.0] * 12)
-
-    found = service.json(f"/runs/{run}/heatmap?last=16")
-
-    assert found["num_judged"] == 2
-    assert 0.9 < found["baseline"][0] < 10.0 < found["value"][0][-9]
-    assert found["baseline"][1] == pytest.approx(2.0, rel=0.002)
-    other = service.json(f"/runs/{run}/heatmap?column=linf")
-    assert other["num_judged"] == 0
-    rms = service.json(f"/runs/{run}/heatmap?column=rms")
-    assert rms["baseline"][1] == pytest.approx(2.0 / math.sqrt(10), rel=0.002)
-
-
-@pytest.mark.slow
-def test_a_step_that_a_scaler_skipped_looks_different(
-    service: Aggregator, peer: Any, run: str
-) -> None:
-    """An overflow that a GradScaler skips is how it finds its scale."""
-    peer.send(stats_of(0, (INF, 2.0), loss=1.0, loss_scale=65536.0))
-    peer.send(Event(step=0, name="skipped_step"))
-    peer.send(stats_of(1, (1.0, 2.0), loss=1.0, loss_scale=32768.0))
-    peer.acked()
-    service.shows(peer)
-
-    plain = service.json(f"/runs/{run}/heatmap")
-    assert rounded(plain["value"][0]) == ["skipped", 1.0]
-    assert plain["skipped"] == [1, 0]
-    (own,) = service.json(f"/runs/{run}/series?layer=net.a.weight")["series"]
-    assert (own["skipped"], own["n"]) == ([1, 0], [1, 1])
-    assert "inf" not in own
-    frame = service.json(f"/runs/{run}/frames/0")
-    assert frame["skipped"] is True
-
-
-@pytest.mark.slow
-def test_folded_rows_show_their_worst(service: Aggregator, peer: Any, run: str) -> None:
-    send(service, peer, 0, 1.0, NAN)
-
-    plain = service.json(f"/runs/{run}/heatmap?fold=2")
-
-    assert len(plain["value"]) == 1
-    assert plain["value"][0][1] == "nan"
-    by_module = service.json(f"/runs/{run}/heatmap?fold=module")
-    assert by_module["layers"] == ["net.a", "net.b"]
-
-
-def test_new_columns_of_a_picture_come_by_cursor(service: Aggregator, peer: Any, run: str) -> None:
-    send(service, peer, 0, 1.0, 2.0, 3.0)
-
-    arrays, metadata = tensors(
-        service.get(f"/runs/{run}/heatmap?format=safetensors&after=1").content
-    )
-
-    assert arrays["step"].tolist() == [2]
-    assert arrays["code"].shape == (2, 1)
-    assert "baseline" not in arrays
-    assert "layers" not in metadata
-
-
-@pytest.mark.slow
-def test_a_step_is_shown_as_it_was(service: Aggregator, peer: Any, run: str) -> None:
-    """The layers that are farthest from usual first, with what was usual."""
-    send(service, peer, 0, *[1.0] * 5, 8.0, NAN)
-
-    found = service.json(f"/runs/{run}/frames/5")
-    assert (found["step"], found["loss"], found["lr"], found["step_time_s"]) == (5, 5.0, 0.1, 0.5)
-    assert (found["num_layers"], found["num_nonfinite"], found["coverage"]) == (2, 0, 1.0)
-    worst, other = found["layers"]
-    assert (worst["name"], worst["l2"], worst["usual"]) == ("net.a.weight", 8.0, 1.0)
-    assert (other["name"], other["l2"], other["usual"]) == ("net.b.weight", 2.0, 2.0)
-    assert worst["linf"] is None
-    bad = service.json(f"/runs/{run}/frames/6?worst=1")
-    assert (bad["num_nonfinite"], bad["layers"][0]["l2"]) == (1, "NaN")
-    named = service.json(f"/runs/{run}/frames/6?layer=net.b.weight")
-    assert [own["name"] for own in named["layers"]] == ["net.b.weight"]
-
-
-@pytest.mark.slow
-def test_each_rank_is_shown_as_it_was(service: Aggregator, peers: NewPeer, run: str) -> None:
-    ranks = [peers(service.ingest, run=run, rank=rank, world=3).attach() for rank in range(3)]
-    for step in range(3):
-        for rank, own in enumerate(ranks):
-            own.send(stats_of(step, (float(rank + step), 2.0), loss=float(rank), lr=0.1))
-    for own in ranks:
-        own.acked()
-    service.shows(ranks[0])
-
-    found = service.json(f"/runs/{run}/frames/1?layer=a")
-
-    assert [(own["rank"], own["loss"], own["late"]) for own in found["ranks"]] == [
-        (0, 0.0, False),
-        (1, 1.0, False),
-        (2, 2.0, False),
-    ]
-    assert found["ranks"][2]["norm"] == pytest.approx(math.hypot(3.0, 2.0))
-    (layer,) = found["layers"]
-    assert layer["l2"] == 3.0
-    assert [(own["rank"], own["l2"]) for own in layer["ranks"]] == [(0, 1.0), (1, 2.0), (2, 3.0)]
-    one = service.json(f"/runs/{run}/frames/1?layer=a&rank=2")
-    assert [own["rank"] for own in (*one["ranks"], *one["layers"][0]["ranks"])] == [2, 2]
-    assert service.get(f"/runs/{run}/frames/1?rank=7").status_code == 404
-
-
-@pytest.mark.slow
 def test_one_rank_has_curves_and_a_picture_of_its_own(
     service: Aggregator, peers: NewPeer, run: str
 ) -> None:
@@ -453,33 +228,6 @@ def test_a_rank_that_went_back_before_the_others_has_each_time_its_own(
         assert then["series"][0]["last"] == [10.0 * rank + number for number in range(4)]
         now = service.json(f"/runs/{run}/series?rank={rank}&layer=a&epoch=1")
         assert now["series"][0]["last"] == [10.0 * rank + number for number in (4, 5)]
-
-
-@pytest.mark.slow
-def test_a_step_taken_twice_is_shown_as_each_rank_took_it_each_time(
-    service: Aggregator, peers: NewPeer, run: str
-) -> None:
-    ranks = [peers(service.ingest, run=run, rank=rank, world=2).attach() for rank in range(2)]
-    steps = (0, 1, 2, 1, 2)
-    for rank, numbers in ((1, (0,)), (0, range(5)), (1, range(1, 5))):
-        for number in numbers:
-            ranks[rank].send(stats_of(steps[number], (10.0 * rank + number, 2.0)))
-        ranks[rank].acked()
-    for own in ranks:
-        service.shows(own)
-
-    def shown(step: int, epoch: int) -> list[tuple[int, float, bool]]:
-        found = service.json(f"/runs/{run}/frames/{step}?layer=a&epoch={epoch}")
-        late = {own["rank"]: own["late"] for own in found["ranks"]}
-        return [(own["rank"], own["l2"], late[own["rank"]]) for own in found["layers"][0]["ranks"]]
-
-    assert shown(1, 0) == [(0, 1.0, False), (1, 11.0, False)]
-    assert shown(2, 0) == [(0, 2.0, False), (1, 12.0, False)]
-    assert shown(1, 1) == [(0, 3.0, False), (1, 13.0, False)]
-    assert shown(2, 1) == [(0, 4.0, False), (1, 14.0, False)]
-    for rank in range(2):
-        own = service.json(f"/runs/{run}/series?rank={rank}&layer=a&epoch=0")
-        assert own["series"][0]["last"] == [10.0 * rank + number for number in range(3)]
 
 
 @pytest.mark.slow

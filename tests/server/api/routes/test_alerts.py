@@ -1,0 +1,77 @@
+"""Alerts of a run and alert events by cursor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gradwatch_wire import Beat
+from gradwatch_wire.jsonable import jsonable
+from tests.support.aggregator import Aggregator
+
+NAN = math.nan
+
+
+def newest(service: Any) -> int:
+    """Return the cursor of the newest alert event."""
+    cursor = 0
+    while page := service.json("/alerts", params={"after": cursor, "limit": 1000}):
+        cursor = page[-1]["cursor"]
+    return cursor
+
+
+@pytest.mark.slow
+def test_alerts_of_a_run_can_be_asked_for_by_state(
+    service: Aggregator, attach: Callable[..., Any], health: Callable[..., Any], run: str
+) -> None:
+    peer = attach()
+    peer.steps(0, NAN, 1.0, 1.0, 1.0, NAN, 1e-9)
+    health(step=5)
+    path = f"/runs/{run}/alerts"
+
+    def states(state: str = "") -> list[str]:
+        alerts = service.json(path, params={"state": state} if state else {})
+        return [f"{alert['rule']} {alert['state']}" for alert in alerts]
+
+    assert states() == ["vanishing pending", "nonfinite firing", "nonfinite resolved"]
+    assert states("pending") == ["vanishing pending"]
+    assert states("firing") == ["nonfinite firing"]
+    assert states("resolved") == ["nonfinite resolved"]
+    assert service.json(path)[1]["origin"]["value"] == "NaN"
+    assert service.json(path)[1]["origin"]["before"][0] == {"step": 1, "l2": 1.0}
+
+
+@pytest.mark.slow
+def test_alert_events_are_paged_by_cursor(
+    service: Aggregator, attach: Callable[..., Any], health: Callable[..., Any], run: str
+) -> None:
+    """Oldest first, after the cursor, across all runs."""
+    start = newest(service)
+    attach().steps(0, NAN, 1.0, 1.0, 1.0, NAN)
+    health(step=4)
+    events = service.json("/alerts", params={"after": start})
+    cursors = [event["cursor"] for event in events]
+
+    assert cursors == list(range(start + 1, start + 1 + len(events)))
+    # Ranks of other runs may fall silent meanwhile.
+    assert [e["state"] for e in events if e["run"] == run] == ["firing", "resolved", "firing"]
+    assert service.json("/alerts", params={"after": start, "limit": 1}) == events[:1]
+    assert service.json("/alerts", params={"after": cursors[-1], "run": run}) == []
+    assert service.json("/alerts")[0]["cursor"] == 1
+
+
+@pytest.mark.slow
+def test_the_alert_a_rank_gets_is_the_one_the_api_shows(
+    service: Aggregator, attach: Callable[..., Any], health: Callable[..., Any], run: str
+) -> None:
+    peer = attach()
+    peer.stats(0, (NAN, 1.0))
+    while not peer.alerts:
+        peer.say(Beat())
+    health(step=0)
+    (shown,) = service.json(f"/runs/{run}/alerts")
+
+    assert jsonable(peer.alerts[0]) == shown
