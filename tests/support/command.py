@@ -12,6 +12,8 @@ from tests.support.aggregator import GRADWATCH
 from tests.support.forking import SERVER, run_forked
 from tests.support.waiting import PATIENCE_S
 
+Completed = subprocess.CompletedProcess[str]
+
 Command: TypeAlias = Callable[..., "subprocess.CompletedProcess[str]"]
 """What the fixtures give: `gradwatch("health", "x", GRADWATCH_URL="...")`."""
 
@@ -41,3 +43,12 @@ def run_command(
         )
     assert "Traceback" not in result.stderr, result.stderr
     return result
+
+
+def error(result: Completed) -> str:
+    """Return the one line that a failed command says."""
+    assert result.returncode == 1
+    *before, line = result.stderr.splitlines()
+    assert all(" INFO " in other for other in before), result.stderr
+    assert line.startswith("gradwatch: ")
+    return line.removeprefix("gradwatch: ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from pathlib import Path
 
 import pytest
 
@@ -14,10 +15,11 @@ FILES = sorted(module.name for module in pkgutil.iter_modules(commands.__path__)
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_every_file_is_listed(name: str) -> None:
+def test_every_file_is_listed_and_has_tests(name: str) -> None:
     module = importlib.import_module(f"{commands.__name__}.{name}")
 
     assert getattr(module, name) in commands.COMMANDS
+    assert (Path(__file__).parent / "commands" / f"test_{name}.py").exists()
 
 
 def test_a_user_without_a_name_is_called_by_number(monkeypatch: pytest.MonkeyPatch) -> None:

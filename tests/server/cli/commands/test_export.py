@@ -233,7 +233,7 @@ def test_one_that_was_killed_goes_on_to_the_same_end(
 ) -> None:
     kill = f"""
 import os, signal
-from tests.server.cli.test_export import export_in_parts
+from tests.server.cli.commands.test_export import export_in_parts
 def kill(progress):
     if progress.step >= 40:
         os.kill(os.getpid(), signal.SIGKILL)
