@@ -24,7 +24,6 @@ def _one_thread() -> None:
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Collection:
-    """Some short runs: of one rank, of four, and with a GradScaler."""
     directory: Path = tmp_path_factory.mktemp("alerts")
     some = {
         ("mlp", 0): ("nan_gradient", "module_x30", "rate_x100", "detached", "stall"),

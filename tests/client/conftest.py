@@ -32,7 +32,6 @@ LAUNCHER_VARIABLES = (
 
 @pytest.fixture(autouse=True)
 def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No launcher and no settings, wherever the tests run."""
     for name in LAUNCHER_VARIABLES:
         monkeypatch.delenv(name, raising=False)
 

@@ -77,7 +77,6 @@ def test_what_is_mounted_is_there_and_readable_for_other_users(name: str) -> Non
 
 @pytest.fixture(scope="module")
 def aggregator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aggregator]:
-    """One with the arguments and the environment of the file, but for ports and directory."""
     service = SERVICES["aggregator"]
     kept = [each for each in service["command"] if not re.match("--(http|ingest|data)=", each)]
     made = Aggregator(tmp_path_factory.mktemp("compose") / "data", *kept, **service["environment"])

@@ -46,11 +46,6 @@ END
 
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What two jobs on two nodes print.
-
-    At the last step of the first job one rank has a NaN. The second job sends to an aggregator that
-    stands, with what the first job kept.
-    """
     for name, package in {
         "munged": "munge",
         "sbatch": "slurm-client",

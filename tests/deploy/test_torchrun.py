@@ -23,7 +23,6 @@ EXAMPLE = REPOSITORY / "docs" / "examples" / "train_ddp.py"
 
 @pytest.fixture
 def aggregator(tmp_path: Path) -> Iterator[Aggregator]:
-    """It stands by itself and asks for keys, as on a machine of its own."""
     keys = tmp_path / "keys"
     make_keys(keys)
     made = Aggregator(tmp_path / "data", "--keys-dir", str(keys))
@@ -35,7 +34,6 @@ def aggregator(tmp_path: Path) -> Iterator[Aggregator]:
 
 @pytest.fixture
 def meeting() -> str:
-    """Where the ranks meet."""
     port = ReservedPort()
     number = port.number
     port.close()  # torchrun binds it without asking for its reuse

@@ -17,7 +17,6 @@ from tests.support.aggregator import Aggregator
 
 @pytest.fixture(scope="module")
 def shown(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """One tab for all of them: they change nothing in it."""
     aggregator = Aggregator(tmp_path_factory.mktemp("page") / "data")
     aggregator.start()
     opened = Tab(browser, aggregator.url, "/")

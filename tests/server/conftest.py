@@ -33,7 +33,6 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aggregator]:
-    """One aggregator process for the whole module: each test has runs of its own."""
     made = Aggregator(tmp_path_factory.mktemp("service") / "data")
     made.start()
     yield made

@@ -22,7 +22,6 @@ class Node:
 
 @pytest.fixture
 def full_collections() -> Iterator[list[int]]:
-    """One item for each time that all objects were looked at."""
     seen: list[int] = []
 
     def note(phase: str, info: dict[str, int]) -> None:

@@ -66,7 +66,6 @@ class Aggregator:
 
     @property
     def errors(self) -> str:
-        """What its processes wrote to stderr so far."""
         return self._errors.read_text("utf-8")
 
     def start(self) -> None:

@@ -146,7 +146,6 @@ class Cluster:
         since_s: float | None = None,
         training: bool | None = None,
     ) -> list[Any]:
-        """After some seconds ranks say that they live, and since when their last step is."""
         self.now_ns += round(after * SECOND)
         told = []
         for rank in ranks:
@@ -169,14 +168,12 @@ class Cluster:
         return self.put(RulesSet(rules))
 
     def start(self, **hello: Any) -> Cluster:
-        """All ranks attach and declare their layers."""
         for rank in range(self.world):
             self.open(rank, **hello)
             self.declare(rank)
         return self
 
     def step(self, step: int, l2: Numbers | float = 1.0, **changes: Any) -> list[Any]:
-        """All ranks send the same numbers."""
         return [a for rank in range(self.world) for a in self.stats(rank, step, l2, **changes)]
 
     @property

@@ -152,7 +152,6 @@ def _is_capturing() -> bool:
 
 
 def count() -> None:
-    """From here on count in place of launching and recording, and take the CPU for a GPU."""
     norm_slots.is_for_kernel = _always
     addresses._Block = _Block  # type: ignore[misc]
     driver.set_active(_Driver())

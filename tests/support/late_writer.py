@@ -21,7 +21,6 @@ SPECIAL = (
 
 
 def numbers_of(seed: int, count: int) -> list[int]:
-    """Any bits but those that say that nothing is there yet."""
     dice = random.Random(seed)
     made = [
         dice.choice(SPECIAL) if dice.random() < 0.5 else dice.getrandbits(64) for _ in range(count)

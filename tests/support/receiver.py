@@ -44,7 +44,6 @@ class Receiver:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
         return int(self._server.server_address[1])
 
     @property
@@ -59,7 +58,6 @@ class Receiver:
 
     @property
     def text(self) -> str:
-        """All that it was sent."""
         return "\n".join(f"{own['title']}\n{own['message']}" for own in self.messages)
 
     def hang(self) -> None:

@@ -68,7 +68,6 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """What was written so far, without escape sequences."""
         return ESCAPES.sub("", self.raw)
 
     def shows(self, text: str) -> None:

@@ -62,8 +62,6 @@ def cut_tensors(model: nn.Sequential, mesh: DeviceMesh) -> None:
 
 
 def poison(layer: nn.Module) -> None:
-    """Put a NaN into the gradient of what a layer returns: into the first row of its weight's."""
-
     def hook(_: nn.Module, __: object, output: torch.Tensor) -> None:
         bad = torch.zeros(output.shape[-1])
         bad[0] = float("nan")

@@ -47,7 +47,6 @@ def context() -> Iterator[Context]:
 
 
 def records(step: int) -> list[Record]:
-    """What a client has to say in one step; its layers before the first."""
     stats = stats_of(step, [1.0])
     return [stats] if step else [manifest_of(["w"]), stats]
 

@@ -30,7 +30,6 @@ def load() -> Iterator[Load]:
 
 @pytest.fixture(scope="module")
 def incidents(load: Load) -> dict[str, Any]:
-    """What happens today in those that are trained quickly."""
     cases = {case.name: case for case in load("cases").CASES}
     return {name: load("incident").happen(cases[name]) for name in QUICK}
 

@@ -61,7 +61,6 @@ def training() -> Iterator[Callable[..., Training]]:
 
 @pytest.fixture
 def relays(aggregator: Aggregator) -> Iterator[list[Relay]]:
-    """Two ways to an aggregator that runs."""
     aggregator.start()
     made = [Relay(aggregator.ingest) for _ in range(2)]
     yield made

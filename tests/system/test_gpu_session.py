@@ -40,7 +40,6 @@ def session(folder: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 def known(folder: Path) -> dict[str, Any]:
-    """What a rehearsal has saved."""
     file = folder / "rehearsal.json"
     found: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.exists() else {"stages": {}}
     return found

@@ -41,7 +41,6 @@ def test_a_row_is_right(name: str) -> None:
 
 @pytest.fixture(scope="module")
 def plain() -> Outcome:
-    """What is known of one loop in which everything is right."""
     (outcome,) = run_loops([loops()["gradient clipping"]])
     return outcome
 

@@ -46,7 +46,6 @@ class Mirrored:
 
 @pytest.fixture(scope="module")
 def mirrored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mirrored]:
-    """All three at once, each with its tracker on this machine."""
     folder = tmp_path_factory.mktemp("mirrored")
     aggregator = Aggregator(folder / "data")
     aggregator.start()

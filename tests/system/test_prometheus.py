@@ -126,7 +126,6 @@ def aggregator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aggregator]
 def prometheus(
     aggregator: Aggregator, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Prometheus]:
-    """It has scraped the run twice at the least, as rates need."""
     directory = tmp_path_factory.mktemp("prometheus") / "prometheus"
     made = Prometheus(directory, aggregator.url.removeprefix("http://"))
     scraped_twice = f'count_over_time(gradwatch_run_step{{run="{RUN}"}}[5m]) >= 2'

@@ -88,7 +88,6 @@ def test_a_page_fetches_nothing_from_elsewhere(site: Path) -> None:
 
 @pytest.fixture
 def address(site: Path) -> Iterator[str]:
-    """Where the site can be read over HTTP."""
     handler = functools.partial(_Quiet, directory=str(site))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)

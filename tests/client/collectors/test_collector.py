@@ -94,8 +94,6 @@ def model() -> nn.Sequential:
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Where the host waited for a tensor; what the statistics do among themselves on a CPU is not
-    in it."""
     seen: list[str] = []
     paused = False
 

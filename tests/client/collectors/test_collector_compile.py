@@ -28,7 +28,6 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def _fresh() -> Iterator[None]:
-    """What was compiled before counts towards limits."""
     yield
     torch._dynamo.reset()
 

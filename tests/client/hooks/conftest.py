@@ -10,6 +10,5 @@ import torch
 
 @pytest.fixture(autouse=True)
 def _nothing_compiled() -> None:
-    """Where something was compiled, no hook comes or goes; each test begins without."""
     if "torch._dynamo" in sys.modules:
         torch.compiler.reset()

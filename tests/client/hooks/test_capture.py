@@ -27,8 +27,6 @@ Capturing = Callable[[], contextlib.AbstractContextManager[None]]
 
 @pytest.fixture
 def capturing(monkeypatch: pytest.MonkeyPatch) -> Capturing:
-    """What makes a block of code look like a capture."""
-
     @contextlib.contextmanager
     def block() -> Iterator[None]:
         with monkeypatch.context() as patch:

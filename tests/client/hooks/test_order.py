@@ -66,7 +66,6 @@ class Observed:
 
 
 def observe(model: nn.Module, *, steps: int = 1) -> tuple[list[str], bool]:
-    """What is known after some steps of a model that is called itself."""
     observed = Observed(model)
     arranged: tuple[list[str], bool] = [], False
     for _ in range(steps):

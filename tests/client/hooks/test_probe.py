@@ -48,7 +48,6 @@ mp.start_processes(work, args=(sys.argv[1],), nprocs=2, start_method="fork")
 
 
 def sums(probe: Observer) -> list[Tensor]:
-    """What the probe adds to a sample."""
     sample = StepSample(step=0, manifest_id=1, layers=tuple(range(MAX_PARAMETERS + 1)))
     probe.contribute(sample)
     return sample.device_scalars.get("local_probe", [])
@@ -98,7 +97,6 @@ def test_frozen_parameters_are_not_chosen() -> None:
 
 
 def sums_after(probe: LocalProbe, layers: Any, *gradients: Tensor) -> list[float]:
-    """What the probe holds after a backward pass that gives the layers these gradients."""
     total = torch.zeros(())
     for layer, gradient in zip(layers, gradients, strict=True):
         layer.parameter.grad = None

@@ -31,7 +31,6 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers, about tiny
 
 
 def gpt() -> GPT2LMHeadModel:
-    """Two layers with tied embeddings, made from config, without dropout."""
     set_seed(0)
     dropout: dict[str, Any] = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
     config = GPT2Config(vocab_size=64, n_positions=16, n_embd=16, n_layer=2, n_head=2, **dropout)
@@ -39,7 +38,6 @@ def gpt() -> GPT2LMHeadModel:
 
 
 def texts(count: int) -> list[dict[str, Tensor]]:
-    """Of different lengths, so that micro-batches have different weights."""
     generator = torch.Generator().manual_seed(1)
     made: list[dict[str, Tensor]] = []
     for number in range(count):
@@ -84,8 +82,6 @@ def new_trainer(tmp_path: Path) -> NewTrainer:
 
 @pytest.fixture
 def watched(aggregator: RecordingAggregator, new_trainer: NewTrainer) -> NewTrainer:
-    """The same with the callback."""
-
     def make(*arguments: Any, **settings: Any) -> Trainer:
         trainer = new_trainer(*arguments, **settings)
         trainer.add_callback(GradwatchCallback(trainer, endpoint=aggregator.endpoint))

@@ -98,7 +98,6 @@ def test_a_reader_beside_the_writer_never_sees_a_wrong_number(
 
 
 def read_oldest(waiting: deque[tuple[RingNumbers, int, int]]) -> bool:
-    """Read the oldest numbers if they are there."""
     if not waiting or not waiting[0][0].ready():
         return False
     numbers, count, seed = waiting.popleft()

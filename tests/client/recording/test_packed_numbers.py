@@ -52,7 +52,6 @@ class Model(nn.Module):
 def sent_by(
     aggregator: Any, attach: Any, memories: list[LateMemory] | None, case: dict[str, Any]
 ) -> list[Stats]:
-    """What a training of six steps sends, but for when it was."""
     torch.manual_seed(3)
     settings = dict(case)
     use_scaler, sparse = settings.pop("scaler", False), settings.pop("sparse", False)

@@ -30,7 +30,6 @@ from tests.support.waiting import wait_until
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[LateMemory]]:
-    """All numbers go through a ring, to which they come late; the memory of each that was made."""
     made = take_as_far(monkeypatch)
     yield made
     for memory in made:
@@ -254,7 +253,6 @@ def test_what_is_handed_to_the_background_thread_holds_nothing_of_torch(
 
 
 def reachable(root: object) -> list[object]:
-    """All objects that one holds, itself or through others; without classes and functions."""
     left, seen = [root], {}
     while left:
         each = left.pop()

@@ -76,7 +76,6 @@ class Norms:
             self.records.append(Record(optimizer, step, norms, point, taken))
 
     def is_due(self, step: int) -> bool:
-        """Every step is."""
         return True
 
     def begin_step(self, optimizer: int, *, has_closure: bool) -> None:
@@ -89,7 +88,6 @@ class Norms:
         """No scaler is known."""
 
     def was_skipped(self, optimizer: int) -> bool:
-        """No scaler is known."""
         return False
 
     def collected_again(self) -> None:
@@ -137,7 +135,6 @@ class Loop:
 
 @pytest.fixture
 def model() -> nn.Sequential:
-    """Two layers."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2))
 

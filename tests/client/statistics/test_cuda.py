@@ -24,7 +24,6 @@ pytestmark = [
 
 @pytest.fixture
 def never_waiting() -> Iterator[None]:
-    """Any synchronisation with the device is an error."""
     with refusing_waits():
         yield
 

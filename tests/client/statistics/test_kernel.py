@@ -39,7 +39,6 @@ BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def reference(gradient: torch.Tensor) -> dict[str, float]:
-    """All columns by float64, which is exact enough for what is not float64 itself."""
     wide = gradient.double().abs().cpu()
     largest = wide[wide.isfinite()].amax().item() if wide.isfinite().any() else 0.0
     nans, infs = wide.isnan().sum().item(), wide.isinf().sum().item()
@@ -561,7 +560,6 @@ def test_gradients_without_torchs_comparison_are_compared_as_well(
 
 @pytest.fixture
 def undecided(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is known yet about any device."""
     monkeypatch.setattr(cuda, "_unusable", {})
     monkeypatch.setattr(kernel, "_refused", {})
     monkeypatch.setattr(kernel, "_plans", {})

@@ -35,7 +35,6 @@ SIZE = DeviceSize.of(DEVICE)
 
 
 def expected_norm(tensor: Tensor) -> float:
-    """By float64, in which the squares of what is divided by the largest cannot overflow."""
     wide = tensor.double().abs().cpu().reshape(-1)
     if wide.isnan().any():
         return math.nan

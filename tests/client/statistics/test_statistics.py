@@ -55,12 +55,10 @@ SLOW_TRITON = pytest.param("triton", marks=pytest.mark.slow)
 
 @pytest.fixture(params=[SLOW_TRITON if name == "triton" else name for name in PATHS])
 def path(request: pytest.FixtureRequest) -> Path:
-    """Each path in turn."""
     return PATHS[request.param]
 
 
 def columns(path: Path, *gradients: torch.Tensor) -> dict[str, list[float]]:
-    """All columns of some gradients as Python floats."""
     values = path(gradients, MEASURED_COLUMNS)
     assert tuple(values) == MEASURED_COLUMNS
     for column in values.values():
@@ -94,7 +92,6 @@ def close(expected: float) -> Any:
 
 
 def assert_right(path: Path, *gradients: torch.Tensor) -> None:
-    """All columns of all gradients are those of the reference."""
     found = columns(path, *gradients)
     for place, gradient in enumerate(gradients):
         for name, expected in reference(gradient).items():

@@ -28,7 +28,6 @@ class Collected:
 
 @pytest.fixture
 def queue(monkeypatch: pytest.MonkeyPatch) -> CollectionQueue:
-    """One that holds three."""
     monkeypatch.setattr(collection_queue, "MAX_COLLECTIONS", 3)
     return CollectionQueue()
 
@@ -39,7 +38,6 @@ def manifest(number: int) -> Manifest:
 
 
 def taken(queue: CollectionQueue) -> list[tuple[int, int]]:
-    """What can be taken now: how many were lost before it, and its step."""
     found = []
     while (item := queue.take()) is not None:
         found.append((item[0], item[1].step))

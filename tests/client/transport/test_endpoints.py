@@ -35,7 +35,6 @@ def relay() -> Iterator[Callable[[str], Relay]]:
 
 @pytest.fixture
 def nowhere() -> Iterator[list[str]]:
-    """Two endpoints where nobody listens."""
     ports = [ReservedPort(), ReservedPort()]
     yield [port.endpoint for port in ports]
     for port in ports:

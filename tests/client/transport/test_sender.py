@@ -91,7 +91,6 @@ def make_sender() -> Iterator[Callable[[str], tuple[Sender, Faults]]]:
 
 @pytest.fixture
 def free_endpoint() -> Iterator[str]:
-    """Where nobody listens, until the test does."""
     port = ReservedPort()
     yield port.endpoint
     port.close()

@@ -200,7 +200,6 @@ def backward() -> nn.Module:
 
 
 def leave_files(directory: Path, session: bytes, steps: int, run: str = "test") -> None:
-    """What a process leaves that was killed after so many steps."""
     spill = Spill(directory, session, Hello(run=run, rank=0, world=1), 1 << 20, Faults())
     manifest = Manifest(
         manifest_id=1, names=("a",), numel=Column.pack("<u8", [1]), dtypes=("float32",)

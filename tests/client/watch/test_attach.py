@@ -62,7 +62,6 @@ def test_two_watches_have_sessions_of_their_own(
 
 
 def stats_of(model: nn.Module, attach: Any, aggregator: Any) -> Stats:
-    """What one collection of a model with gradients says."""
     model(torch.ones(1, 2)).sum().backward()
     attach(model).collect()
     stats: Stats = aggregator.stats(1)[0]

@@ -27,7 +27,6 @@ FLOAT8 = (
 
 
 def nested(layout: torch.layout) -> Tensor:
-    """Two pieces of different lengths."""
     return torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)], layout=layout)
 
 
@@ -275,7 +274,6 @@ def test_parameters_without_elements_are_not_watched(
 
 @pytest.fixture(params=["meta", "cpu"])
 def _default_device(request: pytest.FixtureRequest) -> Iterator[None]:
-    """As a script sets it to build a model without memory."""
     torch.set_default_device(request.param)
     yield
     torch.set_default_device(None)

@@ -24,7 +24,6 @@ from tests.support.waiting import wait_until
 
 
 def mlp() -> Any:
-    """Two layers, one of them long enough for the norms of rows."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(8, 1200), nn.ReLU(), nn.Linear(1200, 1))
 

@@ -45,7 +45,6 @@ LINKS = st.dictionaries(
 
 @st.composite
 def columns(draw: st.DrawFn, count: int) -> Column:
-    """Any bits of any dtype."""
     code = draw(st.sampled_from(sorted(ITEMSIZE)))
     if code == "<f8" and draw(st.booleans()):
         return Column.pack(code, draw(st.lists(NUMBERS, min_size=count, max_size=count)))

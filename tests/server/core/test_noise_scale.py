@@ -32,7 +32,6 @@ def reduced_frame(local: FloatArray, step: int = 0, **changes: Any) -> Frame:
 
 
 def gradients(random: Any, deviation: float) -> Any:
-    """One signal of norm 4 in two layers, and noise of each sample."""
     signal = np.full((2, SIZE), 4.0 / np.sqrt(2 * SIZE))
     noise = random.normal(0.0, deviation, (RANKS, BATCH, 2, SIZE)).mean(axis=1)
     return signal + noise

@@ -369,7 +369,6 @@ def play(job: Any, actions: list[Any]) -> None:
 
 
 def facts(state: State) -> Any:
-    """All that readers see of a state, comparable."""
     return [
         (
             [(a.id, a.state, a.to_dict()) for a in view.alerts],

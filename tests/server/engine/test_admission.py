@@ -36,7 +36,6 @@ from tests.support.waiting import PATIENCE_S
 
 @pytest.fixture
 def context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
-    """For a socket of the test's own."""
     made: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     yield made
     made.destroy(linger=0)

@@ -25,7 +25,6 @@ class Story:
         self._num_sessions = 0
 
     def apply(self, body: Body) -> None:
-        """Put an entry into the log."""
         self._now_ns += SECOND
         self.state.apply(Entry(self._now_ns, body))
 

@@ -164,7 +164,6 @@ def test_what_was_dropped_last_is_asked_for_without_another_record(
     use = running.engine.budget_use["queue_bytes_per_peer"]
 
     def is_full() -> bool:
-        """Some may have found room on the disk before it was full."""
         peer.send(large(peer.seq, 120_000))
         return bool(use.num_refused)
 

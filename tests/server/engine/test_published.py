@@ -17,7 +17,6 @@ from gradwatch_wire import Hello
 
 @pytest.fixture(autouse=True)
 def long_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine the first snapshot may take longer than a slice."""
     monkeypatch.setattr("gradwatch_server.engine.published.SLICE_S", math.inf)
 
 

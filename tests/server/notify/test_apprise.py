@@ -38,7 +38,6 @@ class Mailbox:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
         return int(self._server.server_address[1])
 
     def close(self) -> None:

@@ -44,7 +44,6 @@ class Process:
         self.room = 10_000
 
     def round(self) -> list[list[bytes]]:
-        """Everything that goes out now."""
         out: list[list[bytes]] = []
 
         def send(frames: list[bytes]) -> bool:
@@ -75,7 +74,6 @@ class Process:
 
 @pytest.fixture
 def process() -> Process:
-    """One whose session is open."""
     made = Process()
     made.open()
     return made

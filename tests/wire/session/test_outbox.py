@@ -29,7 +29,6 @@ class Overflow:
 
 
 def filled(overflow: Overflow | None, count: int) -> Outbox:
-    """One whose buffer holds the last two of so many."""
     outbox = Outbox(900, overflow)
     for step in range(count):
         assert outbox.append(Event(name="x" * 400, step=step), 7)

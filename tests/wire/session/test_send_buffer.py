@@ -11,7 +11,6 @@ from gradwatch_wire.session.send_buffer import SendBuffer
 
 
 def contents(buffer: SendBuffer) -> list[tuple[int, bytes]]:
-    """What waits: sequence numbers and bodies."""
     items = [buffer.get(seq) for seq in range(buffer.low, buffer.last + 1)]
     return [(item.seq, item.body) for item in items if item is not None]
 

@@ -77,7 +77,6 @@ class Client:
         self.receive(Ack(boot_id=boot_id, acked=acked, rewind=rewind))
 
     def send(self) -> list[Envelope]:
-        """Everything that may go out now."""
         out = []
         while (frames := self.session.peek()) is not None:
             out.append(decode(frames))

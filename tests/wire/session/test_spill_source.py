@@ -44,7 +44,6 @@ class Sent:
         self.now_s = 1000.0
 
     def send(self) -> list[Envelope]:
-        """Everything that goes out now."""
         out: list[Envelope] = []
 
         def take(frames: list[bytes]) -> bool:

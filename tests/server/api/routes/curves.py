@@ -21,7 +21,6 @@ def send(service: Aggregator, peer: Peer, first: int, *norms: float) -> None:
 
 
 def tensors(body: bytes) -> tuple[dict[str, Any], dict[str, str]]:
-    """Read safetensors as the format says, with numpy alone."""
     length = int.from_bytes(body[:8], "little")
     header = json.loads(body[8 : 8 + length])
     metadata = header.pop("__metadata__")

@@ -18,7 +18,6 @@ from tests.support.waiting import wait_until
 
 @pytest.fixture
 def filled(serve: Serve, peers: NewPeer) -> Any:
-    """Three runs: one that is well, one with a NaN, one without a step."""
     service = serve()
     well = peers(service.ingest, run="sweep-well").attach()
     bad = peers(service.ingest, run="sweep-bad").attach()

@@ -38,7 +38,6 @@ ANY_PORTS = ("--http", "127.0.0.1:0", "--ingest", "tcp://127.0.0.1:0")
 
 @pytest.fixture(autouse=True)
 def _nothing_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In an empty folder, and without variables of the one who runs the tests."""
     monkeypatch.chdir(tmp_path)
     for name in list(os.environ):
         if name.startswith("GRADWATCH_") or name.lower().endswith("_proxy"):

@@ -29,7 +29,6 @@ pytestmark = pytest.mark.usefixtures("limit_alone")
 
 
 def restored(attempt: Any) -> None:
-    """Put what a file would give back in place of an attempt's alerts."""
     saved = msgpack.unpackb(msgpack.packb(attempt.active_alerts.state_dict()))
     attempt.closed.active_alerts = ActiveAlerts.from_state_dict(saved)
 

@@ -77,7 +77,6 @@ def _registered() -> Iterator[None]:
 
 
 def restart(job: Any) -> None:
-    """Put what a file would give back in place of the attempt."""
     attempt = job.attempt
     plain = msgpack.unpackb(msgpack.packb(attempt.state_dict()), strict_map_key=False)
     window = attempt.window

@@ -95,7 +95,6 @@ print(json.dumps({
 
 @pytest.fixture(scope="module")
 def told() -> Any:
-    """What a process says whose table of columns is longer."""
     done = subprocess.run(
         [sys.executable, "-c", JOB],
         cwd=Path(__file__).parents[4],

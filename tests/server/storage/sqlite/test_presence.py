@@ -38,7 +38,6 @@ def replace(directory: Path) -> None:
 
 
 def restore(directory: Path) -> None:
-    """Put a copy in its place, as a backup tool does."""
     directory.rename(directory.with_name("elsewhere"))
     shutil.copytree(directory.with_name("elsewhere"), directory)
 

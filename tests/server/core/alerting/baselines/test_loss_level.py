@@ -52,7 +52,6 @@ def white(random: np.random.Generator, number: int) -> Sequence[float]:
 
 
 def wandering(random: np.random.Generator, number: int) -> Sequence[float]:
-    """Each depends on the one before, and forgets it in 50 steps: as losses of an agent do."""
     samples, last = [], 0.0
     for noise in random.normal(0.0, 0.05, number).tolist():
         last = 0.98 * last + noise

@@ -135,7 +135,6 @@ def configured(text: str, folder: Path) -> dict[str, Any]:
 
 
 def saved_and_restored(attempt: Any) -> None:
-    """Put what a file would give back in place of an attempt's alerts and flags."""
     saved = [attempt.active_alerts.state_dict(), flags_state_dict(attempt.closed.last_flags)]
     alerts, flags = msgpack.unpackb(msgpack.packb(saved))
     attempt.closed.active_alerts = ActiveAlerts.from_state_dict(alerts)

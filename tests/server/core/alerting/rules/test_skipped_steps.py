@@ -24,7 +24,6 @@ class Scaled:
         self._step, self._taken = 0, 0
 
     def go(self, *, skip: bool = False, loss: float | None = 2.0) -> list[tuple[str, str, str]]:
-        """One step; return the warnings and worse that it told of."""
         norm = INF if skip else 1.0
         told = self.job.step(self._step, norm, loss_scale=self.scale, loss=loss)
         self._step += 1
