@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from tests.support.waiting import PATIENCE_S, wait_until
 
@@ -118,3 +119,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - of the base class
         """Say nothing."""
+
+
+Receive: TypeAlias = Callable[..., Receiver]
+"""Type of the fixture `receive`: start a receiver."""

@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from tests.support.aggregator import Aggregator
-from tests.support.receiver import Receiver
+from tests.support.receiver import Receive, Receiver
 
 AT_ONCE: Final = "group_wait_s = 0\ngroup_interval_s = 0\n"
 
@@ -18,7 +18,7 @@ RULES: Final = 'rules = ["nonfinite"]\n'
 
 
 @pytest.fixture
-def receive() -> Iterator[Callable[..., Receiver]]:
+def receive() -> Iterator[Receive]:
     """Start a receiver: `receive(port=0, is_slow=False)`."""
     made: list[Receiver] = []
 

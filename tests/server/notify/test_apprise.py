@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socketserver
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from email import message_from_bytes, policy
 from email.message import EmailMessage
 from typing import Any, cast
@@ -17,9 +17,7 @@ from gradwatch_server.notify.notifiers.base import DeliveryError
 from gradwatch_server.notify.plan import Plan
 from gradwatch_server.notify.policy import Policy
 from tests.server.notify.alerts import event
-from tests.support.receiver import SECRET, Receiver
-
-Receive = Callable[..., Receiver]
+from tests.support.receiver import Receive
 
 
 class Mailbox:
@@ -107,21 +105,6 @@ def test_a_mail_has_the_message_as_it_is(mailbox: Mailbox) -> None:
     assert "run gpt, step 7, rank 3, <b>h, value NaN\n" in body.get_content().replace("\r\n", "\n")
     html = mail.get_body(("html",))
     assert html is None or "<b>h" not in html.get_content()
-
-
-@pytest.mark.parametrize(
-    ("status", "is_final"), [(400, True), (404, True), (410, True), (429, False), (503, False)]
-)
-def test_what_a_webhook_answers_decides_whether_it_is_tried_again(
-    status: int, is_final: bool, receive: Receive
-) -> None:
-    receiver = receive()
-    receiver.status = status
-    with pytest.raises(DeliveryError, match=f"error={status}") as caught:
-        AppriseNotifier(receiver.url).send(notice())
-
-    assert (caught.value.is_refused, caught.value.is_final) == (True, is_final)
-    assert SECRET not in str(caught.value)
 
 
 def test_where_nobody_answers_nobody_knows_whether_it_arrived(

@@ -14,12 +14,11 @@ from tests.server.notify.conftest import AT_ONCE, RULES, write_config
 from tests.support.aggregator import Aggregator
 from tests.support.peer import NewPeer, Peer
 from tests.support.ports import ReservedPort
-from tests.support.receiver import SECRET, Receiver
+from tests.support.receiver import SECRET, Receive
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
-Receive = Callable[..., Receiver]
 Notify = Callable[..., Aggregator]
 
 DOUBT = "This may have been sent before"

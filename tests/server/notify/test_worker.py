@@ -27,7 +27,7 @@ from gradwatch_server.storage.sqlite.store import SQLiteStore
 from gradwatch_server.storage.store import NewAlertEvent
 from tests.server.notify.alerts import event
 from tests.support.core import Cluster
-from tests.support.receiver import Receiver
+from tests.support.receiver import Receive
 from tests.support.waiting import wait_until
 
 
@@ -75,7 +75,7 @@ def add(store: SQLiteStore, first: int, count: int, **changes: Any) -> None:
 
 @pytest.mark.slow
 def test_a_thousand_alerts_at_once_are_few_messages(
-    store: SQLiteStore, receive: Callable[..., Receiver], work: Callable[..., TargetWorker]
+    store: SQLiteStore, receive: Receive, work: Callable[..., TargetWorker]
 ) -> None:
     receiver = receive()
     worker = work(receiver.url, group_wait_s=0.5)
@@ -93,7 +93,7 @@ def test_a_thousand_alerts_at_once_are_few_messages(
 
 
 def test_events_that_are_stored_while_nobody_wakes_it_are_found(
-    store: SQLiteStore, receive: Callable[..., Receiver], work: Callable[..., TargetWorker]
+    store: SQLiteStore, receive: Receive, work: Callable[..., TargetWorker]
 ) -> None:
     receiver = receive()
     first = work(receiver.url, group_wait_s=0.0)
@@ -107,7 +107,7 @@ def test_events_that_are_stored_while_nobody_wakes_it_are_found(
 
 @pytest.mark.slow
 def test_what_stands_at_the_end_of_a_run_is_not_sent_again(
-    store: SQLiteStore, log: DeliveryLog, receive: Callable[..., Receiver]
+    store: SQLiteStore, log: DeliveryLog, receive: Receive
 ) -> None:
     receiver = receive()
     jobs = {run: Cluster(names=("a",), run=run) for run in ("gpt", "other")}
@@ -138,7 +138,7 @@ def test_what_stands_at_the_end_of_a_run_is_not_sent_again(
 
 @pytest.mark.slow
 def test_a_doubt_outlives_a_refusal(
-    store: SQLiteStore, receive: Callable[..., Receiver], work: Callable[..., TargetWorker]
+    store: SQLiteStore, receive: Receive, work: Callable[..., TargetWorker]
 ) -> None:
     receiver = receive()
     receiver.hang()
@@ -157,7 +157,7 @@ def test_a_doubt_outlives_a_refusal(
 def test_a_delivery_log_that_cannot_be_written_keeps_nobody_from_being_told(
     store: SQLiteStore,
     log: SQLiteDeliveryLog,
-    receive: Callable[..., Receiver],
+    receive: Receive,
     work: Callable[..., TargetWorker],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -227,7 +227,7 @@ def test_a_call_that_never_ends_is_given_up_and_costs_one_thread() -> None:
 
 
 def test_a_receiver_that_says_a_byte_now_and_then_has_a_deadline(
-    receive: Callable[..., Receiver],
+    receive: Receive,
 ) -> None:
     target = Target.model_validate({"url": receive(0, is_slow=True).url})
     notifier = target.notifier("slow")
