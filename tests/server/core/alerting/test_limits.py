@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from gradwatch_server.core.alerting.limits import LimitedRules, watched_layers
-from gradwatch_server.core.alerting.rules import Rules
-from tests.support.core import Cluster, context_of
+from tests.support.core import Cluster
 
 LOUD = [500.0, 500.0, 500.0]
 ONCE = {"for_steps": 1}
@@ -69,27 +67,3 @@ def test_layers_that_come_later_are_watched() -> None:
     job.step(1, [500.0, 500.0])
 
     assert told(job) == [("exploding", "firing", "all", ("head.w",))]
-
-
-def test_masks_are_made_once_for_the_same_layers() -> None:
-    job = Cluster(world=3, names=("a", "head")).start()
-    job.rules(exploding={"layers": ["head"]})
-    job.step(0, 1.0)
-    first = job.attempt.closed._describe().of("exploding").watched
-    for rank in range(3):
-        job.declare(rank)
-    job.step(1, 1.0)
-    context = job.attempt.closed._describe()
-
-    assert context.of("exploding").watched is first
-    assert context.of("vanishing") is context
-    job.declare(0, groups={"top": (1,)})
-    job.step(2, 1.0)
-    assert job.attempt.closed._describe().of("exploding").watched is not first
-
-
-def test_a_rule_without_limits_costs_nothing() -> None:
-    context = context_of("a", "b")
-
-    assert LimitedRules().limit(context, Rules()) is context
-    assert watched_layers(Rules(), context.names, context.groups) == {}

@@ -11,7 +11,6 @@ import pytest
 from pydantic import Field
 
 from gradwatch_server.core.alerting.evaluation import Context
-from gradwatch_server.core.alerting.memory import RuleMemory
 from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.rules.base import Limit
 from gradwatch_server.core.alerting.rules.layer import LayerRule
@@ -146,17 +145,3 @@ def test_what_no_rule_has_any_more_is_forgotten() -> None:
     job.rules()
 
     assert is_raised(job, 2, 1.0)
-
-
-def test_a_rule_without_memory_is_told_so() -> None:
-    job = Cluster(names=("a",)).start()
-    job.step(0, [1.0])
-
-    with pytest.raises(KeyError, match="nonfinite"):
-        job.attempt.closed._describe().memory("nonfinite")
-
-
-def test_the_protocol_is_what_rules_give() -> None:
-    memory: RuleMemory = RecordRule().memory()
-
-    assert memory.state_dict()["unit"] == 1.0
