@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.page.browsing import OpenTab
 from tests.page.feeding import feed
 from tests.support.aggregator import Aggregator
@@ -11,6 +13,7 @@ TIMELINE = """() => performance.getEntriesByType("resource").map(
   ({ name, startTime, responseEnd }) => [new URL(name).pathname, startTime, responseEnd])"""
 
 
+@pytest.mark.exhaustive
 def test_the_data_are_asked_for_once_and_before_the_modules_are_there(
     tab: OpenTab, aggregator: Aggregator, peers: NewPeer
 ) -> None:

@@ -78,13 +78,15 @@ def test_every_record_is_stored_once_or_counted_as_lost_under_its_run_and_rank(
 ) -> None:
     aggregator.start()
     job = train(
-        *(2, "--run", "promise", "--steps", "200", "--pause-s", "0.02"),
+        *(2, "--run", "promise", "--steps", "200", "--pause-s", "0.02", "--hold-at", "150"),
         *("--buffer-bytes", str(buffer_bytes)),
     )
     for step in (30, 90):
         aggregator.reaches("promise", step)
         aggregator.stop(signal.SIGKILL)
         aggregator.start()
+    aggregator.reaches("promise", 148)  # a worker that ended in an outage would deliver nothing
+    job.release()
     job.wait()
     health = aggregator.health_of_ended("promise")
     aggregator.stop(signal.SIGKILL)
