@@ -145,4 +145,5 @@ def test_a_model_with_watched_blocks_can_be_saved_and_copied(
     watch.collect()
 
     aggregator.stats(1)
+    wait_until(lambda: aggregator.of(Gains), "the gains, which come after the statistics")
     assert len(aggregator.of(Gains)) == 1
