@@ -99,6 +99,7 @@ def test_a_block_without_a_tensor_is_told_once_and_training_goes_on(
         model(torch.ones(2, 4)).mean().backward()
         watch.collect()
     aggregator.stats(3)
+    wait_until(lambda: len(aggregator.of(Gains)) == 3, "3 GAINS")
 
     assert [math.isnan(norm) for norm in aggregator.of(Gains)[-1].norms.unpack()] == [
         False, True, False
