@@ -179,10 +179,10 @@ def test_what_did_not_change_is_not_sent_again(
     shown = tab("/?run=gpt")
     shown.until_live()
 
-    shown.page.wait_for_function(
-        """() => performance.getEntriesByType("resource").some(
+    wait_until(
+        lambda: shown.evaluate("""() => performance.getEntriesByType("resource").some(
           (each) => each.name.endsWith("/health") && each.transferSize < each.encodedBodySize,
-        )"""
+        )""")
     )
 
 

@@ -32,3 +32,18 @@ def shake_hands(connection: socket.socket, socket_type: bytes) -> None:
     name = b"Socket-Type"
     size = struct.pack(">I", len(socket_type))
     connection.sendall(command(b"READY", bytes([len(name)]) + name + size + socket_type))
+
+
+def read_until_ping(connection: socket.socket) -> None:
+    """Read until the other side sends a heartbeat.
+
+    Raises:
+        ConnectionError: If the other side closes the connection before.
+    """
+    received = b""
+    while b"\x04PING" not in received:
+        more = connection.recv(4096)
+        if not more:
+            msg = "closed without a heartbeat"
+            raise ConnectionError(msg)
+        received = received[-8:] + more

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import pytest
 
 from gradwatch_server.ingest.floods import Floods
 from tests.support.aggregator import Aggregator
 from tests.support.peer import NewPeer
-from tests.support.zmtp import PING, message, shake_hands
+from tests.support.zmtp import PING, message, read_until_ping, shake_hands
 
 
-@pytest.fixture
-def connection(service: Aggregator) -> Iterator[socket.socket]:
+@contextmanager
+def raw_connection(service: Aggregator) -> Iterator[socket.socket]:
     """A connection to the ingest port that speaks ZMTP and nothing else."""
     host, port = service.ingest.removeprefix("tcp://").rsplit(":", 1)
     with socket.create_connection((host, int(port)), timeout=60) as own:
         shake_hands(own, b"DEALER")
+        yield own
+
+
+@pytest.fixture
+def connection(service: Aggregator) -> Iterator[socket.socket]:
+    with raw_connection(service) as own:
         yield own
 
 
@@ -34,7 +39,8 @@ def test_who_leaves_in_the_middle_of_a_flood_ends_nobody_else(
         connection.sendall((message(300) * 3 + PING) * 5_000)
     connection.close()
     peers(service.ingest, run="beside").attach()
-    time.sleep(3)  # in which a heartbeat of the aggregator is due
+    with raw_connection(service) as other:
+        read_until_ping(other)  # the aggregator sends one to each peer, also to the one that left
 
     assert service.answers()
     peers(service.ingest, run="after").attach()
