@@ -12,6 +12,7 @@ from gradwatch_wire import Bye
 from tests.support.aggregator import Aggregator, Serve
 from tests.support.peer import NewPeer
 from tests.support.problems import problem
+from tests.support.waiting import wait_until
 
 ATTEMPTS = MAX_OTHERS + 4
 ROUTES = ("", "/health", "/ranks", "/gains", "/groups", "/noise-scale", "/alerts")
@@ -66,9 +67,13 @@ def test_every_attempt_can_be_asked_for(crashing: Any) -> None:
 
 @pytest.mark.slow
 def test_without_a_number_alerts_are_those_of_all_attempts(crashing: Any) -> None:
-    attempts = [alert["attempt"] for alert in crashing.json("/runs/gpt/alerts")]
+    def attempts() -> set[int]:
+        return {alert["attempt"] for alert in crashing.json("/runs/gpt/alerts")}
 
-    assert set(attempts) == set(range(1, ATTEMPTS + 1))
+    # The newest alert is stored a moment after its step is shown.
+    wait_until(lambda: ATTEMPTS in attempts(), "the newest alert is listed")
+
+    assert attempts() == set(range(1, ATTEMPTS + 1))
     one = crashing.json("/runs/gpt/alerts?attempt=2&state=firing")
     assert [alert["attempt"] for alert in one] == [2]
 
