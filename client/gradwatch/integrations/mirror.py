@@ -45,11 +45,15 @@ MAX_ANSWER_BYTES: Final = 16 << 20
 MAX_REASON_BYTES: Final = 500
 TIMEOUT_S: Final = 5.0
 
-SETTLE_S: Final = 0.5
-"""Time after the end in which the aggregator publishes the last steps."""
+SETTLE_S: Final = 0.25
+"""Seconds between two looks after the end, until one shows nothing new."""
 
 CLOSE_S: Final = 10.0
 """Time that `close` takes at most, with a slow tracker."""
+
+
+class _UnknownRunError(RuntimeError):
+    """The aggregator does not know the run, or not yet."""
 
 
 class Mirror:
@@ -89,6 +93,7 @@ class Mirror:
         self._faults = Faults()
         self._place: tuple[int, int] | None = None  # attempt and epoch
         self._first = 0  # the step that comes next
+        self._unknown = ""  # the answer while the aggregator does not know the run
         self._told: set[tuple[str, int, bool]] = set()  # id of an alert, step, whether it is over
         self._firing: Counter[tuple[int, str]] = Counter()  # by attempt and rule
         self._closing = threading.Event()
@@ -126,17 +131,32 @@ class Mirror:
     def _work(self) -> None:
         while not self._closing.wait(self._every_s):
             self._mirror()
-        time.sleep(SETTLE_S)
-        self._mirror()
+        # What is acknowledged is published a moment later, and longer on a busy machine.
+        deadline_s = time.monotonic() + CLOSE_S
+        while self._mirror() and time.monotonic() < deadline_s:
+            time.sleep(SETTLE_S)
+        if self._unknown:
+            self._faults.note("mirror", self._unknown)
 
-    def _mirror(self) -> None:
-        """Log what is new, once it is known where the aggregator answers."""
+    def _mirror(self) -> bool:
+        """Log what is new, and return whether there may be more.
+
+        There may be while something new came, and while the aggregator does not know the run.
+        """
         url = self._watch.http_url
-        if url is not None:
-            with self._faults.noting("mirror"):
-                address = f"{url}/runs/{self._watch.run}"
+        if url is None:
+            return False
+        before = self._place, self._first
+        with self._faults.noting("mirror"):
+            address = f"{url}/runs/{self._watch.run}"
+            try:
                 self._log_steps(f"{address}/series")
-                self._log_alerts(f"{address}/alerts")
+            except _UnknownRunError as error:
+                self._unknown = str(error)
+                return True
+            self._unknown = ""
+            self._log_alerts(f"{address}/alerts")
+        return before != (self._place, self._first)
 
     def _log_steps(self, address: str) -> None:
         newest = self._ask(f"{address}?column=norm&points=1")
@@ -197,6 +217,8 @@ class Mirror:
             if response.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
                 why = "set GRADWATCH_TOKEN to the aggregator's read token"
             msg = f"the aggregator answers {response.status} to GET {parts.path}: {why}"
+            if response.status == HTTPStatus.NOT_FOUND:
+                raise _UnknownRunError(msg)
             raise RuntimeError(msg)
         return json.loads(body)
 

@@ -46,12 +46,10 @@ def forgotten(running: Any) -> list[tuple[str, int]]:
     return [(body.run, body.attempts) for body in bodies if isinstance(body, Forgotten)]
 
 
-def sweep(peer: Any, count: int) -> None:
+def sweep(peers: NewPeer, endpoint: str, count: int) -> None:
     """Attach to many runs, and leave it at that."""
     for number in range(count):
-        peer.session = os.urandom(16)
-        peer.greeting = Hello(run=f"sweep-{number}", rank=0, world=1)
-        peer.greet()
+        peers(endpoint, run=f"sweep-{number}").greet()
 
 
 @pytest.mark.slow
@@ -65,7 +63,7 @@ def test_a_sweep_of_names_shuts_nobody_out(
         peer.steps(0, 1.0)
     ended.send(Bye())
     ended.acked()
-    sweep(peers(running.endpoint), 40)
+    sweep(peers, running.endpoint, 40)
     fresh = peers(running.endpoint, run="fresh").attach()
     fresh.steps(0, 1.0)
     trains.steps(1, 1.0)
@@ -157,7 +155,7 @@ def test_a_client_that_was_evicted_goes_on_by_itself(
 
 def test_evictions_hold_over_a_restart(start: Start, peers: NewPeer) -> None:
     running = start(budgets=Budgets(runs=3))
-    sweep(peers(running.endpoint), 7)
+    sweep(peers, running.endpoint, 7)
     running.shows("sweep-6")
     before = set(running.published.runs)
 
