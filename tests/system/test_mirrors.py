@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import pytest
 
+from gradwatch.integrations import mirror as own
 from gradwatch.integrations.mirror import Mirror
 from gradwatch_server.keys import make_keys, read_keys
 from tests.support.aggregator import Aggregator
@@ -199,6 +200,7 @@ def test_an_aggregator_with_tokens_is_asked_with_one(
     service = Aggregator(tmp_path / "data", "--keys-dir", str(tmp_path / "keys"))
     service.start()
     mirrors = []
+    monkeypatch.setattr(own, "UNKNOWN_S", 0.1)
     for said in ("set GRADWATCH_TOKEN to the aggregator's read token", "404"):
         watch: Any = Followed("unknown", service.url)
         mirrors.append(Mirror(watch, lambda _numbers, _step: None, every_s=0.05))

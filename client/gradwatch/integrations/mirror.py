@@ -48,6 +48,9 @@ TIMEOUT_S: Final = 5.0
 SETTLE_S: Final = 0.25
 """Seconds between two looks after the end, until one shows nothing new."""
 
+UNKNOWN_S: Final = 5.0
+"""Seconds in which the aggregator may not know the run yet."""
+
 CLOSE_S: Final = 10.0
 """Time that `close` takes at most, with a slow tracker."""
 
@@ -93,7 +96,7 @@ class Mirror:
         self._faults = Faults()
         self._place: tuple[int, int] | None = None  # attempt and epoch
         self._first = 0  # the step that comes next
-        self._unknown = ""  # the answer while the aggregator does not know the run
+        self._unknown_since_s: float | None = None  # from here on the run was not known
         self._told: set[tuple[str, int, bool]] = set()  # id of an alert, step, whether it is over
         self._firing: Counter[tuple[int, str]] = Counter()  # by attempt and rule
         self._closing = threading.Event()
@@ -135,8 +138,6 @@ class Mirror:
         deadline_s = time.monotonic() + CLOSE_S
         while self._mirror() and time.monotonic() < deadline_s:
             time.sleep(SETTLE_S)
-        if self._unknown:
-            self._faults.note("mirror", self._unknown)
 
     def _mirror(self) -> bool:
         """Log what is new, and return whether there may be more.
@@ -151,10 +152,13 @@ class Mirror:
             address = f"{url}/runs/{self._watch.run}"
             try:
                 self._log_steps(f"{address}/series")
-            except _UnknownRunError as error:
-                self._unknown = str(error)
+            except _UnknownRunError:
+                since_s = self._unknown_since_s or time.monotonic()
+                self._unknown_since_s = since_s
+                if time.monotonic() - since_s >= UNKNOWN_S:  # a wrong name, and no late answer
+                    raise
                 return True
-            self._unknown = ""
+            self._unknown_since_s = None
             self._log_alerts(f"{address}/alerts")
         return before != (self._place, self._first)
 
