@@ -1,0 +1,1 @@
+"""The judge: from the numbers of a frame to alerts."""

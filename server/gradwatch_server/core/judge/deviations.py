@@ -1,0 +1,269 @@
+"""Deviations: flags of the detector, and those of them that a person should hear of.
+
+A flag says that a series is beyond its own record. It becomes a page where training suffers: one module
+alone, or everything together while the loss feels it. Formulas and limits: docs/alerts.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+import numpy as np
+
+from gradwatch_server.core.arrays import BoolArray, FloatArray
+from gradwatch_server.core.judge.detector import RING, SCALES, Detector
+from gradwatch_server.core.judge.series import FIRST_MODULE, LOSS_SERIES, TOTAL, FrameNumbers
+
+LN_3: Final = math.log(3.0)
+LN_4: Final = math.log(4.0)
+LN_10: Final = math.log(10.0)
+
+SUPPORTED: Final = 0.3
+"""Part from which on a deviation of the loss adds to one of a norm."""
+
+LOSS_FEELS: Final = 0.2
+TOTAL_ADDS: Final = 0.4
+CLEAR_PART: Final = 1.5
+VERY_CLEAR_PART: Final = 2.0
+
+MATERIAL_RISE: Final = math.log(0.03)
+MATERIAL_FALL: Final = math.log(0.003)
+"""Logarithms of the share of the usual total from which on a module matters."""
+
+MATERIAL_LOSS: Final = (0.25, 0.15, 0.04, 0.03)
+"""(scales,) share of the first losses below which no loss matters."""
+
+FIRST_LOSSES: Final = 16
+MIN_FRAMES: Final = 32
+UNHEARD_FACTOR: Final = 4.0
+UNHEARD_FRAMES: Final = 128
+ROSE_FACTOR: Final = 1.5
+ROSE_FRAMES: Final = 96
+SLOW_SCALE: Final = 2
+"""Index of the scale of 16 frames."""
+
+
+class Kind(StrEnum):
+    """Kinds of deviation."""
+
+    SPIKE = "spike"
+    GROWTH = "growth"
+    SHRINK = "shrink"
+    TOTAL = "total"
+    LOSS = "loss"
+    COLLAPSE = "collapse"
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """One series that is beyond its record.
+
+    Args:
+        kind: Kind.
+        series: Index of the series.
+        scale: Index of the scale.
+        part: Excess over the record as a part of the margin.
+        rise: Nats above the usual level, negative for a fall.
+        is_paged: Whether a person should hear of it.
+    """
+
+    kind: Kind
+    series: int
+    scale: int
+    part: float
+    rise: float
+    is_paged: bool
+
+
+@dataclass(slots=True)
+class LearningRate:
+    """Learning rates of the latest frames, and whether one is unlike them."""
+
+    largest: float = 0.0
+    latest: deque[float] = field(default_factory=lambda: deque(maxlen=ROSE_FRAMES))
+    num_frames: int = 0
+    unheard_at: int | None = None
+
+    def update(self, lr: float) -> None:
+        """Take in the rate of a frame; NaN if it is not known."""
+        self.num_frames += 1
+        if math.isnan(lr):
+            return
+        if self.num_frames > MIN_FRAMES and lr > UNHEARD_FACTOR * self.largest > 0.0:
+            self.unheard_at = self.num_frames
+        self.largest = max(self.largest, lr)
+        self.latest.append(lr)
+
+    @property
+    def is_unheard(self) -> bool:
+        """Whether the rate jumped beyond anything before, in the last `UNHEARD_FRAMES`."""
+        since = self.unheard_at
+        return since is not None and self.num_frames - since < UNHEARD_FRAMES
+
+    @property
+    def rose(self) -> bool:
+        """Whether the rate is well above the smallest of the last `ROSE_FRAMES`."""
+        return bool(self.latest) and self.latest[-1] > ROSE_FACTOR * min(self.latest)
+
+
+@dataclass(slots=True)
+class DeviationFinder:
+    """Deviations of one frame after another."""
+
+    lr: LearningRate = field(default_factory=LearningRate)
+    loss_sum: float = 0.0
+    num_losses: int = 0
+    """Sum and number of the first losses."""
+    clear_totals: deque[bool] = field(default_factory=lambda: deque(maxlen=4))
+    """Whether the total was clearly beyond its record, of the last four frames."""
+
+    def find(
+        self, frame: FrameNumbers, detector: Detector, *, is_raw_loss: bool
+    ) -> list[Deviation]:
+        """Return the deviations of a frame that the detector has just taken in."""
+        self._learn(frame)
+        up, down = detector.part
+        of_loss = max(0.0, float(up[:, LOSS_SERIES].max()))
+        of_total = max(0.0, float(up[:, TOTAL].max()))
+        self.clear_totals.append(of_total > CLEAR_PART)
+        if up.max() + max(of_loss, TOTAL_ADDS) < 1.0 and down.max() < 1.0:
+            return []
+        supported = np.where(up > SUPPORTED, up + of_loss, up)
+        loss_parts = up[:, LOSS_SERIES]
+        supported[:, LOSS_SERIES] = np.where(
+            loss_parts > SUPPORTED, loss_parts + TOTAL_ADDS * min(of_total, 1.0), loss_parts
+        )
+        state = _FrameState(self, frame, detector, of_loss, of_total, is_raw_loss)
+        found = [state.rise(*map(int, at), supported) for at in np.argwhere(supported >= 1.0)]
+        found += [state.fall(*map(int, at)) for at in np.argwhere(down >= 1.0)]
+        return [each for each in found if each is not None]
+
+    def _learn(self, frame: FrameNumbers) -> None:
+        self.lr.update(frame.lr)
+        if self.num_losses < FIRST_LOSSES and math.isfinite(frame.loss):
+            self.loss_sum += frame.loss
+            self.num_losses += 1
+
+    @property
+    def first_loss(self) -> float:
+        """Mean of the first losses; 0 without any."""
+        return self.loss_sum / max(self.num_losses, 1)
+
+
+class _FrameState:
+    """Facts of one frame that decide whether a flag is paged."""
+
+    def __init__(
+        self,
+        finder: DeviationFinder,
+        frame: FrameNumbers,
+        detector: Detector,
+        of_loss: float,
+        of_total: float,
+        is_raw_loss: bool,
+    ) -> None:
+        self._detector = detector
+        self._finder = finder
+        self._of_loss, self._of_total = of_loss, of_total
+        self._is_raw_loss = is_raw_loss
+        self._has_loss = not math.isnan(frame.loss)
+        rise = detector.rise[:, LOSS_SERIES]
+        deviation = float(detector.deviation[LOSS_SERIES])
+        self._loss_rise = rise
+        self._is_better = bool(
+            rise[SLOW_SCALE] < -deviation / 4.0 and rise[1] < max(1.5 * deviation, 0.1)
+        )
+        num_modules = (len(detector.deviation) - FIRST_MODULE) // 2
+        self._is_single = num_modules == 1
+
+    def rise(self, scale: int, series: int, parts: FloatArray) -> Deviation | None:
+        """Return the deviation of a series that rose."""
+        rise = float(self._detector.rise[scale, series])
+        if series == LOSS_SERIES:
+            kind, is_paged = Kind.LOSS, self._is_loss_paged(scale, rise)
+        elif series == TOTAL:
+            part = float(self._detector.part[0, scale, series])
+            kind, is_paged = Kind.TOTAL, self._is_total_paged(scale, series, rise, part)
+        else:
+            kind = Kind.SPIKE if scale < SLOW_SCALE else Kind.GROWTH
+            is_paged = self._is_module_paged(scale, series, rise)
+        return Deviation(kind, series, scale, float(parts[scale, series]), rise, is_paged)
+
+    def fall(self, scale: int, series: int) -> Deviation | None:
+        """Return the deviation of a series that fell; a loss that fell is none."""
+        if series == LOSS_SERIES or scale != SLOW_SCALE:
+            return None
+        rise = float(self._detector.rise[scale, series])
+        part = float(self._detector.part[1, scale, series])
+        if series == TOTAL:
+            is_paged = rise < -LN_10 and self._fell_at_once(series, rise)
+            return Deviation(Kind.COLLAPSE, series, scale, part, rise, is_paged)
+        if not _is_apart(series):
+            return None
+        own = series - 1
+        is_paged = (
+            rise < -LN_10
+            and float(self._detector.rise[scale, own]) < -LN_10
+            and not self._is_better
+            and self._level_before(scale, own) > MATERIAL_FALL + self._usual_total
+        )
+        return Deviation(Kind.SHRINK, series, scale, part, rise, is_paged)
+
+    @property
+    def _usual_total(self) -> float:
+        return float(self._detector.state.level[TOTAL])
+
+    def _is_module_paged(self, scale: int, series: int, rise: float) -> bool:
+        if not _is_apart(series):
+            return self._is_single
+        level = float(self._detector.mean[scale, series - 1])
+        if level <= MATERIAL_RISE + self._usual_total:
+            return False
+        if scale >= SLOW_SCALE:
+            return rise > LN_4 and (not self._is_better or rise > LN_10)
+        is_sudden = scale == 0 and self._is_sudden(series, rise)
+        return not self._is_better or rise > LN_10 or is_sudden
+
+    def _is_total_paged(self, scale: int, series: int, rise: float, part: float) -> bool:
+        if self._finder.lr.rose:
+            return False
+        if self._is_better and not (part > VERY_CLEAR_PART and self._is_sudden(series, rise)):
+            return False
+        is_felt = self._of_loss >= LOSS_FEELS or not self._has_loss
+        return is_felt or sum(self._finder.clear_totals) >= 3
+
+    def _is_loss_paged(self, scale: int, rise: float) -> bool:
+        if self._finder.lr.rose and not self._finder.lr.is_unheard:
+            return False
+        if self._is_raw_loss:
+            return scale >= SLOW_SCALE and self._of_total > SUPPORTED
+        level = math.exp(float(self._detector.mean[scale, LOSS_SERIES]))
+        if level <= MATERIAL_LOSS[scale] * self._finder.first_loss:
+            return False
+        return scale > 0 or rise >= LN_3 or not self._loss_rise[SLOW_SCALE] < 0.0
+
+    def _is_sudden(self, series: int, rise: float) -> bool:
+        """Tell whether the three frames before this one had less than half of the rise."""
+        state = self._detector.state
+        before = [(state.num_frames - back) % RING for back in (2, 3, 4)]
+        earlier = [(each - 1) % RING for each in before]
+        rises = state.samples[before, series] - state.levels[earlier, series]
+        return float(np.median(rises)) < rise / 2.0
+
+    def _fell_at_once(self, series: int, rise: float) -> bool:
+        """Tell whether seven tenths of a fall came within four frames."""
+        state = self._detector.state
+        places = [(state.num_frames - back) % RING for back in range(SCALES[SLOW_SCALE] + 4, 0, -1)]
+        samples = state.samples[places, series]
+        return float((samples[4:] - samples[:-4]).min()) < 0.7 * rise
+
+    def _level_before(self, scale: int, series: int) -> float:
+        return float(self._detector.mean[scale, series] - self._detector.rise[scale, series])
+
+
+def _is_apart(series: int) -> bool:
+    return series >= FIRST_MODULE and (series - FIRST_MODULE) % 2 == 1

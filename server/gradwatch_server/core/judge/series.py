@@ -1,0 +1,158 @@
+"""The series of an attempt: one vector for each frame, made of its norms and its loss.
+
+A module stands for the layers that share a name up to the last dot. It has two series: its own norm, and
+the same less the factor that all modules have in common. A learning rate or a batch that moves all modules
+at once moves the factor, so that the second series shows what one module does alone.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from gradwatch_server.core.alerting.baselines.logarithm import natural_log
+from gradwatch_server.core.arrays import BoolArray, FloatArray
+from gradwatch_server.core.judge.detector import APART, LOSS, NORM, Kind, num_tests
+
+TOTAL: Final = 0
+LOSS_SERIES: Final = 1
+FIRST_MODULE: Final = 2
+"""Place of the first module: its own series, and beside it the one apart from the others."""
+
+FLOOR_SAMPLES: Final = 16
+"""Samples of which a floor is made."""
+
+NORM_FLOOR: Final = 0.003
+LOSS_FLOOR: Final = 0.01
+"""Share of a series' first samples that is added before the logarithm: a solved task varies by
+factors of 1,000, and nobody cares."""
+
+SLOW_WEIGHT: Final = 0.003
+"""Weight of a new sample in a module's slow level: a tenth of the usual level's, so that a common
+jump stays in the common factor."""
+
+MAX_MOVE: Final = 0.5
+LEAVE_ONE_OUT: Final = 4
+"""Modules up to which a module counts for nothing in the factor that is taken from it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrameNumbers:
+    """Numbers of one frame that the detector reads.
+
+    Args:
+        step: Optimizer step.
+        modules: (modules,) L2 norms, NaN where absent or where a layer is missing.
+        total: L2 norm of everything; NaN if not known.
+        loss: Mean over ranks; NaN without one.
+        lr: Largest learning rate; NaN without one.
+        is_sound: Whether everything is finite and the step was taken; without, a frame is no sample.
+    """
+
+    step: int
+    modules: FloatArray
+    total: float
+    loss: float
+    lr: float = math.nan
+    is_sound: bool = True
+
+
+@dataclass(slots=True)
+class SeriesMaker:
+    """Logarithms of the frames of one attempt, with all that is remembered to make them."""
+
+    is_raw_loss: bool = False
+    """Whether a loss was negative: then the loss stands for itself."""
+    slow: FloatArray = field(default_factory=lambda: np.zeros(0))
+    """(modules,) slow level, without the common factor."""
+    num_samples: FloatArray = field(default_factory=lambda: np.zeros(0))
+    """(modules,)"""
+    floor: FloatArray = field(default_factory=lambda: np.zeros(FIRST_MODULE))
+    """(2 + modules,) number that is added: of the total, the loss, each module."""
+    first_sum: FloatArray = field(default_factory=lambda: np.zeros(FIRST_MODULE))
+    first_count: FloatArray = field(default_factory=lambda: np.zeros(FIRST_MODULE))
+    """(2 + modules,) sum and number of the samples that the floor is made of."""
+    common: float = 0.0
+    """Common factor of the latest frame, nats."""
+
+    def values(self, frame: FrameNumbers) -> FloatArray:
+        """Return (2 + 2 * modules,) logarithms, NaN where there is no sample."""
+        self._grow(len(frame.modules))
+        values = np.full(FIRST_MODULE + 2 * len(frame.modules), np.nan)
+        if not frame.is_sound:
+            return values
+        numbers = np.concatenate([(frame.total, frame.loss), frame.modules])
+        numbers[numbers <= 0.0] = np.nan  # a norm of zero is no sample
+        if -math.inf < frame.loss < 0.0:
+            self.is_raw_loss = True
+        logarithms = self._logarithms(numbers)
+        if self.is_raw_loss:
+            logarithms[LOSS_SERIES] = frame.loss
+        values[:FIRST_MODULE] = logarithms[:FIRST_MODULE]
+        own = logarithms[FIRST_MODULE:]
+        values[FIRST_MODULE::2] = own
+        values[FIRST_MODULE + 1 :: 2] = self._apart(own)
+        return values
+
+    def _grow(self, num_modules: int) -> None:
+        more = num_modules - len(self.slow)
+        if more > 0:
+            for name in ("slow", "num_samples", "floor", "first_sum", "first_count"):
+                setattr(self, name, np.concatenate([getattr(self, name), np.zeros(more)]))
+
+    def _logarithms(self, numbers: FloatArray) -> FloatArray:
+        logarithms = natural_log(numbers + self.floor)
+        young = (self.first_count < FLOOR_SAMPLES) & ~np.isnan(logarithms)
+        if young.any():
+            self.first_sum[young] += logarithms[young]
+            self.first_count[young] += 1
+            ready = young & (self.first_count == FLOOR_SAMPLES)
+            share = np.full(len(numbers), NORM_FLOOR)
+            share[LOSS_SERIES] = LOSS_FLOOR
+            usual = np.exp(self.first_sum[ready] / FLOOR_SAMPLES)
+            # Rounded, for the last bit of an exponential differs between processors.
+            self.floor[ready] = (share[ready] * usual).astype(np.float32)
+        return logarithms
+
+    def _apart(self, own: FloatArray) -> FloatArray:
+        """Return (modules,) logarithms less the common factor, and learn the slow levels."""
+        present = ~np.isnan(own)
+        known = present & (self.num_samples > 0)
+        moves = own - self.slow
+        factor: FloatArray | float = 0.0
+        count = np.count_nonzero(known)
+        if count:
+            self.common = float(np.median(moves[known]))
+            factor = self.common
+            if 1 < count <= LEAVE_ONE_OUT:
+                factor = self._of_others(moves, known)
+        apart = own - factor
+        new = present & ~known
+        self.slow[new] = apart[new]
+        weight = np.maximum(SLOW_WEIGHT, 1.0 / (self.num_samples + 1.0))
+        move = np.clip(apart - self.slow, -MAX_MOVE, MAX_MOVE) * weight
+        self.slow[known] += move[known]
+        self.num_samples += present
+        if np.count_nonzero(present) < 2:  # with one module there are no others
+            apart = np.full_like(apart, np.nan)
+        return apart
+
+    def _of_others(self, moves: FloatArray, known: BoolArray) -> FloatArray:
+        places = np.flatnonzero(known)
+        factor = np.full(len(moves), self.common)
+        for place in places:
+            factor[place] = np.median(moves[places[places != place]])
+        return factor
+
+
+def kinds(num_modules: int) -> list[Kind]:
+    """Return the kind of each series."""
+    return [NORM, LOSS, *([NORM, APART] * num_modules)]
+
+
+def tests(num_modules: int) -> FloatArray:
+    """Return, for each series, the number of independent tests that share its budget."""
+    return np.array([1.0, 1.0, *([num_tests(num_modules)] * (2 * num_modules))])
