@@ -10,7 +10,7 @@ from fastapi import Depends, HTTPException, Query
 
 from gradwatch_server.api.etags import boot_of
 from gradwatch_server.api.state import ApiState
-from gradwatch_server.core.alerting.baselines.levels import ModuleLevels
+from gradwatch_server.core.judge.levels import ModuleLevels
 from gradwatch_server.core.views.snapshot import RunView
 from gradwatch_server.series.buckets import width_for
 from gradwatch_server.series.history import History, Span

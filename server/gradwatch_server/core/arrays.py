@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
+Float32Array: TypeAlias = npt.NDArray[np.float32]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 IndexArray: TypeAlias = npt.NDArray[np.int64]
 

@@ -8,14 +8,12 @@ from typing import Final
 
 import numpy as np
 
-from gradwatch_server.core.alerting.baselines.baselines import Baselines
-from gradwatch_server.core.alerting.baselines.judgement import Judgement
 from gradwatch_server.core.alerting.memory import RuleMemory
 from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.arrays import BoolArray, FloatArray
-from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.frames.outputs import OutputHistory
 from gradwatch_server.core.frames.window import Window
+from gradwatch_server.core.judge.judge import Findings, Judge
 from gradwatch_wire.health import Severity
 
 ALL_LAYERS: Final = "all"
@@ -48,7 +46,7 @@ class Context:
         groups: Group to the layers in it, (layers,) each.
         window: The closed frames before the one that is evaluated.
         outputs: What the outputs of modules were in the last of them.
-        baselines: What was usual in them.
+        judge: The judge of the attempt, which has judged the frame in hand.
         memories: What each rule that has a memory remembers, by its name.
         watched: (layers,) that the rule in hand is limited to, None for all.
         limited: Rule to its own context, of those that are limited to some layers.
@@ -64,7 +62,7 @@ class Context:
     groups: Mapping[str, BoolArray]
     window: Window
     outputs: OutputHistory = field(default_factory=OutputHistory)
-    baselines: Baselines = field(default_factory=Baselines)
+    judge: Judge = field(default_factory=Judge)
     memories: Mapping[str, RuleMemory] = field(default_factory=dict)
     watched: BoolArray | None = None
     limited: Mapping[str, Context] = field(default_factory=dict)
@@ -76,9 +74,12 @@ class Context:
         """Return what a rule is to know: in its groups are only the layers that it watches."""
         return self.limited.get(rule, self)
 
-    def judge(self, frame: Frame) -> Judgement:
-        """Return where a frame that is not yet in the window stands beside what was usual."""
-        return self.baselines.judge(frame, self.names)
+    @property
+    def findings(self) -> Findings:
+        """What the judge found in the frame in hand."""
+        found = self.judge.findings
+        assert found is not None  # noqa: S101 - rules about frames are asked after the judge
+        return found
 
     def memory(self, rule: str) -> RuleMemory:
         """Return what a rule remembers of this attempt; *rule* is `self.name` in a rule.

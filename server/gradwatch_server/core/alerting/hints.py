@@ -16,11 +16,6 @@ HINTS: Final[Mapping[str, tuple[str, ...]]] = {
         "no clipping: torch.nn.utils.clip_grad_norm_",
         "no normalisation in a deep or recurrent model",
     ),
-    "spike": (
-        "a batch unlike the others: look at its samples",
-        "the learning rate is too high, or has just changed",
-        "no clipping: torch.nn.utils.clip_grad_norm_",
-    ),
     "dead_layer": (
         "the layer's output is no longer used, or is detached",
         "its units are all saturated or switched off, such as ReLU below zero",
@@ -40,25 +35,11 @@ HINTS: Final[Mapping[str, tuple[str, ...]]] = {
         "the learning rate is too high, or has just changed",
         "a batch unlike the others, or labels that do not belong to their inputs",
     ),
-    "zero_fraction": (
-        "units switched off for all samples, such as ReLU below zero",
-        "float16 rounds gradients below 6e-8 to zero without a GradScaler",
-        "inputs that have become sparse",
-    ),
-    "imbalance": (
-        "one module is scaled or initialised unlike the others",
-        "learning rates per group that do not fit together",
-    ),
-    "drift": (
-        "with weight decay and normalisation norms rise while the learning rate falls",
-        "weights that grow without bound: too little weight decay, no normalisation",
-        "the task is being solved: norms fall with the loss",
-    ),
     "gain": (
         "the initialisation: each block scales what goes through it",
         "depth without residual connections or normalisation",
     ),
-    "group_ratio": (
+    "groups": (
         "the seed's output is scaled too small, or blocked from the loss",
         "the seed is detached from the host",
     ),

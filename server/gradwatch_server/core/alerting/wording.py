@@ -49,3 +49,11 @@ def comparison(origin: Origin) -> str:
         return f"{origin.value:.3g}"
     sign = ">" if origin.value > origin.threshold else "<"
     return f"{origin.value:.3g} {sign} {origin.threshold:g}"
+
+
+def jump(origin: Origin) -> str:
+    """Return the value of an origin, and how it compares with what was usual."""
+    if not origin.usual:
+        return f"{origin.value:.3g}, without a history"
+    ratio = origin.value / origin.usual
+    return f"{origin.value:.3g}, {ratio:.3g} times the usual {origin.usual:.3g}"

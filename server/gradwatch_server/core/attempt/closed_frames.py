@@ -10,7 +10,6 @@ import numpy as np
 
 from gradwatch_server.core.alerting.active import ActiveAlerts
 from gradwatch_server.core.alerting.alert import Alert
-from gradwatch_server.core.alerting.baselines.baselines import Baselines
 from gradwatch_server.core.alerting.evaluation import Context, all_groups
 from gradwatch_server.core.alerting.flags import (
     Flags,
@@ -36,6 +35,7 @@ from gradwatch_server.core.frames.merging import merge
 from gradwatch_server.core.frames.outputs import OutputHistory
 from gradwatch_server.core.frames.step_order import position, step_of
 from gradwatch_server.core.frames.window import Window
+from gradwatch_server.core.judge.judge import Judge
 from gradwatch_server.core.noise_scale import NoiseScale
 
 
@@ -46,7 +46,7 @@ class ClosedFrames:
         layers: Those that the frames have rows for.
         window: The newest frames.
         outputs: What the outputs of modules were in them.
-        baselines: What is usual.
+        judge: Series and records of them.
         noise_scale: The gradient noise scale of them.
         active_alerts: What the rules found, in frames and in all else that they were handed.
         memories: What the rules remember of it.
@@ -75,7 +75,7 @@ class ClosedFrames:
         self.layers = Layers()
         self.window = Window(steps)
         self.outputs = OutputHistory()
-        self.baselines = Baselines()
+        self.judge = Judge()
         self.noise_scale = NoiseScale(steps)
         self.active_alerts = ActiveAlerts()
         self.memories = Memories()
@@ -101,12 +101,13 @@ class ClosedFrames:
         """Merge a step, evaluate it and keep it as `last_frame`."""
         if gathered.epoch != self.epoch:
             self.epoch, self._context = gathered.epoch, None
-            self.baselines.resume()
+            self.judge.resume()
         if self.predecessor is not None:
             self._take_over(self.predecessor, gathered.step)
         frame = merge(gathered, len(self.layers.names), self._world)
         rules = self._follow(rules)
         context = self._describe()
+        self.judge.add(frame, context.names, context.numel)
         flags = find_flags(frame, rules, context)
         if self.first_bad is None:
             self.first_bad = find_first_bad(frame, context.names)
@@ -115,7 +116,6 @@ class ClosedFrames:
         yield from self.active_alerts.update(frame, flags, rules, context)
         score = frame_score(frame, flags, rules)
         self.window.add(frame, score)
-        self.baselines.add(frame, context.names)
         self.outputs.add(frame)
         self.noise_scale.add(frame)
         if self.recorder is not None:
@@ -166,7 +166,7 @@ class ClosedFrames:
 
     def retire(self) -> None:
         """Free what only frames to come would need; alerts and `first_bad` stay."""
-        self.window, self.outputs, self.baselines = Window(1), OutputHistory(), Baselines()
+        self.window, self.outputs, self.judge = Window(1), OutputHistory(), Judge()
         self.last_frame, self.last_flags, self.last_gains = None, None, None
         self.layers, self._context = Layers(), None
         self.noise_scale = NoiseScale(1)
@@ -179,9 +179,9 @@ class ClosedFrames:
 
     def _take_over(self, predecessor: Predecessor, step: int) -> None:
         """Begin with what was usual before, if the first step shows that this goes on from it."""
-        known = predecessor.baselines_for(self.layers.names, self._world, step)
+        known = predecessor.judge_for(self.layers.names, self._world, step)
         if known is not None:
-            self.baselines, self._context = known, None
+            self.judge, self._context = known, None
         self.predecessor = None
 
     def as_predecessor(self) -> Predecessor | None:
@@ -189,8 +189,8 @@ class ClosedFrames:
         if self.last_frame is None:
             return self.predecessor
         names = tuple(self.layers.names)
-        baselines = self.baselines.rearranged(names, names)
-        return Predecessor(names, self._world, self.last_frame.step, baselines)
+        judge = self.judge.rearranged(names, names)
+        return Predecessor(names, self._world, self.last_frame.step, judge)
 
     def _follow(self, rules: Rules) -> Rules:
         """Return those of the rules that watch this run."""
@@ -209,7 +209,7 @@ class ClosedFrames:
                 groups=all_groups(self.layers.groups(), len(self.layers.names)),
                 window=self.window,
                 outputs=self.outputs,
-                baselines=self.baselines,
+                judge=self.judge,
                 memories=self.memories,
                 epoch=self.epoch,
                 numel=np.array(self.layers.numel, dtype=np.float64),
@@ -223,7 +223,7 @@ class ClosedFrames:
             "layers": self.layers.state_dict(),
             "window": self.window.state_dict(),
             "outputs": self.outputs.state_dict(layouts),
-            "baselines": self.baselines.state_dict(),
+            "judge": self.judge.state_dict(),
             "noise_scale": self.noise_scale.state_dict(),
             "book": self.active_alerts.state_dict(),
             "memories": self.memories.state_dict(),
@@ -253,7 +253,7 @@ class ClosedFrames:
         self.layers = layers
         self.window = Window.from_state_dict(state["window"], steps)
         self.outputs = OutputHistory.from_state_dict(state["outputs"], layouts)
-        self.baselines = Baselines.from_state_dict(state["baselines"])
+        self.judge = Judge.from_state_dict(state["judge"], self.layers.names)
         self.noise_scale = NoiseScale.from_state_dict(state["noise_scale"], self.window.capacity)
         self.active_alerts = ActiveAlerts.from_state_dict(state["book"])
         self.memories = Memories(state["memories"])

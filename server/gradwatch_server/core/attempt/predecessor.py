@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from gradwatch_server.core.alerting.baselines.baselines import Baselines
+from gradwatch_server.core.judge.judge import Judge
 
 NEAR: Final = 2
 """An attempt goes on near a step if it begins between this part of it and this many times it."""
@@ -20,15 +20,15 @@ class Predecessor:
         names: (layers,) names of its layers.
         world: Ranks of its job.
         step: Step of its last frame.
-        baselines: What was usual in it.
+        judge: What was usual in it.
     """
 
     names: tuple[str, ...]
     world: int
     step: int
-    baselines: Baselines
+    judge: Judge
 
-    def baselines_for(self, names: Sequence[str], world: int, step: int) -> Baselines | None:
+    def judge_for(self, names: Sequence[str], world: int, step: int) -> Judge | None:
         """Return what is usual in an attempt that goes on where this one stopped, else None.
 
         It does if it has the same layers and ranks, and begins neither at step 0 nor far from
@@ -43,9 +43,9 @@ class Predecessor:
         is_near = 0 < step <= NEAR * self.step and self.step <= NEAR * step
         if not is_near or world != self.world or set(names) != set(self.names):
             return None
-        baselines = self.baselines.rearranged(self.names, names)
-        baselines.resume()
-        return baselines
+        judge = self.judge.rearranged(self.names, names)
+        judge.resume()
+        return judge
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain data for `from_state_dict`."""
@@ -53,7 +53,7 @@ class Predecessor:
             "names": list(self.names),
             "world": self.world,
             "step": self.step,
-            "baselines": self.baselines.state_dict(),
+            "judge": self.judge.state_dict(),
         }
 
     @classmethod
@@ -63,5 +63,5 @@ class Predecessor:
             tuple(plain["names"]),
             plain["world"],
             plain["step"],
-            Baselines.from_state_dict(plain["baselines"]),
+            Judge.from_state_dict(plain["judge"], plain["names"]),
         )

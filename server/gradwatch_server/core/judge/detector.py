@@ -1,9 +1,10 @@
 """One detector for every series of an attempt: how far each is beyond its own record.
 
-A series is one number per frame, the logarithm of a norm or of a loss. The means over its last 1, 4, 16
-and 64 frames are compared with its usual level before these frames, and the rise of each mean with the
-record that the same series has set in 256 frames. The excess over the record, as a part of the margin
-that a budget of false alerts allows, is what the judge works with: 1 and more is flagged.
+A series is one number per frame, the logarithm of a norm or of a loss. The means over its last 1,
+4, 16 and 64 frames are compared with its usual level before these frames, and the rise of each mean
+with the record that the same series has set in 256 frames. The excess over the record, as a part of
+the margin that a budget of false alerts allows, is what the judge works with: 1 and more is
+flagged.
 
 Every array has one column for each of K series. Formulas and constants: docs/alerts.md.
 """
@@ -16,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from gradwatch_server.core.arrays import BoolArray, FloatArray
+from gradwatch_server.core.arrays import BoolArray, Float32Array, FloatArray
 
 SCALES: Final = (1, 4, 16, 64)
 """Frames of each mean."""
@@ -62,7 +63,7 @@ class Kind:
     """Constants of one kind of series.
 
     Args:
-        alpha: (scales,) exponent of the tail beyond a record; of a loss per deviation, else per nat.
+        alpha: (scales,) exponent of the tail beyond a record, per nat; of a loss per deviation.
         least_deviation: Smallest deviation, nats.
         is_loss: Whether margins count deviations.
         least_margin: (scales,) smallest margin of a loss, nats.
@@ -85,17 +86,17 @@ class SeriesState:
     """Numbers of the detector that outlive a frame, for K series."""
 
     num_frames: int = 0
-    num_samples: FloatArray = field(default_factory=lambda: np.zeros(0))
+    num_samples: Float32Array = field(default_factory=lambda: np.zeros(0))
     """(K,)"""
     level: FloatArray = field(default_factory=lambda: np.zeros(0))
     """(K,) usual value."""
     variance: FloatArray = field(default_factory=lambda: np.zeros(0))
     """(K,)"""
-    samples: FloatArray = field(default_factory=lambda: np.zeros((RING, 0), np.float32))
+    samples: Float32Array = field(default_factory=lambda: np.zeros((RING, 0), np.float32))
     """(RING, K) latest samples, 0 where absent."""
-    present: FloatArray = field(default_factory=lambda: np.zeros((RING, 0), np.float32))
+    present: Float32Array = field(default_factory=lambda: np.zeros((RING, 0), np.float32))
     """(RING, K) 1 where a sample was there, else 0."""
-    levels: FloatArray = field(default_factory=lambda: np.zeros((RING, 0), np.float32))
+    levels: Float32Array = field(default_factory=lambda: np.zeros((RING, 0), np.float32))
     """(RING, K) usual value after each of the latest frames, NaN before the first sample."""
     sums: FloatArray = field(default_factory=lambda: np.zeros((4, 0)))
     """(scales, K) sum of the samples of each window."""
@@ -103,11 +104,11 @@ class SeriesState:
     """(scales, K) number of them."""
     rise_square: FloatArray = field(default_factory=lambda: np.zeros((4, 0)))
     """(scales, K) usual square of a rise."""
-    rise_peaks: FloatArray = field(
+    rise_peaks: Float32Array = field(
         default_factory=lambda: np.zeros((RISE_RING, 2, 4, 0), np.float32)
     )
     """(RISE_RING, 2, scales, K) largest rise, and largest fall, of each block."""
-    level_peaks: FloatArray = field(
+    level_peaks: Float32Array = field(
         default_factory=lambda: np.zeros((LEVEL_RING, 2, 4, 0), np.float32)
     )
     """(LEVEL_RING, 2, scales, K) largest mean, and largest mean with its sign turned."""
@@ -209,7 +210,7 @@ class Detector:
         """Learn quickly again after an interruption; records stay."""
         np.minimum(self.state.num_samples, RESUMED_SAMPLES, out=self.state.num_samples)
 
-    def _measure(self, slot: int, samples: FloatArray, present: BoolArray) -> None:
+    def _measure(self, slot: int, samples: Float32Array, present: BoolArray) -> None:
         """Set `mean` and `rise`."""
         state = self.state
         places = (slot - SCALE_INDEX) % RING
@@ -240,13 +241,11 @@ class Detector:
         margin *= 2.0
         np.maximum(margin, self._chance, out=margin)
         margin[:, losses] = of_losses
-        for sign, part, rises, levels in zip(
-            (1.0, -1.0), self.part, self._rise_record, self._level_record, strict=True
-        ):
-            np.multiply(self.rise, sign, out=part)
-            part -= rises
+        for place, sign in enumerate((1.0, -1.0)):
+            part = np.multiply(self.rise, sign, out=self.part[place])
+            part -= self._rise_record[place]
             excess = np.multiply(self.mean, sign)
-            excess -= levels
+            excess -= self._level_record[place]
             np.minimum(part, excess, out=part)
             part /= margin
         unjudged = ~(state.num_samples >= JUDGED_FROM)
@@ -266,7 +265,7 @@ class Detector:
         known = present & ~np.isnan(self.rise)
         np.add(state.rise_square, square, out=state.rise_square, where=known)
 
-    def _learn_level(self, samples: FloatArray, present: BoolArray) -> None:
+    def _learn_level(self, samples: Float32Array, present: BoolArray) -> None:
         state = self.state
         weight = np.maximum(WEIGHT, 1.0 / (state.num_samples + 1.0))
         is_cut = state.num_samples >= UNCUT_SAMPLES

@@ -1,20 +1,20 @@
 """Deviations: flags of the detector, and those of them that a person should hear of.
 
-A flag says that a series is beyond its own record. It becomes a page where training suffers: one module
-alone, or everything together while the loss feels it. Formulas and limits: docs/alerts.md.
+A flag says that a series is beyond its own record. It becomes a page where training suffers: one
+module alone, or everything together while the loss feels it. Formulas and limits: docs/alerts.md.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
 import numpy as np
 
-from gradwatch_server.core.arrays import BoolArray, FloatArray
+from gradwatch_server.core.arrays import FloatArray
 from gradwatch_server.core.judge.detector import RING, SCALES, Detector
 from gradwatch_server.core.judge.series import FIRST_MODULE, LOSS_SERIES, TOTAL, FrameNumbers
 
@@ -78,6 +78,10 @@ class Deviation:
     rise: float
     is_paged: bool
 
+    def quiet(self) -> Deviation:
+        """Return the same, of which nobody is to hear."""
+        return replace(self, is_paged=False)
+
 
 @dataclass(slots=True)
 class LearningRate:
@@ -138,8 +142,9 @@ class DeviationFinder:
             loss_parts > SUPPORTED, loss_parts + TOTAL_ADDS * min(of_total, 1.0), loss_parts
         )
         state = _FrameState(self, frame, detector, of_loss, of_total, is_raw_loss)
-        found = [state.rise(*map(int, at), supported) for at in np.argwhere(supported >= 1.0)]
-        found += [state.fall(*map(int, at)) for at in np.argwhere(down >= 1.0)]
+        up_places, down_places = np.argwhere(supported >= 1.0), np.argwhere(down >= 1.0)
+        found = [state.rise(int(at[0]), int(at[1]), supported) for at in up_places]
+        found += [state.fall(int(at[0]), int(at[1])) for at in down_places]
         return [each for each in found if each is not None]
 
     def _learn(self, frame: FrameNumbers) -> None:
@@ -187,7 +192,7 @@ class _FrameState:
             kind, is_paged = Kind.LOSS, self._is_loss_paged(scale, rise)
         elif series == TOTAL:
             part = float(self._detector.part[0, scale, series])
-            kind, is_paged = Kind.TOTAL, self._is_total_paged(scale, series, rise, part)
+            kind, is_paged = Kind.TOTAL, self._is_total_paged(series, rise, part)
         else:
             kind = Kind.SPIKE if scale < SLOW_SCALE else Kind.GROWTH
             is_paged = self._is_module_paged(scale, series, rise)
@@ -228,7 +233,7 @@ class _FrameState:
         is_sudden = scale == 0 and self._is_sudden(series, rise)
         return not self._is_better or rise > LN_10 or is_sudden
 
-    def _is_total_paged(self, scale: int, series: int, rise: float, part: float) -> bool:
+    def _is_total_paged(self, series: int, rise: float, part: float) -> bool:
         if self._finder.lr.rose:
             return False
         if self._is_better and not (part > VERY_CLEAR_PART and self._is_sudden(series, rise)):

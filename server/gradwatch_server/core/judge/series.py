@@ -1,8 +1,9 @@
 """The series of an attempt: one vector for each frame, made of its norms and its loss.
 
-A module stands for the layers that share a name up to the last dot. It has two series: its own norm, and
-the same less the factor that all modules have in common. A learning rate or a batch that moves all modules
-at once moves the factor, so that the second series shows what one module does alone.
+A module stands for the layers that share a name up to the last dot. It has two series: its own
+norm, and the same less the factor that all modules have in common. A learning rate or a batch that
+moves all modules at once moves the factor, so that the second series shows what one module does
+alone.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from typing import Final
 
 import numpy as np
 
-from gradwatch_server.core.alerting.baselines.logarithm import natural_log
-from gradwatch_server.core.arrays import BoolArray, FloatArray
+from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
 from gradwatch_server.core.judge.detector import APART, LOSS, NORM, Kind, num_tests
+from gradwatch_server.core.judge.logarithm import natural_log
 
 TOTAL: Final = 0
 LOSS_SERIES: Final = 1
@@ -49,7 +50,7 @@ class FrameNumbers:
         total: L2 norm of everything; NaN if not known.
         loss: Mean over ranks; NaN without one.
         lr: Largest learning rate; NaN without one.
-        is_sound: Whether everything is finite and the step was taken; without, a frame is no sample.
+        is_sound: Whether everything is finite and the step was taken; else a frame is no sample.
     """
 
     step: int
@@ -80,7 +81,7 @@ class SeriesMaker:
 
     def values(self, frame: FrameNumbers) -> FloatArray:
         """Return (2 + 2 * modules,) logarithms, NaN where there is no sample."""
-        self._grow(len(frame.modules))
+        self.grow(len(frame.modules))
         values = np.full(FIRST_MODULE + 2 * len(frame.modules), np.nan)
         if not frame.is_sound:
             return values
@@ -97,11 +98,19 @@ class SeriesMaker:
         values[FIRST_MODULE + 1 :: 2] = self._apart(own)
         return values
 
-    def _grow(self, num_modules: int) -> None:
+    def grow(self, num_modules: int) -> None:
+        """Add modules that have no sample yet."""
         more = num_modules - len(self.slow)
         if more > 0:
             for name in ("slow", "num_samples", "floor", "first_sum", "first_count"):
                 setattr(self, name, np.concatenate([getattr(self, name), np.zeros(more)]))
+
+    def take(self, modules: IndexArray) -> None:
+        """Keep these modules in this order."""
+        self.slow, self.num_samples = self.slow[modules], self.num_samples[modules]
+        places = np.concatenate([np.arange(FIRST_MODULE), FIRST_MODULE + modules])
+        for name in ("floor", "first_sum", "first_count"):
+            setattr(self, name, getattr(self, name)[places])
 
     def _logarithms(self, numbers: FloatArray) -> FloatArray:
         logarithms = natural_log(numbers + self.floor)

@@ -13,7 +13,6 @@ from operator import is_
 from typing import Final, TypeVar
 
 from gradwatch_server.core.alerting.alert import Alert
-from gradwatch_server.core.alerting.baselines.levels import ModuleLevels
 from gradwatch_server.core.alerting.flags import Flags
 from gradwatch_server.core.alerting.origin import FirstBad
 from gradwatch_server.core.alerting.rules import Rules
@@ -22,6 +21,7 @@ from gradwatch_server.core.attempt import Attempt
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.frames.gains import GainFrame
 from gradwatch_server.core.frames.window import Series
+from gradwatch_server.core.judge.levels import ModuleLevels
 from gradwatch_server.core.losses import LostRange
 from gradwatch_server.core.noise_scale import NoiseSample
 from gradwatch_server.core.pace import Gaps
@@ -270,7 +270,7 @@ def _view_attempt(
         recent_unresolved=attempt.counts.unresolved.value(attempt.num_frames),
         is_live=is_live,
         revision=attempt.revision,
-        levels=None if attempt.retired else attempt.closed.baselines.levels(),
+        levels=None if attempt.retired else attempt.closed.judge.levels(),
         gaps=attempt.signs.gaps(),
         others=() if before is None else before.others,
     )

@@ -17,7 +17,6 @@ from gradwatch_server.core.alerting.evaluation import NUM_BEFORE, Context, Evalu
 from gradwatch_server.core.alerting.origin import Origin, one_rank
 from gradwatch_server.core.alerting.rules.base import Steps
 from gradwatch_server.core.alerting.rules.layer import LayerRule
-from gradwatch_server.core.alerting.rules.loss_harm import worse_with_loss
 from gradwatch_server.core.alerting.rules.module import usual_norm
 from gradwatch_server.core.alerting.wording import place
 from gradwatch_server.core.arrays import BoolArray, IndexArray, grown
@@ -124,8 +123,8 @@ class LayerMissingRule(LayerRule):
     `uncertain_severity` where an older client says neither, where the layer left the model or its
     optimizer, and where a layer of the same name but for its numbers (`experts.3.w`, `experts.7.w`)
     was unused before and came back: such layers are used in some steps only, as experts are, and
-    blocks under stochastic depth. This, too, is a warning where the mean of the loss over 16 frames
-    has left its level as well (4 standard errors, see `loss`).
+    blocks under stochastic depth. This, too, is a warning where the loss is beyond its record as
+    well.
 
     Where all layers that were there go at once, another part of the model is trained from then on,
     and nothing is told. Frames that lack a rank or a shard say nothing. A layer that is frozen or
@@ -192,7 +191,9 @@ class LayerMissingRule(LayerRule):
         cut_off = (memory.is_cut_off(i, context.names) for i in np.flatnonzero(raised).tolist())
         if any(cut_off):
             return self.severity
-        return worse_with_loss(self.uncertain_severity, context.judge(frame))
+        if self.uncertain_severity is Severity.INFO and context.findings.is_loss_felt:
+            return Severity.WARNING
+        return self.uncertain_severity
 
     def origin(self, frame: Frame, context: Context, raised: BoolArray) -> Origin:
         """Return the step that first lacked a layer, and the first such layer in order."""

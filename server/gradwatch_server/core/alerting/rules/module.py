@@ -1,22 +1,29 @@
-"""Rules that judge modules against what was usual of them, and name the layer inside."""
+"""Rules about modules that leave their usual norms, by the findings of the judge."""
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Final
 
 import numpy as np
+from pydantic import Field
 
 from gradwatch_server.core.alerting.attribution import ranks_of, rising_ranks
-from gradwatch_server.core.alerting.baselines.judgement import FIRST_MODULE, LOSS, Judgement
 from gradwatch_server.core.alerting.evaluation import NUM_BEFORE, Context, Evaluation, Verdict
 from gradwatch_server.core.alerting.origin import Origin, one_rank
+from gradwatch_server.core.alerting.rules.base import Steps
 from gradwatch_server.core.alerting.rules.layer import LayerRule
+from gradwatch_server.core.alerting.wording import place, shown
 from gradwatch_server.core.arrays import BoolArray, FloatArray
 from gradwatch_server.core.frames.frame import Frame, RankPart
+from gradwatch_server.core.judge.detector import SCALES
+from gradwatch_server.core.judge.deviations import Deviation, Kind
+from gradwatch_server.core.judge.judge import Findings
+from gradwatch_server.core.judge.series import FIRST_MODULE
 from gradwatch_wire.health import Severity
 
 LARGEST_RISE: Final = 700.0
@@ -25,43 +32,54 @@ LARGEST_RISE: Final = 700.0
 USUAL_FRAMES: Final = 128
 """Frames over which the usual norm of a layer is the median, where an alert names it."""
 
+MATERIAL: Final = 0.1
+"""Share of the module's largest norm from which on a layer of it may be named."""
+
 
 class ModuleRule(LayerRule):
     """A rule that flags modules: all layers with a norm in them are flagged together.
 
     Attributes:
         sign: 1 where growth is bad, -1 where a fall is.
+        kinds: Kinds of the deviations that raise it.
     """
 
     sign: ClassVar[int] = 1
+    kinds: ClassVar[tuple[Kind, ...]] = ()
+
+    clear_steps: Steps = Field(
+        16, description="Consecutive frames that must be good before a firing alert is resolved."
+    )
 
     def raised(self, observation: Frame, context: Context) -> BoolArray | None:
-        """Return the layers of the modules beyond the raising threshold; None if none is."""
-        judgement = context.judge(observation)
-        modules = self.raised_modules(observation, judgement, context)
-        if not np.count_nonzero(modules):  # nearly always
+        """Return the layers that are beyond their record, or not yet back; None if none is."""
+        found = context.findings
+        raised, held = self.raised_layers(observation, found, context), self.held_modules(found)
+        if raised is None and not np.count_nonzero(held):  # nearly always
             return None
-        return layers_of(judgement, modules, observation)
+        layers = layers_of(context, held, observation)
+        return layers if raised is None else layers | raised
 
     @abstractmethod
-    def raised_modules(self, frame: Frame, judgement: Judgement, context: Context) -> BoolArray:
-        """Return the modules beyond the raising threshold, (modules,). Be quick."""
+    def raised_layers(self, frame: Frame, found: Findings, context: Context) -> BoolArray | None:
+        """Return (layers,) those beyond the raising threshold, None if none is. Be quick."""
 
-    def held_layers(self, frame: Frame, context: Context) -> BoolArray:
-        """Return the layers that are not yet past the clearing threshold, (layers,)."""
-        return np.zeros(len(frame.present), dtype=np.bool_)
+    @abstractmethod
+    def held_modules(self, found: Findings) -> BoolArray:
+        """Return (modules,) those that are not back where they were."""
 
     def severity_in(
         self, frame: Frame, context: Context, raised: BoolArray, in_a_row: int
     ) -> Severity:
         """Return how much a bad frame matters in which some layers are raised, (layers,)."""
-        return self.severity
+        return Severity.CRITICAL if context.findings.is_diverging else self.severity
 
     def evaluate(
         self, observation: Frame, raised: BoolArray, context: Context
     ) -> Iterator[Evaluation]:
         """Yield an evaluation of each group of layers."""
-        held = raised | self.held_layers(observation, context)
+        beyond = self.raised_layers(observation, context.findings, context)
+        now = np.zeros_like(raised) if beyond is None else beyond & raised
         seen = self.seen(observation)
         excess = self.excess_in(observation, context)
         frozen, _ = observation.idle_layers()
@@ -70,38 +88,64 @@ class ModuleRule(LayerRule):
                 group=group,
                 step=observation.step,
                 received_ns=observation.received_ns,
-                verdict=Verdict(
-                    raised & members, held & members, seen, observation.present, frozen
-                ),
+                verdict=Verdict(now & members, raised & members, seen, observation.present, frozen),
                 names=context.names,
                 origin=partial(self.origin, observation, context),
                 severity=partial(self.severity_in, observation, context, raised & members),
-                key=self.key(group, observation, context, raised & members),
+                key=self.key(group, observation, context),
                 excess=excess,
             )
 
     def excess_in(self, frame: Frame, context: Context) -> FloatArray:
-        """Return by what factor each layer is beyond its limit, or its module off, (layers,)."""
-        excess = self.excess(frame)
-        if excess is not None:
-            return excess
-        judgement = context.judge(frame)
-        off = np.exp(np.minimum(self.sign * judgement.rise[FIRST_MODULE:], LARGEST_RISE))
-        return np.nan_to_num(off)[judgement.modules.of_layer[: len(frame.present)]]
+        """Return by what factor the module of each layer is off, (layers,)."""
+        rise = self.sign * context.judge.detector.rise[0, FIRST_MODULE::2]
+        off = np.exp(np.minimum(rise, LARGEST_RISE))
+        return np.nan_to_num(off)[context.judge.modules.of_layer[: len(frame.present)]]
 
-    def key(self, group: str, frame: Frame, context: Context, raised: BoolArray) -> str:
-        """Return `Evaluation.key`: empty where the origin is this frame."""
-        return ""
+    def key(self, group: str, frame: Frame, context: Context) -> str:
+        """Return what ids are made of: two changes may be found to have begun at one step."""
+        return f"{group} {frame.step}"
 
     def origin(self, frame: Frame, context: Context, raised: BoolArray) -> Origin:
-        """Return where a frame first shows what was raised: the module that is farthest off."""
-        judgement = context.judge(frame)
-        module = self.worst_module(judgement, judgement.modules.any_of(raised))
-        members = judgement.modules.of_layer[: len(frame.present)] == module
-        layer = worst_layer(frame, context, raised & members, self.sign)
-        ranks = self.began_on(frame, judgement, raised & members) or self.find_ranks(frame, layer)
-        series = FIRST_MODULE + module
-        is_known = bool(judgement.is_known[series])
+        """Return where and when it began: of several modules, none if one does not stand out.
+
+        The value, and what is said of it, is that of the module that is farthest off.
+        """
+        judge, found = context.judge, context.findings
+        deviation = found.largest(*self.kinds)
+        modules = judge.modules.any_of(raised)
+        farthest = self.farthest(context, modules)
+        if deviation is None:
+            return self.origin_in(frame, context, raised, farthest)
+        first = judge.module_of(deviation)
+        module = farthest if first is None or not modules[first] else first
+        made = self.origin_in(frame, context, raised, module, deviation)
+        if first is None:
+            made = replace(made, layer=None, detail=f"farthest off is {place(made)}")
+        step = judge.step_of(deviation)
+        if step < frame.step:
+            made = replace(made, step=step, before=_before(step, made, context))
+        return made
+
+    def farthest(self, context: Context, flagged: BoolArray) -> int:
+        """Return the flagged module that is most nats off; the first of several alike."""
+        places = np.flatnonzero(flagged)
+        rise = self.sign * context.judge.detector.rise[0, FIRST_MODULE::2][places]
+        return int(places[np.argmax(np.nan_to_num(rise, nan=-np.inf))])
+
+    def origin_in(
+        self,
+        frame: Frame,
+        context: Context,
+        raised: BoolArray,
+        module: int,
+        deviation: Deviation | None = None,
+    ) -> Origin:
+        """Return the origin in one module."""
+        judge = context.judge
+        members = raised & (judge.modules.of_layer[: len(frame.present)] == module)
+        layer = worst_layer(frame, context, members, self.sign)
+        ranks = self.began_on(frame, context, members) or self.find_ranks(frame, layer)
         return Origin(
             step=frame.step,
             rank=one_rank(ranks),
@@ -109,38 +153,38 @@ class ModuleRule(LayerRule):
             layer=context.names[layer],
             kind=None,
             value=float(frame.l2_max[layer]),
-            threshold=self.threshold(),
+            threshold=None,
             before=context.window.before(layer, NUM_BEFORE),
             usual=usual_norm(layer, context),
-            deviations=_finite(judgement.z[series]) if is_known else None,
-            notes=notes(frame, judgement, raised),
+            deviations=_deviations(context, deviation),
+            notes=notes(frame, context, raised),
         )
 
-    def worst_module(self, judgement: Judgement, flagged: BoolArray) -> int:
-        """Return the flagged module that is most deviations off; the first of several alike."""
-        places = np.flatnonzero(flagged)
-        z = np.nan_to_num(self.sign * judgement.z[FIRST_MODULE:][places], nan=-np.inf)
-        return int(places[np.argmax(z)])
-
-    def began_on(self, frame: Frame, judgement: Judgement, layers: BoolArray) -> tuple[int, ...]:
+    def began_on(self, frame: Frame, context: Context, layers: BoolArray) -> tuple[int, ...]:
         """Return the rank that a rise of some layers, (layers,), began on; none if not known."""
         if self.sign < 0:
             return ()
-        return rising_ranks(frame, layers, usual_loss(judgement))
+        return rising_ranks(frame, layers, context.judge.usual_loss())
+
+    def subject(self, origin: Origin) -> str:
+        """Return the layer, or which is farthest off where it is not known which was first."""
+        if origin.layer is not None:
+            return shown(origin.layer)
+        return f"several modules ({origin.detail})" if origin.detail else place(origin)
 
 
-def layers_of(judgement: Judgement, modules: BoolArray, frame: Frame) -> BoolArray:
+def layers_of(context: Context, modules: BoolArray, frame: Frame) -> BoolArray:
     """Return (layers,) the present layers of the flagged modules."""
     if not np.count_nonzero(modules):
         return np.zeros(len(frame.present), dtype=np.bool_)
-    return judgement.modules.spread(modules, len(frame.present)) & frame.present
+    return context.judge.modules.spread(modules, len(frame.present)) & frame.present
 
 
 def worst_layer(frame: Frame, context: Context, among: BoolArray, sign: int) -> int:
     """Return the index of the layer that is farthest from its usual norm, as a ratio.
 
-    Of several alike, and without any history, it is the largest, or the smallest; then the first in
-    forward order.
+    Of those that matter for the norm of the module. Of several alike, and without any history, it
+    is the largest, or the smallest; then the first in forward order.
     """
     indices = np.flatnonzero(among)
     now = frame.l2_max[indices]
@@ -148,7 +192,10 @@ def worst_layer(frame: Frame, context: Context, among: BoolArray, sign: int) -> 
     usual = medians(past)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ratio = now / usual if sign > 0 else usual / now
-    ratio = np.where(np.isnan(ratio), -np.inf, ratio)
+        matters = (now if sign > 0 else np.nan_to_num(usual)) >= MATERIAL * np.nanmax(
+            now if sign > 0 else np.nan_to_num(usual)
+        )
+    ratio = np.where(np.isnan(ratio) | ~matters, -np.inf, ratio)
     order = np.lexsort((-sign * now, -ratio))
     return int(indices[order[0]])
 
@@ -176,20 +223,13 @@ def usual_norm(layer: int, context: Context) -> float | None:
     return None if math.isnan(median) else median
 
 
-def usual_loss(judgement: Judgement) -> float | None:
-    """Return the usual loss while every loss was positive, None if it is not known."""
-    if not (judgement.is_known[LOSS] and judgement.is_log_loss):
-        return None
-    return math.exp(float(judgement.mean[LOSS]))
-
-
-def notes(frame: Frame, judgement: Judgement, raised: BoolArray) -> tuple[str, ...]:
+def notes(frame: Frame, context: Context, raised: BoolArray) -> tuple[str, ...]:
     """Return what else was seen in a frame that something was raised in."""
-    modules = int(np.count_nonzero(judgement.modules.any_of(raised)))
-    found = [f"{modules} of {len(judgement.modules.names)} modules"]
-    if frame.loss is not None and judgement.is_known[LOSS]:
-        usual = float(judgement.mean[LOSS])
-        usual = math.exp(usual) if judgement.is_log_loss else usual
+    judge = context.judge
+    modules = int(np.count_nonzero(judge.modules.any_of(raised)))
+    found = [f"{modules} of {len(judge.modules.names)} modules"]
+    usual = judge.usual_loss()
+    if frame.loss is not None and usual is not None:
         found.append(f"loss {frame.loss:.3g}, usually {usual:.3g}")
     return tuple(found)
 
@@ -203,5 +243,31 @@ def medians(past: FloatArray) -> FloatArray:
     return medians
 
 
-def _finite(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
+def steps_together(deviation: Deviation | None) -> int:
+    """Return the frames whose mean a deviation is of."""
+    return 1 if deviation is None else SCALES[deviation.scale]
+
+
+def began_before(origin: Origin, context: Context, frames: int) -> Origin:
+    """Return an origin so many frames before, as far as the window goes back."""
+    steps = context.window.series().steps
+    if frames < 1 or not len(steps):
+        return origin
+    began = int(steps[max(0, len(steps) - frames)])
+    return replace(origin, step=began, before=_before(began, origin, context))
+
+
+def _before(step: int, origin: Origin, context: Context) -> tuple[tuple[int, float], ...]:
+    """Return the norms of the origin's layer in the few frames before a step."""
+    if origin.layer is None:
+        return ()
+    layer = context.names.index(origin.layer)
+    known = context.window.before(layer, context.window.capacity)
+    return tuple(own for own in known if own[0] < step)[-NUM_BEFORE:]
+
+
+def _deviations(context: Context, deviation: Deviation | None) -> float | None:
+    if deviation is None:
+        return None
+    usual = float(context.judge.detector.deviation[deviation.series])
+    return deviation.rise / usual if usual > 0.0 and math.isfinite(deviation.rise) else None

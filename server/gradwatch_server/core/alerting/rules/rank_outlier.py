@@ -132,7 +132,7 @@ class RankOutlierRule(LayerRule):
     """
 
     name = "rank_outlier"
-    follows = ("nonfinite", "exploding", "spike")
+    follows = ("nonfinite", "exploding")
     formula = """
         with r the largest local norm of a layer over the median of the other ranks': `r > ratio` in
         6 of 8 frames on the same rank, or `r > factor` in one.

@@ -6,11 +6,9 @@ from collections.abc import Iterable, Iterator
 
 from gradwatch_server.core.alerting.rules import (
     dead_layer,
-    drift,
     exploding,
     gain,
-    group_ratio,
-    imbalance,
+    groups,
     layer_missing,
     loss,
     loss_scale,
@@ -23,9 +21,7 @@ from gradwatch_server.core.alerting.rules import (
     run_failed,
     run_stalled,
     skipped_steps,
-    spike,
     vanishing,
-    zero_fraction,
 )
 from gradwatch_server.core.alerting.rules.base import Rule
 
@@ -96,15 +92,11 @@ class Registry:
 REGISTRY = Registry(
     nonfinite.NonfiniteRule,
     exploding.ExplodingRule,
-    spike.SpikeRule,
     dead_layer.DeadLayerRule,
     vanishing.VanishingRule,
     layer_missing.LayerMissingRule,
     loss.LossRule,
-    zero_fraction.ZeroFractionRule,
-    drift.DriftRule,
-    imbalance.ImbalanceRule,
-    group_ratio.GroupRatioRule,
+    groups.GroupsRule,
     gain.GainRule,
     skipped_steps.SkippedStepsRule,
     loss_scale.LossScaleRule,

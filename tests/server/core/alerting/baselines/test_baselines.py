@@ -11,8 +11,8 @@ import pytest
 from gradwatch_server.core.alerting.baselines.baselines import Baselines
 from gradwatch_server.core.alerting.baselines.hits import Hits
 from gradwatch_server.core.alerting.baselines.judgement import FIRST_MODULE, LOSS, TOTAL
-from gradwatch_server.core.alerting.baselines.logarithm import natural_log
-from gradwatch_server.core.alerting.baselines.modules import Modules
+from gradwatch_server.core.judge.logarithm import natural_log
+from gradwatch_server.core.judge.modules import Modules
 from gradwatch_server.core.alerting.baselines.running import PEAK_FRAMES, RunningStatistics
 from tests.support.core import frame_of, part_of
 

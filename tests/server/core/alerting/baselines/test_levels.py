@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from gradwatch_server.core.alerting.baselines.levels import ModuleLevels
+from gradwatch_server.core.judge.levels import ModuleLevels
 
 NAN = math.nan
 

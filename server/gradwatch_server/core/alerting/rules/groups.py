@@ -23,7 +23,7 @@ from gradwatch_wire.health import Severity, normalized_ratio
 GroupName = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 
-class GroupRatioRule(Rule):
+class GroupsRule(Rule):
     """The gradient of one named group below `limit` times that of another, per element.
 
     The ratio is (seed / √its elements) / (host / √its elements), of the L2 norms of all layers of
@@ -33,7 +33,7 @@ class GroupRatioRule(Rule):
     layers.
     """
 
-    name = "group_ratio"
+    name = "groups"
     takes = (Frame,)
     formula = """
         `(l2 of seed / sqrt(elements of seed)) / (l2 of host / sqrt(elements of host)) < limit`;
@@ -61,7 +61,7 @@ class GroupRatioRule(Rule):
     severity: Severity = Field(Severity.INFO, description="Severity of its alerts.")
 
     @model_validator(mode="after")
-    def _in_order(self) -> GroupRatioRule:
+    def _in_order(self) -> GroupsRule:
         if self.clear < self.limit:
             msg = f"clear ({self.clear:g}) must not be below limit ({self.limit:g})"
             raise ValueError(msg)

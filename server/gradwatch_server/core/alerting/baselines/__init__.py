@@ -1,1 +1,0 @@
-"""What is usual: the running statistics that every rule about a change shares."""

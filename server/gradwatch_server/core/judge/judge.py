@@ -1,0 +1,431 @@
+"""The judge of one attempt: all that is known of its series, and the findings of each frame."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+import numpy as np
+
+from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
+from gradwatch_server.core.frames.frame import Frame
+from gradwatch_server.core.judge.change_point import change_point
+from gradwatch_server.core.judge.detector import RAW_LOSS, RING, SCALES, Detector, SeriesState
+from gradwatch_server.core.judge.deviations import LOSS_FEELS, Deviation, DeviationFinder, Kind
+from gradwatch_server.core.judge.levels import ModuleLevels
+from gradwatch_server.core.judge.modules import Modules
+from gradwatch_server.core.judge.series import (
+    FIRST_MODULE,
+    LOSS_SERIES,
+    TOTAL,
+    FrameNumbers,
+    SeriesMaker,
+    kinds,
+    tests,
+)
+from gradwatch_server.core.judge.smallness import Smallness
+from gradwatch_server.core.judge.zeros import Zeros
+from gradwatch_server.core.state_codec import decode, encode
+
+FALSE_ALERTS_PER_100K: Final = 5.0
+
+LN_2: Final = math.log(2.0)
+NEAR_FRAMES: Final = 16
+"""Frames within ln 2 of the old level after which a deviation is over."""
+
+MAX_AWAY_FRAMES: Final = 256
+MAX_AWAY_FRAMES_BETTER: Final = 64
+"""Frames after which the new level is the usual one; the fewer where the loss is better."""
+
+DIVERGED: Final = 1.5
+DIVERGED_FRAMES: Final = 32
+"""Times the first losses at which the mean of 16 frames stays while a training diverges."""
+
+HISTORY_FRAMES: Final = 32
+SLOW_SCALE: Final = 2
+WHOLE_SHARE: Final = 0.5
+"""Share of the rise of the total from which on a module rises with it."""
+
+STANDS_OUT: Final = math.log(3.0)
+"""Nats that one module must rise more than any other to be the one in which it began."""
+
+TWICE: Final = 2.0
+CALM_DEVIATIONS: Final = 3.0
+LEAST_DEVIATION: Final = 0.1
+
+UP: Final = (Kind.SPIKE, Kind.GROWTH, Kind.TOTAL)
+DOWN: Final = (Kind.SHRINK, Kind.COLLAPSE)
+
+
+@dataclass(slots=True)
+class Away:
+    """Series that left their level by a paged deviation, (series,) each."""
+
+    level: FloatArray = field(default_factory=lambda: np.zeros(0))
+    """Usual level before the deviation, NaN for a series that is not away."""
+    sign: FloatArray = field(default_factory=lambda: np.zeros(0))
+    """1 for a rise, -1 for a fall."""
+    frames: IndexArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    near: IndexArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """Frames in a row near the level."""
+    any: bool = False
+
+    def grow(self, num_series: int) -> None:
+        """Add series that are not away."""
+        more = num_series - len(self.level)
+        if more > 0:
+            self.level = np.concatenate([self.level, np.full(more, np.nan)])
+            self.sign = np.concatenate([self.sign, np.ones(more)])
+            zeros = np.zeros(more, dtype=np.int64)
+            self.frames = np.concatenate([self.frames, zeros])
+            self.near = np.concatenate([self.near, zeros])
+
+    def begin(self, series: IndexArray, level: FloatArray, sign: float) -> None:
+        """Note that series leave their level; those that are away already keep theirs."""
+        new = series[np.isnan(self.level[series])]
+        self.level[new] = level[new]
+        self.sign[new] = sign
+        self.frames[new] = self.near[new] = 0
+        self.any = bool(self.any or len(new))
+
+    def follow(self, values: FloatArray, most_frames: int) -> BoolArray:
+        """Take in a frame, and return (series,) those that are still away."""
+        away = ~np.isnan(self.level)
+        off = self.sign * (values - self.level) > LN_2
+        self.frames += away
+        self.near = np.where(off, 0, self.near + (away & ~np.isnan(values)))
+        over = away & ((self.near >= NEAR_FRAMES) | (self.frames > most_frames))
+        self.level[over] = np.nan
+        self.any = bool(np.count_nonzero(away & ~over))
+        return away & ~over & (off | np.isnan(values))
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """Findings of one frame.
+
+    Args:
+        norms: (modules,) L2 norms, NaN where absent or non-finite.
+        deviations: Flags of the detector, the largest part first.
+        rising: (modules,) beyond their record, in a deviation that is paged.
+        falling: Likewise of falls.
+        high: (modules,) still above the level that they had before such a rise.
+        low: Likewise of falls.
+        is_loss_high: Whether the loss is still above its level before a paged rise.
+        is_loss_felt: Whether the loss is so far up that another finding does harm.
+        is_diverging: Whether the loss has been far above the first losses for long.
+        is_young: (modules,) whether there is no history to judge by.
+        is_early_growth: Whether the total grows or the loss is worse than first, without a history.
+    """
+
+    norms: FloatArray
+    deviations: tuple[Deviation, ...]
+    rising: BoolArray
+    falling: BoolArray
+    high: BoolArray
+    low: BoolArray
+    is_loss_high: bool
+    is_loss_felt: bool
+    is_diverging: bool
+    is_young: BoolArray
+    is_early_growth: bool
+
+    def largest(self, *kinds: Kind) -> Deviation | None:
+        """Return the paged deviation of some kinds that is farthest beyond its record."""
+        return next(
+            (each for each in self.deviations if each.is_paged and each.kind in kinds), None
+        )
+
+
+@dataclass(slots=True)
+class JudgeState:
+    """Numbers of a judge that outlive a frame."""
+
+    maker: SeriesMaker = field(default_factory=SeriesMaker)
+    series: SeriesState = field(default_factory=SeriesState)
+    finder: DeviationFinder = field(default_factory=DeviationFinder)
+    zeros: Zeros = field(default_factory=Zeros)
+    smallness: Smallness = field(default_factory=Smallness)
+    away: Away = field(default_factory=Away)
+    steps: IndexArray = field(default_factory=lambda: np.full(RING, -1, dtype=np.int64))
+    """(RING,) steps of the latest frames."""
+    diverged_frames: int = 0
+
+
+class Judge:
+    """Series, records and counters of one attempt.
+
+    Attributes:
+        modules: Names of modules, and the module of each layer.
+        state: Numbers so far.
+        findings: Those of the latest frame.
+    """
+
+    def __init__(self, state: JudgeState | None = None) -> None:
+        self.modules = Modules()
+        self.state = state or JudgeState()
+        self.findings: Findings | None = None
+        self.detector = self._new_detector(0)
+
+    def add(self, frame: Frame, names: Sequence[str], numel: FloatArray) -> Findings:
+        """Judge a closed frame and learn from it.
+
+        Args:
+            frame: The frame.
+            names: (layers,) names of the attempt's layers.
+            numel: (layers,) elements, empty where they are not known.
+        """
+        self.modules.extend(names)
+        state = self.state
+        norms = self._norms(frame)
+        numbers = self._numbers(frame, norms)
+        was_raw = state.maker.is_raw_loss
+        values = state.maker.values(numbers)
+        if len(values) != len(self.detector.deviation) or was_raw != state.maker.is_raw_loss:
+            if was_raw != state.maker.is_raw_loss:
+                state.series.restart(LOSS_SERIES)
+            self.detector = self._new_detector(len(norms))
+        state.steps[state.series.num_frames % RING] = frame.step
+        self.detector.update(values)
+        state.zeros.add(norms)
+        state.smallness.add(norms, self.numel(numel), numbers.loss)
+        is_raw = state.maker.is_raw_loss
+        found = state.finder.find(numbers, self.detector, is_raw_loss=is_raw)
+        if found:
+            quiet = state.zeros.is_dying
+            found = sorted(
+                (each.quiet() if quiet else each for each in found),
+                key=lambda each: (-each.part, each.series),
+            )
+        self.findings = self._find(numbers, values, norms, found)
+        return self.findings
+
+    def resume(self) -> None:
+        """Learn quickly again: the training was interrupted, or its steps went back."""
+        self.detector.resume()
+
+    def levels(self) -> ModuleLevels:
+        """Return what is usual of each module by now."""
+        num = len(self.modules.names)
+        series = self.state.series
+        own = slice(FIRST_MODULE, FIRST_MODULE + 2 * num, 2)
+        level = np.full(num, np.nan)
+        known = np.zeros(num, dtype=np.bool_)
+        there = series.level[own]
+        level[: len(there)] = there
+        known[: len(there)] = series.num_samples[own] >= HISTORY_FRAMES
+        return ModuleLevels(self.modules.of_layer, level, known)
+
+    def usual_loss(self) -> float | None:
+        """Return the usual loss while no loss was negative, None if it is not known."""
+        state = self.state
+        if state.maker.is_raw_loss or state.series.num_samples[LOSS_SERIES] < HISTORY_FRAMES:
+            return None
+        level = math.exp(float(self._level_before(LOSS_SERIES, 1)))
+        return max(level - float(state.maker.floor[LOSS_SERIES]), 0.0)
+
+    def step_of(self, deviation: Deviation) -> int:
+        """Return the step at which the change began that a deviation of this frame shows."""
+        width = SCALES[deviation.scale]
+        state = self.state.series
+        newest = state.num_frames - 1
+        count = min(4 * width + 16, RING - 1, state.num_frames)
+        places = [(newest - back) % RING for back in range(count - 1, -1, -1)]
+        series = deviation.series
+        samples = np.where(state.present[places, series] > 0, state.samples[places, series], np.nan)
+        level = self._level_before(series, min(2 * width + 8, RING - 2))
+        if math.isnan(level):
+            level = float(self.detector.mean[deviation.scale, series]) - deviation.rise
+        first = change_point(
+            samples.astype(np.float64), level, float(self.detector.deviation[series]), width
+        )
+        return int(self.state.steps[places[first]])
+
+    def module_of(self, deviation: Deviation) -> int | None:
+        """Return the module in which a deviation began, None where none clearly stands out."""
+        sign = 1.0 if deviation.rise > 0.0 else -1.0
+        rise = sign * self.detector.rise[deviation.scale]
+        own, apart = rise[FIRST_MODULE::2], rise[FIRST_MODULE + 1 :: 2]
+        if len(own) == 1:
+            return 0
+        if deviation.kind in (Kind.SPIKE, Kind.GROWTH, Kind.SHRINK):
+            module = (deviation.series - FIRST_MODULE) // 2
+            others = np.delete(apart, module)
+            calm = CALM_DEVIATIONS * max(
+                float(self.detector.rise_deviation[deviation.scale, TOTAL]), 0.1
+            )
+            rest = float(np.nanmedian(np.delete(own, module)))
+            if apart[module] > _largest(others) + STANDS_OUT and rest < calm:
+                return module
+        module = int(np.nanargmax(own)) if not np.isnan(own).all() else -1
+        if module >= 0 and own[module] > TWICE * max(_largest(np.delete(own, module)), 0.0):
+            return module
+        return None
+
+    def usual_norm(self, module: int) -> float | None:
+        """Return the usual norm of a module, None without a history."""
+        series = FIRST_MODULE + 2 * module
+        if self.state.series.num_samples[series] < 2:
+            return None
+        level = math.exp(self._level_before(series, 1))
+        return max(level - float(self.state.maker.floor[FIRST_MODULE + module]), 0.0)
+
+    def rearranged(self, names: Sequence[str], others: Sequence[str]) -> Self:
+        """Return a copy for an attempt that has the same layers in another order.
+
+        Args:
+            names: (layers,) names of the layers that this judge knows.
+            others: (layers,) the same names in the other order.
+        """
+        made = type(self)(decode(encode(self.state), JudgeState))
+        own = Modules()
+        own.extend(names)
+        made.modules.extend(others)
+        made._fit(len(own.names))
+        place = {name: number for number, name in enumerate(own.names)}
+        order = np.array([place[name] for name in made.modules.names], dtype=np.int64)
+        columns = [TOTAL, LOSS_SERIES]
+        for module in order.tolist():
+            columns += FIRST_MODULE + 2 * module, FIRST_MODULE + 2 * module + 1
+        made.state.series.take(columns)
+        made.state.maker.take(order)
+        made.state.zeros, made.state.smallness, made.state.away = Zeros(), Smallness(), Away()
+        made.state.smallness.num_frames = HISTORY_FRAMES
+        made.detector = made._new_detector(len(order))
+        return made
+
+    def state_dict(self) -> Any:
+        """Return plain data for `from_state_dict`."""
+        return encode(self.state)
+
+    @classmethod
+    def from_state_dict(cls, plain: Any, names: Sequence[str]) -> Self:
+        """Return the judge that `state_dict` described, of an attempt with these layers."""
+        made = cls(decode(plain, JudgeState))
+        made.modules.extend(names)
+        made.detector = made._new_detector((len(made.state.series.level) - FIRST_MODULE) // 2)
+        return made
+
+    def _fit(self, num_modules: int) -> None:
+        self.state.maker.grow(num_modules)
+        self.detector = self._new_detector(num_modules)
+
+    def _new_detector(self, num_modules: int) -> Detector:
+        of_series = kinds(num_modules)
+        if self.state.maker.is_raw_loss:
+            of_series[LOSS_SERIES] = RAW_LOSS
+        self.state.away.grow(len(of_series))
+        return Detector(self.state.series, of_series, tests(num_modules), FALSE_ALERTS_PER_100K)
+
+    def _norms(self, frame: Frame) -> FloatArray:
+        if not np.count_nonzero(frame.nonfinite):
+            return self.modules.norms(frame.l2_max)
+        norms = self.modules.norms(np.where(frame.nonfinite, np.nan, frame.l2_max))
+        norms[self.modules.any_of(frame.nonfinite)] = np.nan
+        return norms
+
+    def _numbers(self, frame: Frame, norms: FloatArray) -> FrameNumbers:
+        is_whole = not frame.num_partial and frame.coverage >= 1.0
+        total = float(np.sqrt(np.nansum(norms * norms))) if is_whole else math.nan
+        loss = math.nan if frame.loss is None else frame.loss
+        lr = math.nan if frame.lr is None else frame.lr
+        is_bad = np.count_nonzero(frame.nonfinite) or math.isinf(loss)
+        is_bad = is_bad or (frame.loss is not None and math.isnan(loss))
+        return FrameNumbers(frame.step, norms, total, loss, lr, not is_bad)
+
+    def numel(self, numel: FloatArray) -> FloatArray:
+        """Return (modules,) elements of each, none where those of layers are not known.
+
+        Args:
+            numel: (layers,) elements of each layer.
+        """
+        num = len(self.modules.of_layer)
+        if len(numel) < num:
+            return np.zeros(0)
+        return np.bincount(self.modules.of_layer, weights=numel[:num]).astype(np.float64)
+
+    def _find(
+        self,
+        numbers: FrameNumbers,
+        values: FloatArray,
+        norms: FloatArray,
+        found: Sequence[Deviation],
+    ) -> Findings:
+        num = len(norms)
+        rising, falling = np.zeros(num, dtype=np.bool_), np.zeros(num, dtype=np.bool_)
+        away = self.state.away
+        for each in found:
+            if not each.is_paged:
+                continue
+            before = self.detector.mean[each.scale] - self.detector.rise[each.scale]
+            if each.kind is Kind.LOSS:
+                away.begin(np.array([LOSS_SERIES]), before, 1.0)
+                continue
+            flagged = rising if each.kind in UP else falling
+            modules = self._modules_in(each)
+            flagged[modules] = True
+            sign = 1.0 if each.kind in UP else -1.0
+            away.begin(FIRST_MODULE + 2 * modules, before, sign)
+        is_better = bool(self.detector.rise[SLOW_SCALE, LOSS_SERIES] < 0.0)
+        still = np.zeros(len(values), dtype=np.bool_)
+        if away.any:
+            most = MAX_AWAY_FRAMES_BETTER if is_better else MAX_AWAY_FRAMES
+            still = away.follow(values, most)
+        own = still[FIRST_MODULE::2]
+        signs = away.sign[FIRST_MODULE::2]
+        loss_part = float(self.detector.part[0, :, LOSS_SERIES].max())
+        young = self.state.series.num_samples[FIRST_MODULE::2] <= HISTORY_FRAMES
+        return Findings(
+            norms=norms,
+            deviations=tuple(found),
+            rising=rising,
+            falling=falling,
+            high=own & (signs > 0),
+            low=own & (signs < 0),
+            is_loss_high=bool(still[LOSS_SERIES]),
+            is_loss_felt=loss_part >= LOSS_FEELS,
+            is_diverging=self._is_diverging(),
+            is_young=young,
+            is_early_growth=self._is_early_growth(numbers, values),
+        )
+
+    def _modules_in(self, deviation: Deviation) -> IndexArray:
+        """Return the modules that a paged deviation is of."""
+        if deviation.kind in (Kind.SPIKE, Kind.GROWTH, Kind.SHRINK):
+            return np.array([(deviation.series - FIRST_MODULE) // 2])
+        rise = self.detector.rise[deviation.scale, FIRST_MODULE::2]
+        found = np.flatnonzero(rise / deviation.rise > WHOLE_SHARE)
+        if not len(found) and not np.isnan(rise).all():
+            found = np.array([int(np.nanargmax(rise / deviation.rise))])
+        return found.astype(np.int64)
+
+    def _is_diverging(self) -> bool:
+        state = self.state
+        if state.maker.is_raw_loss:
+            return False
+        mean = float(self.detector.mean[SLOW_SCALE, LOSS_SERIES])
+        first = state.finder.first_loss
+        is_up = (
+            first > 0.0 and not math.isnan(mean) and math.exp(min(mean, 700.0)) > DIVERGED * first
+        )
+        state.diverged_frames = state.diverged_frames + 1 if is_up else 0
+        return state.diverged_frames >= DIVERGED_FRAMES
+
+    def _is_early_growth(self, numbers: FrameNumbers, values: FloatArray) -> bool:
+        maker = self.state.maker
+        if self.state.series.num_frames > HISTORY_FRAMES or not maker.first_count[TOTAL]:
+            return False
+        usual = float(maker.first_sum[TOTAL] / maker.first_count[TOTAL])
+        grows = float(values[TOTAL]) > usual + LN_2
+        return bool(grows) or numbers.loss > DIVERGED * self.state.finder.first_loss > 0.0
+
+    def _level_before(self, series: int, frames: int) -> float:
+        """Return the usual value so many frames before the latest."""
+        place = (self.state.series.num_frames - 1 - frames) % RING
+        return float(self.state.series.levels[place, series])
+
+
+def _largest(values: FloatArray) -> float:
+    return float(np.fmax.reduce(values, initial=-math.inf))
