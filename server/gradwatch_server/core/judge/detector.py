@@ -86,7 +86,7 @@ class SeriesState:
     """Numbers of the detector that outlive a frame, for K series."""
 
     num_frames: int = 0
-    num_samples: Float32Array = field(default_factory=lambda: np.zeros(0))
+    num_samples: FloatArray = field(default_factory=lambda: np.zeros(0))
     """(K,)"""
     level: FloatArray = field(default_factory=lambda: np.zeros(0))
     """(K,) usual value."""

@@ -188,7 +188,8 @@ class Judge:
                 state.series.restart(LOSS_SERIES)
             self.detector = self._new_detector(len(norms))
         state.steps[state.series.num_frames % RING] = frame.step
-        self.detector.update(values)
+        with np.errstate(all="ignore"):  # NaN stands for what is absent, and Inf for no record
+            self.detector.update(values)
         state.zeros.add(norms)
         state.smallness.add(norms, self.numel(numel), numbers.loss)
         is_raw = state.maker.is_raw_loss
@@ -253,9 +254,8 @@ class Judge:
         if deviation.kind in (Kind.SPIKE, Kind.GROWTH, Kind.SHRINK):
             module = (deviation.series - FIRST_MODULE) // 2
             others = np.delete(apart, module)
-            calm = CALM_DEVIATIONS * max(
-                float(self.detector.rise_deviation[deviation.scale, TOTAL]), 0.1
-            )
+            usual = float(self.detector.rise_deviation[deviation.scale, TOTAL])
+            calm = CALM_DEVIATIONS * max(usual, LEAST_DEVIATION)
             rest = float(np.nanmedian(np.delete(own, module)))
             if apart[module] > _largest(others) + STANDS_OUT and rest < calm:
                 return module
@@ -407,9 +407,7 @@ class Judge:
             return False
         mean = float(self.detector.mean[SLOW_SCALE, LOSS_SERIES])
         first = state.finder.first_loss
-        is_up = (
-            first > 0.0 and not math.isnan(mean) and math.exp(min(mean, 700.0)) > DIVERGED * first
-        )
+        is_up = first > 0.0 and mean > math.log(DIVERGED * first)
         state.diverged_frames = state.diverged_frames + 1 if is_up else 0
         return state.diverged_frames >= DIVERGED_FRAMES
 

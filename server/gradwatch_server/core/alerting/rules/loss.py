@@ -122,8 +122,7 @@ class LossRule(Rule):
             value=mean if judge.state.maker.is_raw_loss else math.exp(mean),
             threshold=None,
             usual=usual if judge.state.maker.is_raw_loss else math.exp(usual),
-            deviations=deviation.rise
-            / float(judge.detector.rise_deviation[deviation.scale, LOSS_SERIES]),
+            deviations=deviation.rise / usual_rise,
             notes=(MEAN_NOTE.format(frames),) if frames > 1 else (),
         )
 
