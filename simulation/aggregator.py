@@ -237,7 +237,7 @@ class Aggregator:
                     submit(Acknowledge(alert.id, by="ann", comment=""))
             case "silence":
                 until_ns = now_ns + round(random.choice((1.0, 10.0, 600.0)) * SECOND_NS)
-                rule, layers = random.choice(("spike", "*")), random.choice(("head", "*"))
+                rule, layers = random.choice(("exploding", "*")), random.choice(("head", "*"))
                 submit(AddSilence("gpt", rule, layers, until_ns, by="ann", comment=""))
             case "end":
                 for silence in state.silences:

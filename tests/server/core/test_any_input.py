@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gradwatch_server.core.alerting.rules.zero_fraction import ZeroFractionRule
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gradwatch_server.core.alerting.attribution import explosion_ranks, rising_ranks
-from gradwatch_server.core.alerting.rules.zero_fraction import ZeroFractionRule
 from gradwatch_server.core.frames.frame import COLUMNS_READ
 from gradwatch_server.core.views.gains import describe_gains
 from gradwatch_server.core.views.groups import describe_groups

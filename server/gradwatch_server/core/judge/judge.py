@@ -167,7 +167,8 @@ class Judge:
         self.modules = Modules()
         self.state = state or JudgeState()
         self.findings: Findings | None = None
-        self.detector = self._new_detector(0)
+        num_series = len(self.state.series.level)
+        self.detector = self._new_detector(max(0, num_series - FIRST_MODULE) // 2)
 
     def add(self, frame: Frame, names: Sequence[str], numel: FloatArray) -> Findings:
         """Judge a closed frame and learn from it.
@@ -305,7 +306,6 @@ class Judge:
         """Return the judge that `state_dict` described, of an attempt with these layers."""
         made = cls(decode(plain, JudgeState))
         made.modules.extend(names)
-        made.detector = made._new_detector((len(made.state.series.level) - FIRST_MODULE) // 2)
         return made
 
     def _fit(self, num_modules: int) -> None:
@@ -328,7 +328,7 @@ class Judge:
 
     def _numbers(self, frame: Frame, norms: FloatArray) -> FrameNumbers:
         is_whole = not frame.num_partial and frame.coverage >= 1.0
-        total = float(np.sqrt(np.nansum(norms * norms))) if is_whole else math.nan
+        total = _norm_of(norms) if is_whole else math.nan
         loss = math.nan if frame.loss is None else frame.loss
         lr = math.nan if frame.lr is None else frame.lr
         is_bad = np.count_nonzero(frame.nonfinite) or math.isinf(loss)
@@ -423,6 +423,15 @@ class Judge:
         """Return the usual value so many frames before the latest."""
         place = (self.state.series.num_frames - 1 - frames) % RING
         return float(self.state.series.levels[place, series])
+
+
+def _norm_of(norms: FloatArray) -> float:
+    """Return the L2 norm of all modules together, NaN without any."""
+    largest = _largest(norms)
+    if not 0.0 < largest < math.inf:
+        return max(largest, 0.0) if largest > -math.inf else math.nan
+    shares = np.nan_to_num(norms) / largest  # scaled: squares may leave the range of float64
+    return largest * math.sqrt(float(np.dot(shares, shares)))
 
 
 def _largest(values: FloatArray) -> float:

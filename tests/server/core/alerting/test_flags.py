@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gradwatch_server.core.alerting.rules.imbalance import ImbalanceRule
 
 from gradwatch_server.core.alerting.flags import Flags, find_flags
 from gradwatch_server.core.alerting.rules import Rules
-from gradwatch_server.core.alerting.rules.imbalance import ImbalanceRule
 from gradwatch_server.core.frames.frame import Frame
 from tests.support.core import context_of, frame_of, part_of
 

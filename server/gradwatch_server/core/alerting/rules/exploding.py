@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -9,7 +10,7 @@ from pydantic import Field
 
 from gradwatch_server.core.alerting.attribution import explosion_ranks
 from gradwatch_server.core.alerting.evaluation import Context
-from gradwatch_server.core.alerting.origin import Origin
+from gradwatch_server.core.alerting.origin import Origin, one_rank
 from gradwatch_server.core.alerting.rules.base import HealthShare, Limit
 from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.alerting.rules.module import ModuleRule, layers_of, ranks_with
@@ -98,7 +99,9 @@ class ExplodingRule(ModuleRule):
             context.findings.largest(*self.kinds) is None
             and (frame.l2_max[raised] > self.limit).any()
         ):
-            return LayerRule.origin(self, frame, context, raised)
+            found = LayerRule.origin(self, frame, context, raised)
+            ranks = self.began_on(frame, context, raised) or found.ranks
+            return replace(found, rank=one_rank(ranks), ranks=ranks)
         return super().origin(frame, context, raised)
 
     def threshold(self) -> float:
@@ -115,10 +118,10 @@ class ExplodingRule(ModuleRule):
 
     def find_ranks(self, frame: Frame, index: int) -> tuple[int, ...]:
         """Return the ranks whose own gradient is above the limit, else those that show it."""
-        return (
-            explosion_ranks(frame, index, self.limit)
-            or ranks_with(frame, index, lambda part: part.peak > self.limit)
-            or super().find_ranks(frame, index)
+        if not frame.l2_max[index] > self.limit:
+            return super().find_ranks(frame, index)
+        return explosion_ranks(frame, index, self.limit) or ranks_with(
+            frame, index, lambda part: part.peak > self.limit
         )
 
     def describe(self, origin: Origin) -> str:

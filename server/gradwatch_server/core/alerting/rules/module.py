@@ -68,6 +68,10 @@ class ModuleRule(LayerRule):
     def held_modules(self, found: Findings) -> BoolArray:
         """Return (modules,) those that are not back where they were."""
 
+    def held_layers(self, frame: Frame, context: Context) -> BoolArray:
+        """Return further layers that keep an alert that is there, (layers,)."""
+        return np.zeros(len(frame.present), dtype=np.bool_)
+
     def severity_in(
         self, frame: Frame, context: Context, raised: BoolArray, in_a_row: int
     ) -> Severity:
@@ -80,6 +84,7 @@ class ModuleRule(LayerRule):
         """Yield an evaluation of each group of layers."""
         beyond = self.raised_layers(observation, context.findings, context)
         now = np.zeros_like(raised) if beyond is None else beyond & raised
+        held = raised | self.held_layers(observation, context)
         seen = self.seen(observation)
         excess = self.excess_in(observation, context)
         frozen, _ = observation.idle_layers()
@@ -88,7 +93,7 @@ class ModuleRule(LayerRule):
                 group=group,
                 step=observation.step,
                 received_ns=observation.received_ns,
-                verdict=Verdict(now & members, raised & members, seen, observation.present, frozen),
+                verdict=Verdict(now & members, held & members, seen, observation.present, frozen),
                 names=context.names,
                 origin=partial(self.origin, observation, context),
                 severity=partial(self.severity_in, observation, context, raised & members),

@@ -106,9 +106,9 @@ class VanishingRule(ModuleRule):
         return self.limit
 
     def raised(self, observation: Frame, context: Context) -> BoolArray | None:
-        """Return the layers that vanish, or are not yet alive again; None if none is."""
+        """Return the layers that vanish, or stay far below what was usual; None if none does."""
         found = super().raised(observation, context)
-        low = self._below(observation, context, self.limit if found is None else self.clear)
+        low = self._below(observation, context, self.limit)
         if not np.count_nonzero(low):  # nearly always
             return found
         layers = layers_of(context, low, observation)
@@ -125,6 +125,11 @@ class VanishingRule(ModuleRule):
         if not np.count_nonzero(modules):  # nearly always
             return None
         return layers_of(context, modules, frame)
+
+    def held_layers(self, frame: Frame, context: Context) -> BoolArray:
+        """Return the layers of modules below `clear`, (layers,)."""
+        low = self._below(frame, context, self.clear) & ~self._died(context)
+        return layers_of(context, low, frame)
 
     def held_modules(self, found: Findings) -> BoolArray:
         """Return (modules,) those still below what was usual before."""
