@@ -28,7 +28,7 @@ def test_after_a_step_back_what_is_usual_is_learnt_again_quickly() -> None:
             job.step(back_to + after, (1.7 if after < 8 else 2.6) * wave, loss=2.0)
         return [alert.rule for alert in job.alerts]
 
-    assert "spike" in train(back_to=100)
+    assert "exploding" in train(back_to=100)
     assert train(back_to=60) == []
 
 

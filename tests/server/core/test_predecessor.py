@@ -33,7 +33,7 @@ def stopped(cluster: Any, at: int = 100, **settings: Any) -> Any:
 
 
 def spikes(job: Any, attempt: int = 2) -> list[Any]:
-    return [a for a in job.alerts if (a.rule, a.attempt) == ("spike", attempt)]
+    return [a for a in job.alerts if (a.rule, a.attempt) == ("exploding", attempt)]
 
 
 @pytest.mark.parametrize("first", [1, 50, 90, 100, 103, 198])
@@ -103,13 +103,13 @@ def test_an_attempt_that_ended_before_its_first_frame_changes_nothing() -> None:
 
 def test_the_attempt_before_is_not_changed_by_it() -> None:
     job = train(Cluster(names=NAMES).start(job="one"), range(60))
-    before = job.attempt.closed.baselines.state_dict()
+    before = job.attempt.closed.judge.state_dict()
     first = job.attempt
     train(job.start(job="two"), range(60, 90), a=5.0)
 
     assert job.attempt is not first
     assert first.lives
-    assert first.closed.baselines.state_dict() == before
+    assert first.closed.judge.state_dict() == before
 
 
 @pytest.mark.slow

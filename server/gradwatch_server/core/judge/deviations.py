@@ -30,6 +30,9 @@ TOTAL_ADDS: Final = 0.4
 CLEAR_PART: Final = 1.5
 VERY_CLEAR_PART: Final = 2.0
 
+OWN_SHARE: Final = 0.5
+"""Share of what a module rises apart from the others that it has to rise itself."""
+
 MATERIAL_RISE: Final = math.log(0.03)
 MATERIAL_FALL: Final = math.log(0.003)
 """Logarithms of the share of the usual total from which on a module matters."""
@@ -41,6 +44,12 @@ FIRST_LOSSES: Final = 16
 MIN_FRAMES: Final = 32
 UNHEARD_FACTOR: Final = 4.0
 UNHEARD_FRAMES: Final = 128
+UNHEARD_AFTER: Final = 16
+UNHEARD_DEVIATIONS: Final = 3.0
+UNHEARD_RISE: Final = 0.04
+"""A rate beyond anything before: how long it counts, the frames after which the loss is judged by
+it, and the rise of the mean of 16 frames that is enough then, in deviations and in nats."""
+
 ROSE_FACTOR: Final = 1.5
 ROSE_FRAMES: Final = 96
 SLOW_SCALE: Final = 2
@@ -103,10 +112,11 @@ class LearningRate:
         self.latest.append(lr)
 
     @property
-    def is_unheard(self) -> bool:
-        """Whether the rate jumped beyond anything before, in the last `UNHEARD_FRAMES`."""
-        since = self.unheard_at
-        return since is not None and self.num_frames - since < UNHEARD_FRAMES
+    def unheard_frames(self) -> int:
+        """Frames since the rate jumped beyond anything before, 0 if not in `UNHEARD_FRAMES`."""
+        since = self.num_frames if self.unheard_at is None else self.unheard_at
+        frames = self.num_frames - since
+        return frames + 1 if self.unheard_at is not None and frames < UNHEARD_FRAMES else 0
 
     @property
     def rose(self) -> bool:
@@ -134,7 +144,8 @@ class DeviationFinder:
         of_loss = max(0.0, float(up[:, LOSS_SERIES].max()))
         of_total = max(0.0, float(up[:, TOTAL].max()))
         self.clear_totals.append(of_total > CLEAR_PART)
-        if up.max() + max(of_loss, TOTAL_ADDS) < 1.0 and down.max() < 1.0:
+        is_unheard = self.lr.unheard_frames >= UNHEARD_AFTER and not is_raw_loss
+        if not is_unheard and up.max() + max(of_loss, TOTAL_ADDS) < 1.0 and down.max() < 1.0:
             return []
         supported = np.where(up > SUPPORTED, up + of_loss, up)
         loss_parts = up[:, LOSS_SERIES]
@@ -145,6 +156,8 @@ class DeviationFinder:
         up_places, down_places = np.argwhere(supported >= 1.0), np.argwhere(down >= 1.0)
         found = [state.rise(int(at[0]), int(at[1]), supported) for at in up_places]
         found += [state.fall(int(at[0]), int(at[1])) for at in down_places]
+        if is_unheard:
+            found.append(state.after_unheard_rate())
         return [each for each in found if each is not None]
 
     def _learn(self, frame: FrameNumbers) -> None:
@@ -228,6 +241,9 @@ class _FrameState:
         level = float(self._detector.mean[scale, series - 1])
         if level <= MATERIAL_RISE + self._usual_total:
             return False
+        # Where others fall, what stays where it was has risen apart from them.
+        if not float(self._detector.rise[scale, series - 1]) > OWN_SHARE * rise:
+            return False
         if scale >= SLOW_SCALE:
             return rise > LN_4 and (not self._is_better or rise > LN_10)
         is_sudden = scale == 0 and self._is_sudden(series, rise)
@@ -238,18 +254,36 @@ class _FrameState:
             return False
         if self._is_better and not (part > VERY_CLEAR_PART and self._is_sudden(series, rise)):
             return False
-        is_felt = self._of_loss >= LOSS_FEELS or not self._has_loss
+        is_felt = not self._has_loss or self._is_felt()
         return is_felt or sum(self._finder.clear_totals) >= 3
 
     def _is_loss_paged(self, scale: int, rise: float) -> bool:
-        if self._finder.lr.rose and not self._finder.lr.is_unheard:
+        if self._finder.lr.rose and not self._finder.lr.unheard_frames:
             return False
         if self._is_raw_loss:
             return scale >= SLOW_SCALE and self._of_total > SUPPORTED
-        level = math.exp(float(self._detector.mean[scale, LOSS_SERIES]))
-        if level <= MATERIAL_LOSS[scale] * self._finder.first_loss:
+        if not self._is_material(scale):
             return False
         return scale > 0 or rise >= LN_3 or not self._loss_rise[SLOW_SCALE] < 0.0
+
+    def after_unheard_rate(self) -> Deviation | None:
+        """Return the deviation of a loss that rises after a learning rate beyond any before."""
+        rise = float(self._loss_rise[SLOW_SCALE])
+        usual = float(self._detector.rise_deviation[SLOW_SCALE, LOSS_SERIES])
+        if not rise > max(UNHEARD_DEVIATIONS * usual, UNHEARD_RISE):
+            return None
+        is_paged = self._is_material(SLOW_SCALE)
+        return Deviation(Kind.LOSS, LOSS_SERIES, SLOW_SCALE, 1.0, rise, is_paged)
+
+    def _is_felt(self) -> bool:
+        """Tell whether a loss that matters is above its record by a part of its margin."""
+        parts = self._detector.part[0, :, LOSS_SERIES]
+        felt = np.flatnonzero(parts >= LOSS_FEELS).tolist()
+        return any(self._is_raw_loss or self._is_material(scale) for scale in felt)
+
+    def _is_material(self, scale: int) -> bool:
+        level = math.exp(float(self._detector.mean[scale, LOSS_SERIES]))
+        return level > MATERIAL_LOSS[scale] * self._finder.first_loss
 
     def _is_sudden(self, series: int, rise: float) -> bool:
         """Tell whether the three frames before this one had less than half of the rise."""
