@@ -232,6 +232,13 @@ def frame_of(*parts: RankPart, step: int = 7, after: int = -1, world: int | None
     return merge(Gathered(step, after, START_NS, parts), layers, world or ranks)
 
 
+def judged(frame: Frame, *names: str) -> Context:
+    """Return the context of an attempt whose judge has just seen its first frame."""
+    context = context_of(*names)
+    context.judge.add(frame, context.names, context.numel)
+    return context
+
+
 def context_of(*names: str) -> Context:
     """Make the context of an attempt with these layers, or some: `context_of("a", "b")`."""
     names = names or tuple("abcdefgh")

@@ -52,7 +52,7 @@ class LabelsShuffled(_Spoiled):
     those about the loss may tell it."""
 
     kind = "labels_shuffled"
-    rules = (*LOUD, "drift")
+    rules = LOUD
     shows_after = None
 
     def choose(self, site: Site) -> None:

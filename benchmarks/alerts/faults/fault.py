@@ -13,7 +13,7 @@ from benchmarks.alerts.recorded import FloatArray, Rows, modules_of
 from benchmarks.alerts.recording import Gradients, Job, Meddler
 from gradwatch_wire.columns import MEASURED_COLUMNS
 
-LOUD: Final = ("spike", "exploding", "loss", "nonfinite")
+LOUD: Final = ("exploding", "loss", "nonfinite")
 """Rules that are right about something that makes norms or the loss jump."""
 
 

@@ -84,14 +84,14 @@ class Drift(GradientScaled):
     """
 
     kind = "drift"
-    rules: tuple[str, ...] = ("drift", *LOUD)
+    rules: tuple[str, ...] = LOUD
     is_gradual = True
 
     def __init__(self, site: Site, growth: float, length: int) -> None:
         self.length = length
         super().__init__(site, growth)
         if growth < 1:
-            self.rules = ("drift", "vanishing")
+            self.rules = ("vanishing",)
 
     def multiplier(self, step: int) -> float:
         return float(self.factor) ** (step - self.step + 1)

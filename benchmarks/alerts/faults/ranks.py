@@ -19,7 +19,7 @@ class RankLocal(Fault):
     """
 
     kind = "rank_local"
-    rules = ("rank_divergence", "spike", "exploding", "nonfinite", "loss")
+    rules = ("rank_divergence", "exploding", "nonfinite", "loss")
     needs = "ranks"
 
     def __init__(self, site: Site, factor: float) -> None:

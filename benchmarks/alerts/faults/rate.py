@@ -45,7 +45,7 @@ class RateRamp(Rate):
     """It grows by 4 % per step."""
 
     kind = "learning_rate_ramp"
-    rules = (*LOUD, "drift")
+    rules = LOUD
     is_gradual = True
     length = 200
 

@@ -78,7 +78,7 @@ class SomeDeadUnits(_Bias):
     """Nine tenths of the ReLU units of a module are off for every input."""
 
     kind = "zero_fraction"
-    rules = ("zero_fraction",)
+    rules = ("dead_layer", "vanishing", "loss")
 
     def __init__(self, site: Site) -> None:
         super().__init__(site, 0.9)

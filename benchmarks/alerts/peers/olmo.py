@@ -30,7 +30,7 @@ class OlmoCore(Peer):
     about: ClassVar[str] = "total norm or loss 6 deviations above the mean of the last 128"
 
     def hits(self, series: Series) -> Iterator[Finding]:
-        for rule, values in (("spike", series.norm), ("loss", series.loss.mean(1))):
+        for rule, values in (("exploding", series.norm), ("loss", series.loss.mean(1))):
             for step in spikes(values).tolist():
                 yield Finding(step=step, rule=rule, origin_step=step)
 

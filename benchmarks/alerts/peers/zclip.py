@@ -33,7 +33,7 @@ class ZClip(Peer):
         begins = np.flatnonzero(np.diff(series.attempt, prepend=-1)).tolist()
         for begin, end in zip(begins, [*begins[1:], len(series.norm)], strict=True):
             for step in spikes(series.norm[begin:end].tolist()):
-                yield Finding(step=begin + step, rule="spike", origin_step=begin + step)
+                yield Finding(step=begin + step, rule="exploding", origin_step=begin + step)
 
 
 def spikes(norms: Sequence[float]) -> Iterator[int]:

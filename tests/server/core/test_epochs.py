@@ -13,25 +13,6 @@ from tests.support.core import Cluster
 NAN = math.nan
 
 
-def test_after_a_step_back_what_is_usual_is_learnt_again_quickly() -> None:
-    """A checkpoint without the optimizer's state: the same norms are a spike in a run that goes on.
-
-    They are larger by two thirds for 8 steps, and by half of that again afterwards.
-    """
-
-    def train(back_to: int) -> list[str]:
-        job = Cluster(names=("a.weight",)).start()
-        for step in range(100):
-            job.step(step, 1.0 + 0.02 * math.sin(7.3 * step * step), loss=2.0)
-        for after in range(18):
-            wave = 1.0 + 0.02 * math.sin(7.3 * after * after)
-            job.step(back_to + after, (1.7 if after < 8 else 2.6) * wave, loss=2.0)
-        return [alert.rule for alert in job.alerts]
-
-    assert "exploding" in train(back_to=100)
-    assert train(back_to=60) == []
-
-
 @pytest.mark.parametrize("world", [1, 3])
 def test_steps_that_go_back_are_a_new_epoch(world: int) -> None:
     """Training went on from a checkpoint: it is judged as before, in the order in which it came."""

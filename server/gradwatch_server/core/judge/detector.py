@@ -90,6 +90,8 @@ class SeriesState:
     """(K,)"""
     level: FloatArray = field(default_factory=lambda: np.zeros(0))
     """(K,) usual value."""
+    block_samples: FloatArray = field(default_factory=lambda: np.zeros(0))
+    """(K,) samples when the current block began: of them limits are made, also after a restart."""
     variance: FloatArray = field(default_factory=lambda: np.zeros(0))
     """(K,)"""
     samples: Float32Array = field(default_factory=lambda: np.zeros((RING, 0), np.float32))
@@ -134,6 +136,7 @@ class SeriesState:
 
 _FILLS: Final = {
     "num_samples": 0.0,
+    "block_samples": 0.0,
     "level": 0.0,
     "variance": 0.0,
     "samples": 0.0,
@@ -294,6 +297,7 @@ class Detector:
 
     def _begin_block(self) -> None:
         block = self.state.num_frames // BLOCK
+        self.state.block_samples[:] = self.state.num_samples
         self.state.rise_peaks[block % RISE_RING] = -np.inf
         self.state.level_peaks[block % LEVEL_RING] = -np.inf
 
@@ -307,7 +311,7 @@ class Detector:
             levels = [number % LEVEL_RING for number in range(last - LEVEL_BLOCKS, last)]
             self._rise_record[:, scale] = state.rise_peaks[rises, :, scale].max(axis=0)
             self._level_record[:, scale] = state.level_peaks[levels, :, scale].max(axis=0)
-            in_record = np.clip(state.num_samples - BLOCK * lag, 0.0, BLOCK * RISE_BLOCKS)
+            in_record = np.clip(state.block_samples - BLOCK * lag, 0.0, BLOCK * RISE_BLOCKS)
             alpha = self._alpha[scale]
             heavy = np.minimum(alpha, HEAVY_TAIL)
             alpha = alpha + (heavy - alpha) * (RING / (RING + in_record))

@@ -33,7 +33,7 @@ FALSE_ALERTS_PER_100K: Final = 5.0
 
 LN_2: Final = math.log(2.0)
 NEAR_FRAMES: Final = 16
-"""Frames within ln 2 of the old level after which a deviation is over."""
+"""Frames near the old level after which a deviation is over."""
 
 MAX_AWAY_FRAMES: Final = 256
 MAX_AWAY_FRAMES_BETTER: Final = 64
@@ -65,6 +65,8 @@ class Away:
 
     level: FloatArray = field(default_factory=lambda: np.zeros(0))
     """Usual level before the deviation, NaN for a series that is not away."""
+    limit: FloatArray = field(default_factory=lambda: np.zeros(0))
+    """Distance from the level within which a series is near it: ln 2, or half of a smaller rise."""
     sign: FloatArray = field(default_factory=lambda: np.zeros(0))
     """1 for a rise, -1 for a fall."""
     frames: IndexArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -77,15 +79,24 @@ class Away:
         more = num_series - len(self.level)
         if more > 0:
             self.level = np.concatenate([self.level, np.full(more, np.nan)])
+            self.limit = np.concatenate([self.limit, np.full(more, LN_2)])
             self.sign = np.concatenate([self.sign, np.ones(more)])
             zeros = np.zeros(more, dtype=np.int64)
             self.frames = np.concatenate([self.frames, zeros])
             self.near = np.concatenate([self.near, zeros])
 
-    def begin(self, series: IndexArray, level: FloatArray, sign: float) -> None:
-        """Note that series leave their level; those that are away already keep theirs."""
+    def begin(self, series: IndexArray, level: FloatArray, rise: FloatArray, sign: float) -> None:
+        """Note that series leave their level; those that are away already keep theirs.
+
+        Args:
+            series: Indices.
+            level: (series,) usual value before.
+            rise: (series,) difference from it.
+            sign: 1 for a rise, -1 for a fall.
+        """
         new = series[np.isnan(self.level[series])]
         self.level[new] = level[new]
+        self.limit[new] = np.minimum(np.abs(rise[new]) / 2.0, LN_2)
         self.sign[new] = sign
         self.frames[new] = self.near[new] = 0
         self.any = bool(self.any or len(new))
@@ -93,7 +104,7 @@ class Away:
     def follow(self, values: FloatArray, most_frames: int) -> BoolArray:
         """Take in a frame, and return (series,) those that are still away."""
         away = ~np.isnan(self.level)
-        off = self.sign * (values - self.level) > LN_2
+        off = self.sign * (values - self.level) > self.limit
         self.frames += away
         self.near = np.where(off, 0, self.near + (away & ~np.isnan(values)))
         over = away & ((self.near >= NEAR_FRAMES) | (self.frames > most_frames))
@@ -359,15 +370,16 @@ class Judge:
         for each in found:
             if not each.is_paged:
                 continue
-            before = self.detector.mean[each.scale] - self.detector.rise[each.scale]
+            rise = self.detector.rise[each.scale]
+            before = self.detector.mean[each.scale] - rise
             if each.kind is Kind.LOSS:
-                away.begin(np.array([LOSS_SERIES]), before, 1.0)
+                away.begin(np.array([LOSS_SERIES]), before, rise, 1.0)
                 continue
             flagged = rising if each.kind in UP else falling
             modules = self._modules_in(each)
             flagged[modules] = True
             sign = 1.0 if each.kind in UP else -1.0
-            away.begin(FIRST_MODULE + 2 * modules, before, sign)
+            away.begin(FIRST_MODULE + 2 * modules, before, rise, sign)
         is_better = bool(self.detector.rise[SLOW_SCALE, LOSS_SERIES] < 0.0)
         still = np.zeros(len(values), dtype=np.bool_)
         if away.any:

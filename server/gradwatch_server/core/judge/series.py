@@ -35,6 +35,12 @@ SLOW_WEIGHT: Final = 0.003
 """Weight of a new sample in a module's slow level: a tenth of the usual level's, so that a common
 jump stays in the common factor."""
 
+MAX_RAW_LOSS: Final = 1e18
+"""Magnitude at which a loss that is no logarithm is cut: its square is within float32."""
+
+MAX_FLOOR: Final = 1e38
+"""Largest floor: a float32 holds it."""
+
 MAX_MOVE: Final = 0.5
 LEAVE_ONE_OUT: Final = 4
 """Modules up to which a module counts for nothing in the factor that is taken from it."""
@@ -91,7 +97,7 @@ class SeriesMaker:
             self.is_raw_loss = True
         logarithms = self._logarithms(numbers)
         if self.is_raw_loss:
-            logarithms[LOSS_SERIES] = frame.loss
+            logarithms[LOSS_SERIES] = min(max(frame.loss, -MAX_RAW_LOSS), MAX_RAW_LOSS)
         values[:FIRST_MODULE] = logarithms[:FIRST_MODULE]
         own = logarithms[FIRST_MODULE:]
         values[FIRST_MODULE::2] = own
@@ -123,7 +129,8 @@ class SeriesMaker:
             share[LOSS_SERIES] = LOSS_FLOOR
             usual = np.exp(self.first_sum[ready] / FLOOR_SAMPLES)
             # Rounded, for the last bit of an exponential differs between processors.
-            self.floor[ready] = (share[ready] * usual).astype(np.float32)
+            floor = np.minimum(share[ready] * usual, MAX_FLOOR)
+            self.floor[ready] = floor.astype(np.float32)
         return logarithms
 
     def _apart(self, own: FloatArray) -> FloatArray:

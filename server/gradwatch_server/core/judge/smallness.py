@@ -34,7 +34,7 @@ class Smallness:
     num_frames: int = 0
     still_frames: int = 0
     """Frames in a row in which the loss did not move."""
-    last_loss: float = math.nan
+    last_loss: float = math.inf
 
     def add(self, norms: FloatArray, numel: FloatArray, loss: float) -> None:
         """Take in a frame.
@@ -50,7 +50,7 @@ class Smallness:
         np.fmax(self.largest, norms, out=self.largest)
         moved = abs(loss - self.last_loss)
         self.still_frames = self.still_frames + 1 if moved <= STILL * abs(loss) else 0
-        self.last_loss = loss
+        self.last_loss = math.inf if math.isnan(loss) else loss
         if self.num_frames < DEPTH_FRAMES:
             self.deep_frames += far_below(norms, numel)
         self.num_frames += 1

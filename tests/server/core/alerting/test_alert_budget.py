@@ -132,7 +132,6 @@ def test_what_matters_less_leaves_room_for_what_matters_more() -> None:
     job.rules(
         nonfinite={"severity": "info", "layers": ["a"]},
         exploding={"layers": ["b"], "for_steps": 1},
-        zero_fraction={"enabled": False},
     )
     job.put(BudgetsSet(SMALL))
     for step in range(240):

@@ -198,7 +198,7 @@ def test_a_long_name_lacks_its_middle_in_the_message_alone() -> None:
 
 
 def test_a_message_fits_whatever_its_rule_says() -> None:
-    alert = replace(widest("spike", NAMES[1]), resolved_step=9, resolved_by=ResolvedBy.FROZEN)
+    alert = replace(widest("exploding", NAMES[1]), resolved_step=9, resolved_by=ResolvedBy.FROZEN)
     text = message(alert, "begins" + "é" * 5_000)
 
     assert MAX_TEXT_BYTES - 3 <= len(text.encode()) <= MAX_TEXT_BYTES

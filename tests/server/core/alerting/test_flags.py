@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import pytest
-from gradwatch_server.core.alerting.rules.imbalance import ImbalanceRule
 
 from gradwatch_server.core.alerting.flags import Flags, find_flags
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.frames.frame import Frame
-from tests.support.core import context_of, frame_of, part_of
+from gradwatch_server.core.frames.gains import GainFrame
+from tests.support.core import frame_of, judged, part_of
 
 NAN = float("nan")
 
@@ -23,20 +20,13 @@ def test_flags_know_which_rules_found_something() -> None:
 
 def test_a_frame_raises_what_is_wrong_in_it() -> None:
     wrong, calm = frame_of(part_of([NAN, 500.0])), frame_of(part_of([1.0, 1.0]))
-    assert find_flags(wrong, Rules(), context_of("a", "b")).raised == ["nonfinite", "exploding"]
-    assert find_flags(calm, Rules(), context_of("a", "b")).raised == []
+    for frame, raised in ((wrong, ["nonfinite", "exploding"]), (calm, [])):
+        assert find_flags(frame, Rules(), judged(frame, "a", "b")).raised == raised
 
 
-def test_a_rule_that_is_off_is_asked_only_if_health_counts_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """`imbalance` is off by default; `exploding` counts towards health all the same."""
-
-    def fail(*_arguments: Any) -> None:
-        raise AssertionError
-
-    monkeypatch.setattr(ImbalanceRule, "raised", fail)
-    rules = Rules.model_validate({"exploding": {"enabled": False}})
+def test_a_rule_that_is_off_is_asked_only_if_health_counts_it() -> None:
+    rules = Rules.model_validate({name: {"enabled": False} for name in ("exploding", "gain")})
     assert [name for name, _ in rules.flagging(Frame)].count("exploding") == 1
-    flags = find_flags(frame_of(part_of([500.0])), rules, context_of("a"))
-    assert flags.raised == ["exploding"]
+    assert list(rules.flagging(GainFrame)) == []
+    frame = frame_of(part_of([500.0]))
+    assert find_flags(frame, rules, judged(frame, "a")).raised == ["exploding"]

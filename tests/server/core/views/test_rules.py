@@ -12,10 +12,10 @@ from tests.support.core import Cluster
 
 def test_each_rule_has_its_settings_in_the_order_of_evaluation() -> None:
     job = Cluster()
-    job.rules(exploding={"limit": 7, "clear": 7, "layers": ["head"]})
+    job.rules(exploding={"limit": 7, "layers": ["head"]})
     described: Any = jsonable(describe_rules(job.state.rules))
 
-    assert [own["rule"] for own in described][:3] == ["nonfinite", "exploding", "spike"]
+    assert [own["rule"] for own in described][:3] == ["nonfinite", "exploding", "dead_layer"]
     exploding = described[1]
     assert (exploding["settings"]["limit"], exploding["settings"]["layers"]) == (7.0, ["head"])
     assert exploding["summary"] != ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, Final
 
 from pydantic import (
     BaseModel,
@@ -22,6 +22,15 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from gradwatch_server.core.alerting.rules.base import HealthShare, Rule
 from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.alerting.rules.registry import REGISTRY, UnknownRuleError
+
+REPLACED: Final[Mapping[str, str]] = {
+    "drift": "exploding",
+    "group_ratio": "groups",
+    "imbalance": "exploding",
+    "spike": "exploding",
+    "zero_fraction": "dead_layer",
+}
+"""Names of rules that are no more, and the rule that tells of the same."""
 
 
 class Rules(RootModel[dict[str, SerializeAsAny[Rule]]]):
@@ -115,7 +124,10 @@ def _unknown(given: Mapping[str, Any]) -> Iterator[InitErrorDetails]:
     for name, table in given.items():
         rule = known.get(name)
         if rule is None:
-            yield _error("unknown_rule", (name,), table, f"the rules are {', '.join(known)}")
+            says = f"the rules are {', '.join(known)}"
+            if name in REPLACED:
+                says = f"{name} is part of {REPLACED[name]} now; {says}"
+            yield _error("unknown_rule", (name,), table, says)
             continue
         for key in table if isinstance(table, Mapping) else ():
             if key not in rule.model_fields:

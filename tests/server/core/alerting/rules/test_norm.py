@@ -19,18 +19,11 @@ from gradwatch_server.core.alerting.rules.nonfinite import NonfiniteRule
 from gradwatch_server.core.alerting.rules.vanishing import VanishingRule
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame
-from tests.support.core import Cluster, context_of, frame_of, part_of
+from tests.support.core import Cluster, frame_of, judged, part_of
 
 NAN = math.nan
 ABOVE = float(np.nextafter(100.0, math.inf))
 BELOW = float(np.nextafter(1e-7, 0.0))
-
-
-def judged(frame: Frame, *names: str) -> Context:
-    """Return the context of an attempt whose judge has just seen its first frame."""
-    context = context_of(*names)
-    context.judge.add(frame, context.names, context.numel)
-    return context
 
 
 def raised_by(rule: LayerRule, frame: Frame, context: Context) -> BoolArray:
