@@ -13,7 +13,7 @@ from tests.support.aggregator import Aggregator, Serve
 from tests.support.waiting import wait_until
 
 TARGET = '[notify.oncall]\nurl = "json://127.0.0.1:9"\n'
-LIMIT_5 = "[rules.exploding]\nlimit = 5\nclear = 5\nfor_steps = 1\n"
+LIMIT_5 = "[rules.exploding]\nlimit = 5\nfor_steps = 1\n"
 
 
 @pytest.fixture

@@ -86,13 +86,13 @@ def test_rules_of_file_and_environment_are_put_together(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Key by key."""
-    (folder / "gradwatch.toml").write_text("[rules.exploding]\nlimit = 500\nclear = 100\n")
-    monkeypatch.setenv("GRADWATCH_RULES", '{"exploding": {"clear": 200}}')
+    (folder / "gradwatch.toml").write_text("[rules.exploding]\nlimit = 500\nclear_steps = 9\n")
+    monkeypatch.setenv("GRADWATCH_RULES", '{"exploding": {"clear_steps": 8}}')
 
     settings = load_settings(None)
 
     rules = settings.rules.model_dump()
-    assert (rules["exploding"]["limit"], rules["exploding"]["clear"]) == (500.0, 200.0)
+    assert (rules["exploding"]["limit"], rules["exploding"]["clear_steps"]) == (500.0, 8)
     assert rules["vanishing"]["limit"] == 1e-7
 
 
@@ -131,7 +131,7 @@ def test_variables_of_the_client_are_no_settings(monkeypatch: pytest.MonkeyPatch
         ("[rules.explodng]", "setting 'rules.explodng' is not known; the rules are nonfinite, exp"),
         ("[rules.exploding]\nlimt = 1", "setting 'rules.exploding.limt' is not known"),
         ("[rules.exploding]\nlimit = -1", "setting 'rules.exploding.limit': Input should be gr"),
-        ("[rules.exploding]\nlimit = 1\nclear = 2", "setting 'rules.exploding': clear (2) must"),
+        ("[rules.vanishing]\nlimit = 2\nclear = 1", "setting 'rules.vanishing': clear (1) must"),
         ("[rules.nonfinite]\nseverity = 'x'", "setting 'rules.nonfinite.severity': "),
         ("[budgets]\nrunz = 5", "setting 'budgets.runz' is not known; there are runs, runs_per_c"),
         (

@@ -332,7 +332,9 @@ def story_of(running: Any) -> Any:
 
 def test_a_restart_finds_everything_as_it_was(start: Start, peers: NewPeer) -> None:
     """State, alerts, their cursors, and how far each session is; only the boot id is new."""
-    rules = Rules.model_validate({"records_lost": {"enabled": False}})
+    rules = Rules.model_validate(
+        {"records_lost": {"enabled": False}, "exploding": {"clear_steps": 3}}
+    )
     running = start(rules=rules)
     peer = peers(running.endpoint).attach()
     peer.steps(0, 1.0, NAN, 1.0, 1.0, 1.0, 500.0, 500.0, 1.0)
@@ -429,7 +431,7 @@ def test_new_rules_hold_from_the_restart_on(start: Start, peers: NewPeer) -> Non
     peer = peers(running.endpoint).attach()
     peer.steps(0, 50.0, 50.0)
     running.shows(frames=2)
-    strict = Rules.model_validate({"exploding": {"limit": 20, "clear": 10}})
+    strict = Rules.model_validate({"exploding": {"limit": 20}})
     for _ in range(2):
         running = start(rules=strict, endpoint=running.endpoint)
         assert running.events() == []

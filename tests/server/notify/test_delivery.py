@@ -54,7 +54,7 @@ def test_whom_an_alert_is_for_is_told_and_nobody_else(
     everything, one_rule, other_run = receive(), receive(), receive()
     service = notify(
         everything=everything.url,
-        one_rule=f'url = "{one_rule.url}"\nrules = ["spike"]\n{AT_ONCE}',
+        one_rule=f'url = "{one_rule.url}"\nrules = ["vanishing"]\n{AT_ONCE}',
         other_run=f'url = "{other_run.url}"\nruns = ["bert*"]\nresolved = false\n{RULES}{AT_ONCE}',
     )
     silence = {"run": "quiet", "for_s": 600, "by": "ada"}

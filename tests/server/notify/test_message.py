@@ -49,11 +49,11 @@ def test_one_alert_says_all_there_is_to_know() -> None:
 
 
 def test_of_many_the_worst_are_named_and_all_are_counted() -> None:
-    events = [event(n, f"w{n}", rule="spike", severity="warning") for n in range(1, 995)]
+    events = [event(n, f"w{n}", rule="vanishing", severity="warning") for n in range(1, 995)]
     events += [event(n, f"c{n}") for n in range(995, 1_001)]
     message = composed(*events)
 
-    assert message.title == "[critical] gpt: 1,000 alerts (994 spike, 6 nonfinite)"
+    assert message.title == "[critical] gpt: 1,000 alerts (994 vanishing, 6 nonfinite)"
     assert message.body.count("alert ") == MAX_NAMED
     assert message.body.startswith("critical nonfinite\n")
     assert message.body.endswith("and 990 more: 6 critical, 994 warning in all")

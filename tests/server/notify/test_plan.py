@@ -71,7 +71,7 @@ def test_a_storm_is_few_messages() -> None:
 def test_what_is_grouped_is_set(group_by: tuple[str, ...], count: int) -> None:
     plan = Plan(Policy(group_by=group_by, **AT_ONCE))
     plan.take(event(1, "a"), NOON_S)
-    plan.take(event(2, "b", rule="spike"), NOON_S)
+    plan.take(event(2, "b", rule="vanishing"), NOON_S)
     plan.take(event(3, "c", run="other"), NOON_S)
     told = 0
     while (batch := plan.due(NOON_S)) is not None:
@@ -86,7 +86,7 @@ def test_what_is_grouped_is_set(group_by: tuple[str, ...], count: int) -> None:
     [
         ({}, True),
         ({"severity": "info"}, False),
-        ({"rule": "spike"}, False),
+        ({"rule": "vanishing"}, False),
         ({"run": "scratch-1"}, False),
         ({"silenced": True}, False),
     ],

@@ -239,7 +239,7 @@ class Story:
             own.now_ns += value * SECOND
             own.put(Tick())
         elif deed == "rules":
-            rules = Rules.model_validate({"exploding": {"limit": value, "clear": 10}})
+            rules = Rules.model_validate({"exploding": {"limit": value}})
             own.put(RulesSet(rules.model_dump(mode="json")))
         elif deed == "budgets":
             own.put(BudgetsSet(dict.fromkeys(LoggedBudgets.model_fields, value)))
@@ -474,8 +474,8 @@ def test_newest_frames_are_there_before_all_others(begin: Begin) -> None:
     again.close()
 
 
-RAMP = [math.exp(min(0.01 * max(0, step - 200), 4.0)) for step in range(900)]
-"""Norms of which a drift is told, with what they were hundreds of frames before."""
+RAMP = [math.exp(min(0.05 * max(0, step - 396), 4.0)) for step in range(900)]
+"""Norms that grow, told with what they were before the frames that are in memory."""
 
 
 @pytest.mark.sampled(1)
@@ -495,12 +495,12 @@ def test_an_alert_tells_of_frames_that_are_not_in_memory(begin: Begin, deed: str
         assert len(own.state.runs["x"].current.window.absent()) > 45
     found.stats(numbered(1), *RAMP[400:])
 
-    drifts = [alert for alert in (*own.told, *found.told) if alert.rule == "drift"]
-    assert len(drifts) >= 1
+    growths = [alert for alert in (*own.told, *found.told) if alert.rule == "exploding"]
+    assert len(growths) >= 1
     usual = State(window_steps=512)
     told = [alert for _, entry in found.store.log.entries() for alert in usual.apply(entry)]
-    expected = [jsonable(own.to_dict()) for own in told if own.rule == "drift"]
-    seen = {alert.change: jsonable(alert.to_dict()) for alert in drifts}
+    expected = [jsonable(own.to_dict()) for own in told if own.rule == "exploding"]
+    seen = {alert.change: jsonable(alert.to_dict()) for alert in growths}
     assert list(seen.values()) == expected
     assert found.story() == story_of(usual)
     if found is not own:

@@ -23,13 +23,13 @@ from gradwatch_server.storage.store import StorageError
 from tests.support.engine import RunningEngine, Start
 from tests.support.peer import NewPeer
 
-STRICT = {"exploding": {"limit": 50, "clear": 50}}
+STRICT = {"exploding": {"limit": 50, "clear_steps": 3}}
 NORMS = (1.0, 1.0, 200.0, 200.0, 1.0, 1.0, 1.0, 60.0, 60.0, 1.0, 1.0, 1.0)
 
 
 @pytest.fixture
 def judge(tmp_path: Path) -> Callable[..., list[Alert]]:
-    """Judge a run of the data directory: `judge(exploding={"limit": 50, "clear": 50})`."""
+    """Judge a run of the data directory: `judge(exploding={"limit": 50})`."""
 
     def again(run: str = "gpt", **rules: Any) -> list[Alert]:
         return judge_again(read_log(tmp_path / "data"), run, Rules.model_validate(rules), 64)

@@ -15,6 +15,7 @@ from gradwatch_server.core.judge.change_point import change_point
 from gradwatch_server.core.judge.detector import RAW_LOSS, RING, SCALES, Detector, SeriesState
 from gradwatch_server.core.judge.deviations import LOSS_FEELS, Deviation, DeviationFinder, Kind
 from gradwatch_server.core.judge.levels import ModuleLevels
+from gradwatch_server.core.judge.logarithm import natural_log
 from gradwatch_server.core.judge.modules import Modules
 from gradwatch_server.core.judge.series import (
     FIRST_MODULE,
@@ -32,6 +33,9 @@ from gradwatch_server.core.state_codec import decode, encode
 FALSE_ALERTS_PER_100K: Final = 5.0
 
 LN_2: Final = math.log(2.0)
+LARGEST: Final = 700.0
+"""Logarithm of a number that is finite."""
+
 NEAR_FRAMES: Final = 16
 """Frames near the old level after which a deviation is over."""
 
@@ -227,7 +231,8 @@ class Judge:
         level = np.full(num, np.nan)
         known = np.zeros(num, dtype=np.bool_)
         there = series.level[own]
-        level[: len(there)] = there
+        floor = self.state.maker.floor[FIRST_MODULE : FIRST_MODULE + len(there)]
+        level[: len(there)] = natural_log(np.exp(np.minimum(there, LARGEST)) - floor)
         known[: len(there)] = series.num_samples[own] >= HISTORY_FRAMES
         return ModuleLevels(self.modules.of_layer, level, known)
 

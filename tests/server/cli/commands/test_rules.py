@@ -14,7 +14,7 @@ from gradwatch_server.cli.app import app
 from tests.support.aggregator import Aggregator
 from tests.support.peer import NewPeer
 
-STRICT = "[rules.exploding]\nlimit = 50\nclear = 50\n"
+STRICT = "[rules.exploding]\nlimit = 50\nclear_steps = 3\n"
 NORMS = (1.0, 200.0, 200.0, 1.0, 1.0, 1.0, 60.0, 60.0, 1.0)
 
 
@@ -105,8 +105,8 @@ def test_the_rules_in_force_are_shown(
     as_json = invoke("--url", service.url, "--json").stdout.splitlines()
 
     assert lines[0] == ["rule", "severity", "for", "clear", "settings"]
-    assert ["exploding", "warning", "1", "3", "limit 100.0, clear 50.0"] in lines
-    assert ["exploding", "warning", "1", "3", "limit 100.0, clear 50.0", "2 layers"] in shown
+    assert ["exploding", "warning", "1", "16", "limit 100.0"] in lines
+    assert ["exploding", "warning", "1", "16", "limit 100.0", "2 layers"] in shown
     assert [json.loads(line)["rule"] for line in as_json] == [own[0] for own in lines[1:]]
     missing = invoke("--url", service.url, "--run", "gpx")
     assert missing.exit_code == 1

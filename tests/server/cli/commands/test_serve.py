@@ -166,7 +166,7 @@ def test_settings_reach_the_service(
     serve: Serve, peers: NewPeer, tmp_path: Path, named_by: str
 ) -> None:
     config = tmp_path / "strict.toml"
-    config.write_text("[rules.exploding]\nlimit = 2\nclear = 1\nfor_steps = 1\n")
+    config.write_text("[rules.exploding]\nlimit = 2\nfor_steps = 1\n")
     if named_by == "--config":
         service = serve("--config", str(config))
     else:
