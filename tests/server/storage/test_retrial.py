@@ -23,6 +23,7 @@ from gradwatch_server.storage.store import StorageError
 from tests.support.engine import RunningEngine, Start
 from tests.support.peer import NewPeer
 
+SOON_OVER = {"exploding": {"clear_steps": 3}}
 STRICT = {"exploding": {"limit": 50, "clear_steps": 3}}
 NORMS = (1.0, 1.0, 200.0, 200.0, 1.0, 1.0, 1.0, 60.0, 60.0, 1.0, 1.0, 1.0)
 
@@ -40,7 +41,7 @@ def judge(tmp_path: Path) -> Callable[..., list[Alert]]:
 @pytest.fixture
 def engine(start: Start, peers: NewPeer) -> RunningEngine:
     """An engine with a run `gpt` that exploded twice, and another run."""
-    running: RunningEngine = start()
+    running: RunningEngine = start(rules=Rules.model_validate(SOON_OVER))
     for run in ("gpt", "other"):
         peer = peers(running.endpoint, run=run).attach(("a", "b"))
         peer.steps(0, *NORMS)
@@ -59,7 +60,7 @@ def test_a_stored_run_raises_what_the_rules_say(
     events = [event.alert for event in engine.store.alert_events.after(0, "gpt")]
     if stopped:
         engine.close()
-    same = judge()
+    same = judge(**SOON_OVER)
 
     assert [(own.id, own.message) for own in same] == [
         (events[-1]["id"], events[-1]["message"]),
