@@ -263,7 +263,7 @@ def test_labels_hold_what_was_done(runs: Collection) -> None:
     place = scaled.layers.index(fault.layers[0])
     ratio = scaled.rows.column("l2")[fault.first_step, place]
     assert ratio / healthy.column("l2")[fault.first_step, place] == pytest.approx(30, rel=1e-4)
-    assert fault.rules[0] == "spike"
+    assert fault.rules[0] == "exploding"
     divergent = runs.read("mlp-1+unreduced_module").fault
     assert divergent is not None
     assert divergent.ranks
