@@ -51,8 +51,9 @@ class ExplodingRule(ModuleRule):
     kinds: ClassVar[tuple[Kind, ...]] = UP
     formula = """
         a mean of 1, 4, 16 or 64 frames is above the record of 256 frames, and its rise above the
-        largest rise, by more than a margin ([the detector](#the-detector)). It is held until the
-        norm is within a factor of 2 of what was usual before, or for 256 frames.
+        largest rise, by more than a margin ([the detector](#the-detector)); without a history a
+        layer has `l2 > limit`. It is held until the norm is within a factor of 2 of what was usual
+        before, or for 256 frames.
     """
     tuning = """
         If one part of the model is louder than the rest, leave it out with `layers = ["!head.*"]`.
