@@ -118,8 +118,10 @@ for name in modules:
 gc.collect()
 gc.freeze()
 with socket.socket(socket.AF_UNIX) as server:
-    server.bind(path)
+    # The name appears once the socket listens: who connects before is refused.
+    server.bind(f"{path}.new")
     server.listen()
+    Path(f"{path}.new").rename(path)
     asked = ForkServer(server).run()
 if asked is not None:
     become(asked)
