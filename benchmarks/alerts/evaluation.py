@@ -20,8 +20,16 @@ from benchmarks.alerts.scoring import Healthy, Judged, judged
 from benchmarks.alerts.store import Collection
 
 GRADWATCH: Final = "gradwatch"
-RULE_SETS: Final = (GRADWATCH, *PEERS)
+SPACINGS: Final = (4, 16, 64)
+"""Spacings of steps at which gradwatch looks in a thinned replay."""
+
+RULE_SETS: Final = (GRADWATCH, *PEERS, *map(str, SPACINGS))
+"""Names of the sets of rules; that of a thinned replay is its spacing."""
+
 PROCESSES: Final = 2
+
+HISTORY_FRAMES: Final = 16
+"""Frames that a thinned replay has before a fault that counts, and three while it lasts."""
 
 _LASTING: Final = 8
 """Steps in a row after which a norm has doubled for good."""
@@ -29,7 +37,7 @@ _LASTING: Final = 8
 
 @dataclass(slots=True)
 class Results:
-    """What one set of rules said of some runs.
+    """Findings of one set of rules about some runs.
 
     Args:
         healthy: Of each healthy run.
@@ -40,7 +48,7 @@ class Results:
     faults: list[Judged] = field(default_factory=list)
 
     def of(self, split: Split) -> Results:
-        """Return those of one split."""
+        """Return those of one part of the set."""
         return Results(
             [each for each in self.healthy if each.split is split],
             [each for each in self.faults if each.split is split],
@@ -54,7 +62,7 @@ def evaluate(
 
     Args:
         directory: Where they are.
-        only: Workloads whose names contain this.
+        only: Families whose names contain this.
         processes: That work at the same time.
 
     Yields:
@@ -74,8 +82,9 @@ def evaluate_run(directory: Path, name: str) -> tuple[str, dict[str, Results]]:
     runs = Collection(directory)
     parent = runs.read(name)
     forks = [runs.read(other) for other in runs.names if other.startswith(f"{name}+")]
-    ours, of_forks = judge(parent, forks)
-    results = {GRADWATCH: _results(parent, forks, ours, of_forks)}
+    results = {GRADWATCH: _results(parent, forks, *judge(parent, forks))}
+    for every in SPACINGS:
+        results[str(every)] = _thinned(parent, forks, every)
     series = Series.of(parent)
     of_fork = {fork.name: Series.of(fork) for fork in forks}
     for peer in PEERS.values():
@@ -84,16 +93,30 @@ def evaluate_run(directory: Path, name: str) -> tuple[str, dict[str, Results]]:
     return name, results
 
 
+def _thinned(parent: Recorded, forks: Sequence[Recorded], every: int) -> Results:
+    """Return the results of a replay of every n-th step, of the forks that it can show."""
+    history = HISTORY_FRAMES * every
+    if len(parent.rows) < 2 * history:
+        return Results()
+    shown = [
+        fork
+        for fork in forks
+        if fork.forked_at >= history and len(fork.rows) - fork.forked_at >= 3 * every
+    ]
+    return _results(parent, shown, *judge(parent, shown, every), every)
+
+
 def _results(
     parent: Recorded,
     forks: Sequence[Recorded],
     findings: Sequence[Finding],
     of_forks: dict[str, list[Finding]],
+    every: int = 1,
 ) -> Results:
-    findings = [each for each in findings if not is_true(each, parent)]
+    findings = [each for each in findings if not is_true(each, parent, every)]
     healthy = Healthy(
         run=parent.name,
-        workload=parent.workload,
+        family=parent.family,
         split=parent.split,
         steps=parent.healthy_steps,
         findings=tuple(findings),
@@ -101,10 +124,20 @@ def _results(
     faults = []
     for fork in forks:
         assert fork.fault is not None
-        own, last = of_forks[fork.name], len(fork.rows)
+        own = [each for each in of_forks[fork.name] if not is_true(each, fork, every)]
         doubled = doubled_step(parent, fork) if fork.fault.is_gradual else None
         faults.append(
-            judged(fork.name, fork.split, fork.world, fork.fault, own, findings, last, doubled)
+            judged(
+                fork.name,
+                fork.split,
+                fork.world,
+                fork.fault,
+                own,
+                findings,
+                len(fork.rows),
+                doubled,
+                every,
+            )
         )
     return Results([healthy], faults)
 
@@ -128,10 +161,16 @@ def doubled_step(parent: Recorded, fork: Recorded) -> int | None:
     return first + int(found[0]) if len(found) else None
 
 
-def is_true(finding: Finding, healthy: Recorded) -> bool:
-    """Tell whether a finding about a healthy run is right: where it was resumed, it was killed."""
-    attempt = healthy.rows.attempt
+def is_true(finding: Finding, recorded: Recorded, every: int = 1) -> bool:
+    """Tell whether a finding is right that is about no fault: a run is killed, then resumed."""
+    attempt = recorded.rows.attempt
     step = finding.origin_step
     if finding.rule != "rank_lost" or step is None or step + 1 >= len(attempt):
         return False
-    return bool(attempt[step] != attempt[step + 1])
+    return bool(attempt[step] != attempt[min(step + every, len(attempt) - 1)])
+
+
+def by_split(results: Results) -> dict[Split, Results]:
+    """Return the results of each part of the set that has any."""
+    parts = {split: results.of(split) for split in Split}
+    return {split: own for split, own in parts.items() if own.healthy}

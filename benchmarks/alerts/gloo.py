@@ -19,17 +19,21 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwatch
-from benchmarks.alerts.recorded import FloatArray, Recorded, Rows
-from benchmarks.alerts.split import split_of
-from benchmarks.alerts.workloads import WORKLOADS
+from benchmarks.alerts.families import FAMILIES
+from benchmarks.alerts.recipe import Recipe
+from benchmarks.alerts.recorded import FloatArray, Recorded, Rows, Split
 from benchmarks.harness import Pipe, workers
 from gradwatch_wire import Envelope, Manifest, Stats
 from gradwatch_wire.columns import LOCAL_L2, MEASURED_COLUMNS
 from gradwatch_wire.names import Label, LayerOrder, Scalar
 from tests.support.recording import RecordingAggregator
 
-RUNS: Final = (("mlp", 1), ("mlp", 2), ("gpt", 2))
-"""Workload and seed of those that are trained so, too."""
+RUNS: Final = (
+    Recipe(family="regression", world=4, steps=600, schedule="step", optimizer="momentum"),
+    Recipe(family="regression", seed=1, world=2, steps=600, optimizer="adam"),
+    Recipe(family="gpt", world=2, steps=600, width=16, batch=8, warm_up=0.05, clip=1.0),
+)
+"""Recipes of those that are trained so, too."""
 
 _CLOSED: Final = "closed"
 
@@ -38,17 +42,14 @@ _CLOSED: Final = "closed"
 class _Rank:
     """A process of the group that meets at the file `meeting`."""
 
-    workload: str
-    seed: int
-    steps: int
+    recipe: Recipe
     rank: int
     meeting: Path
     endpoint: str
 
 
-def record_gloo(workload: str, seed: int, steps: int | None = None) -> Recorded:
-    """Train a workload with a process per rank; its name in the set begins with `gloo_`."""
-    training = WORKLOADS[workload](seed, steps)
+def record_gloo(recipe: Recipe) -> Recorded:
+    """Train with a process per rank; the name in the set begins with `gloo_`."""
     # The group must find itself on a machine without a network, too.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
     aggregator = RecordingAggregator()
@@ -57,8 +58,7 @@ def record_gloo(workload: str, seed: int, steps: int | None = None) -> Recorded:
         with tempfile.TemporaryDirectory(prefix="gradwatch-bench-") as scratch:
             meeting = Path(scratch) / "group"
             jobs = [
-                _Rank(workload, seed, training.steps, rank, meeting, aggregator.endpoint)
-                for rank in range(training.world)
+                _Rank(recipe, rank, meeting, aggregator.endpoint) for rank in range(recipe.world)
             ]
             with workers(_train, jobs) as ranks:
                 assert [each.receive() for each in ranks] == [_CLOSED] * len(ranks)
@@ -69,25 +69,25 @@ def record_gloo(workload: str, seed: int, steps: int | None = None) -> Recorded:
         each.record for each in reversed(by_rank[0]) if isinstance(each.record, Manifest)
     )
     return Recorded(
-        name=f"gloo_{workload}-{seed}",
-        workload=f"gloo_{workload}",
-        seed=seed,
-        world=training.world,
-        split=split_of(workload, seed),
+        name=f"gloo_{recipe.name}",
+        family=f"gloo_{recipe.family}",
+        seed=recipe.seed,
+        world=recipe.world,
+        split=Split.SEEDS,
         layers=manifest.names,
         numel=tuple(int(count) for count in manifest.numel.unpack()),
         dtypes=manifest.dtypes,
         is_ordered=manifest.order == LayerOrder.FORWARD,
         rows=_rows([_statistics(own, manifest.names) for own in by_rank]),
-        forked_at=training.steps,
-        about={"about": f"{training.about}; real processes, gloo"},
+        forked_at=recipe.steps,
+        about={"about": f"{recipe.about}; real processes, gloo"},
     )
 
 
 def _train(job: _Rank, pipe: Pipe) -> None:
     """Train one rank as a user's script would."""
     torch.set_num_threads(1)
-    training = WORKLOADS[job.workload](job.seed, job.steps)
+    training = FAMILIES[job.recipe.family](job.recipe)
     dist.init_process_group(
         "gloo", f"file://{job.meeting}", rank=job.rank, world_size=training.world
     )
@@ -101,7 +101,7 @@ def _train(job: _Rank, pipe: Pipe) -> None:
         columns=MEASURED_COLUMNS,
         local=True,
     )
-    for step in range(job.steps):
+    for step in range(training.steps):
         training.set_rate(step)
         training.model.zero_grad()
         loss, size = training.micro_loss(step, job.rank, 0)

@@ -56,13 +56,14 @@ class Judge:
 
 
 def judge(
-    parent: Recorded, forks: Sequence[Recorded]
+    parent: Recorded, forks: Sequence[Recorded], every: int = 1
 ) -> tuple[list[Finding], dict[str, list[Finding]]]:
     """Judge a healthy run and its forks; the steps before a fork only once.
 
     Args:
         parent: The healthy run.
         forks: Its forks.
+        every: Spacing of the steps that the clients look at.
 
     Returns:
         The findings in the parent, and by their names those in the forks from the fork on.
@@ -70,16 +71,16 @@ def judge(
     whole = Judge()
     left = sorted(forks, key=lambda fork: fork.forked_at)
     found: dict[str, list[Finding]] = {}
-    for step, entries in steps(parent):
-        while left and left[0].forked_at == step:
+    for step, entries in steps(parent, every=every):
+        while left and left[0].forked_at <= step:
             fork = left.pop(0)
-            found[fork.name] = _rest(whole.copy(), fork)
+            found[fork.name] = _rest(whole.copy(), fork, every)
         whole.add(entries)
     return whole.findings, found
 
 
-def _rest(before: Judge, fork: Recorded) -> list[Finding]:
-    for _, entries in steps(fork, fork.forked_at):
+def _rest(before: Judge, fork: Recorded, every: int) -> list[Finding]:
+    for _, entries in steps(fork, fork.forked_at, every):
         before.add(entries)
     return [each for each in before.findings if each.step >= fork.forked_at]
 

@@ -1,7 +1,7 @@
-"""Makes the set: trains every workload with every seed, and forks each run into faults.
+"""Makes the set: trains every family with every seed, and forks each run into faults.
 
-`scripts/bench alerts` takes minutes on two quiet cores. Runs that are there already are left as
-they are.
+`scripts/bench alerts` takes half an hour on two quiet cores. Runs that are there already are left
+as they are.
 """
 
 from __future__ import annotations
@@ -19,26 +19,34 @@ from typing import Final
 import numpy as np
 import torch
 
+from benchmarks.alerts.families import FAMILIES, training_of
 from benchmarks.alerts.faults import ANYWHERE, FAULTS, RANKS, SCALER
 from benchmarks.alerts.faults.fault import Fault, Site, UnfitError
 from benchmarks.alerts.gloo import RUNS as GLOO_RUNS
 from benchmarks.alerts.gloo import record_gloo
 from benchmarks.alerts.labels import label, part_of
-from benchmarks.alerts.recorded import Recorded, Rows
+from benchmarks.alerts.recorded import FloatArray, Recorded, Rows, Split
 from benchmarks.alerts.recording import Job, LayerOrder, Meddler, Recorder, find_order
-from benchmarks.alerts.split import split_of
 from benchmarks.alerts.store import SUFFIX, write
 from benchmarks.alerts.training import Training
-from benchmarks.alerts.workloads import WORKLOADS
 
 DIRECTORY: Final = Path(".venv/alerts")
-SEEDS: Final = 4
-FAULTS_PER_RUN: Final = 6
-RARE_PER_RUN: Final = 3
-"""Of those that only fit trainings of several ranks, or with a scaler."""
+SEEDS: Final = 12
+TUNED_SEEDS: Final = 6
+"""Seeds of a family, and the first of them on which rules may be tuned."""
+
+FAULTS_PER_RUN: Final = 3
+RARE_PER_RUN: Final = 1
+"""Faults of a run; of those, too, that only fit trainings of several ranks, or with a scaler."""
+
+LONG_STEPS: Final = 2000
+LONG_FORK: Final = 256
+"""Steps of a run that is replayed at every 64th step, too, and of its forks."""
+
 PROCESSES: Final = 2
-GLOO_STEPS: Final = 600
 QUICK_STEPS: Final = 420
+WORSE: Final = 1.5
+"""Factor on the first losses at which a run without a fault has not learnt: it is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +77,20 @@ class _Fork:
     rows: Rows
 
 
+def split_of(training: Training) -> Split:
+    """Return which part of the set a run belongs to."""
+    if training.is_left_out:
+        return Split.FAMILIES
+    return Split.TUNE if training.seed < TUNED_SEEDS else Split.SEEDS
+
+
 def record(
-    training: Training, directory: Path, variants: Sequence[str], *, first: float = 0.3
+    training: Training,
+    directory: Path,
+    variants: Sequence[str],
+    *,
+    first: float = 0.1,
+    size: float | None = None,
 ) -> Made:
     """Train a healthy run and its forks, and write them.
 
@@ -79,10 +99,11 @@ def record(
         directory: Where to.
         variants: Names of the faults it is forked into, where they make sense.
         first: Share of the run before which no fork begins.
+        size: Of the faults that have one, drawn if None.
     """
     began = time.perf_counter()
-    name = f"{training.name}-{training.seed}"
-    random = np.random.default_rng([training.seed, zlib.crc32(training.name.encode())])
+    name = training.recipe.name
+    random = np.random.default_rng([training.seed, zlib.crc32(training.name.encode()), 1])
     order = find_order(training)
     job = Job(training)
     recorder = Recorder(job, order.names)
@@ -95,17 +116,19 @@ def record(
             planned = _plan(site, variants, training.steps)
         for variant in planned.get(step, ()):
             site = Site(job.fork(), order.names, step, recorder.last_columns, random)
-            forks += _fork(variant, site, recorder, training.steps)
+            forks += _fork(variant, size, site, recorder, training.steps)
         recorder.step(step, healthy)
     rows = recorder.rows()
+    if not _has_learnt(rows.loss.mean(1)):
+        refused = (f"{name}: the run without a fault diverged",)
+        return Made(name, 0, (), 0, refused, time.perf_counter() - began)
     whole = _recorded(name, training, order, rows)
-    assert np.isfinite(rows.loss).all(), f"{name}: the healthy run diverged"
-    written, refused = [], []
+    written, failed = [], []
     for fork in forks:
         try:
             _write_fork(directory, whole, fork)
         except AssertionError as error:
-            refused.append(f"{fork.variant}: {' '.join(str(error).split())}")
+            failed.append(f"{fork.variant}: {' '.join(str(error).split())}")
         else:
             written.append(fork)
     write(directory, whole)  # last: it says that the forks are there
@@ -114,9 +137,15 @@ def record(
         steps=len(rows),
         forks=tuple(fork.variant for fork in written),
         fork_steps=sum(len(fork.rows) for fork in written),
-        refused=tuple(refused),
+        refused=tuple(failed),
         seconds=time.perf_counter() - began,
     )
+
+
+def _has_learnt(loss: FloatArray) -> bool:
+    tenth = max(1, len(loss) // 10)
+    first, last = abs(float(loss[:tenth].mean())), float(loss[-tenth:].mean())
+    return bool(np.isfinite(loss).all()) and last < WORSE * first
 
 
 def _plan(site: Site, variants: Sequence[str], steps: int) -> dict[int, list[str]]:
@@ -130,19 +159,25 @@ def _plan(site: Site, variants: Sequence[str], steps: int) -> dict[int, list[str
             continue
         if left[fault.needs]:
             left[fault.needs] -= 1
-            last = min(round(0.7 * steps), steps - fault.length)
+            last = min(round(0.8 * steps), steps - _length(fault, steps))
             step = int(site.random.integers(site.step, max(site.step + 1, last)))
             planned.setdefault(step, []).append(variant)
     return planned
 
 
-def _fork(variant: str, site: Site, recorder: Recorder, steps: int) -> Iterator[_Fork]:
+def _length(fault: Fault, steps: int) -> int:
+    return max(fault.length, LONG_FORK) if steps >= LONG_STEPS else fault.length
+
+
+def _fork(
+    variant: str, size: float | None, site: Site, recorder: Recorder, steps: int
+) -> Iterator[_Fork]:
     try:
-        fault = FAULTS[variant](site)
+        fault = FAULTS[variant](site, size)
     except UnfitError:
         return
     own = Recorder(site.job, site.layers, recorder.seconds, recorder.attempt)
-    for step in range(site.step, min(site.step + fault.length, steps)):
+    for step in range(site.step, min(site.step + _length(fault, steps), steps)):
         own.step(step, fault)
     yield _Fork(variant, fault, own.rows())
 
@@ -151,17 +186,17 @@ def _recorded(name: str, training: Training, order: LayerOrder, rows: Rows) -> R
     known = dict(training.named_parameters())
     return Recorded(
         name=name,
-        workload=training.name,
+        family=training.name,
         seed=training.seed,
         world=training.world,
-        split=split_of(training.name, training.seed),
+        split=split_of(training),
         layers=order.names,
         numel=tuple(known[layer].numel() for layer in order.names),
         dtypes=tuple(str(known[layer].dtype).removeprefix("torch.") for layer in order.names),
         is_ordered=order.is_ordered,
         rows=rows,
         forked_at=len(rows),
-        about={"about": training.about},
+        about={"about": training.recipe.about},
     )
 
 
@@ -183,7 +218,7 @@ def variants_of(number: int) -> list[str]:
     """Return all faults in the order in which they are tried on the run with this number."""
     return [
         name
-        for some, per_run in ((ANYWHERE, FAULTS_PER_RUN), (RANKS, RARE_PER_RUN), (SCALER, 2))
+        for some, per_run in ((ANYWHERE, FAULTS_PER_RUN), (RANKS, RARE_PER_RUN), (SCALER, 1))
         for name in _rotated(list(some), number * per_run)
     ]
 
@@ -194,12 +229,10 @@ def _rotated(names: list[str], by: int) -> list[str]:
 
 
 def runs(seeds: int = SEEDS, only: str = "") -> list[tuple[str, int, list[str]]]:
-    """Return workload, seed and faults of all runs of the set."""
-    found: list[tuple[str, int, list[str]]] = []
-    for seed in range(seeds):
-        for workload in WORKLOADS:
-            found.append((workload, seed, variants_of(len(found))))
-    return [each for each in found if only in each[0]]
+    """Return family, seed and faults of all runs of the set."""
+    pairs = itertools.product(range(seeds), FAMILIES)
+    whole = [(family, seed, variants_of(n)) for n, (seed, family) in enumerate(pairs)]
+    return [each for each in whole if only in each[0]]
 
 
 def make(
@@ -214,9 +247,9 @@ def make(
 
     Args:
         directory: Where to; it is made.
-        seeds: Of each workload.
-        only: Workloads whose names contain this.
-        steps: Of the healthy runs, their own number by default.
+        seeds: Of each family.
+        only: Families whose names contain this.
+        steps: Of the healthy runs, drawn by default.
         processes: That work at the same time.
 
     Yields:
@@ -236,20 +269,20 @@ def make(
 
 
 def _make_one(work: tuple[Path, int | None, str, int, list[str]]) -> Made:
-    directory, steps, workload, seed, variants = work
+    directory, steps, family, seed, variants = work
     torch.set_num_threads(1)
-    return record(WORKLOADS[workload](seed, steps), directory, variants)
+    return record(training_of(family, seed, steps), directory, variants)
 
 
 def make_gloo(directory: Path, only: str = "") -> Iterator[Made]:
     """Make what is missing of the runs with real processes, and yield it."""
-    for workload, seed in GLOO_RUNS:
-        name = f"gloo_{workload}-{seed}"
+    for recipe in GLOO_RUNS:
+        name = f"gloo_{recipe.name}"
         if only not in name or (directory / f"{name}{SUFFIX}").exists():
             continue
         began = time.perf_counter()
-        write(directory, record_gloo(workload, seed, GLOO_STEPS))
-        yield Made(name, GLOO_STEPS, (), 0, (), time.perf_counter() - began)
+        write(directory, record_gloo(recipe))
+        yield Made(name, recipe.steps, (), 0, (), time.perf_counter() - began)
 
 
 def run(*, directory: Path = DIRECTORY, only: str = "", quick: bool = False) -> None:
@@ -257,7 +290,7 @@ def run(*, directory: Path = DIRECTORY, only: str = "", quick: bool = False) -> 
 
     Args:
         directory: Where the runs are.
-        only: Workloads whose names contain this.
+        only: Families whose names contain this.
         quick: One seed of short runs, to see that it works.
     """
     began = time.perf_counter()

@@ -15,12 +15,14 @@ BoolArray: TypeAlias = NDArray[np.bool_]
 
 
 class Split(StrEnum):
-    """What a run is for."""
+    """Parts of the set."""
 
     TUNE = "tune"
-    """Rules may be changed until they do well here."""
-    REPORT = "report"
-    """Only reported: nobody looks at it before."""
+    """Rules may be changed until they do well on it."""
+    SEEDS = "seeds"
+    """Further seeds of the families that rules were tuned on."""
+    FAMILIES = "families"
+    """Families of which no rule has seen a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,8 +115,8 @@ class Recorded:
     """One run.
 
     Args:
-        name: `workload-seed`, and for a fork `workload-seed+fault`.
-        workload: Name of the workload.
+        name: `family-seed`, and for a fork `family-seed+fault`.
+        family: Name of the family.
         seed: Its seed.
         world: Number of ranks.
         split: What it is for.
@@ -130,7 +132,7 @@ class Recorded:
     """
 
     name: str
-    workload: str
+    family: str
     seed: int
     world: int
     split: Split

@@ -38,21 +38,24 @@ _L2: Final = MEASURED_COLUMNS.index(L2)
 _NONFINITE: Final = [MEASURED_COLUMNS.index(NANS), MEASURED_COLUMNS.index(INFS)]
 
 
-def entries(recorded: Recorded, from_step: int = 0) -> Iterator[Entry]:
+def entries(recorded: Recorded, from_step: int = 0, every: int = 1) -> Iterator[Entry]:
     """Yield the entries of a run, in order.
 
     Args:
         recorded: The run.
         from_step: Leave out what came before the records of this step.
+        every: Spacing of the steps that the clients look at.
     """
-    for _, own in steps(recorded, from_step):
+    for _, own in steps(recorded, from_step, every):
         yield from own
 
 
-def steps(recorded: Recorded, from_step: int = 0) -> Iterator[tuple[int, Sequence[Entry]]]:
+def steps(
+    recorded: Recorded, from_step: int = 0, every: int = 1
+) -> Iterator[tuple[int, Sequence[Entry]]]:
     """Yield each step with its entries, and what ends the run as if it were a step more."""
-    writer = _Writer(recorded)
-    for step in range(len(recorded.rows)):
+    writer = _Writer(recorded, every)
+    for step in range(0, len(recorded.rows), every):
         if step < from_step:
             writer.skip(step)
         else:
@@ -118,15 +121,17 @@ class _Session:
 class _Writer:
     """Makes the entries of one step after the other."""
 
-    def __init__(self, recorded: Recorded) -> None:
+    def __init__(self, recorded: Recorded, every: int) -> None:
         self._recorded = recorded
+        self._every = every
         self._rows = recorded.rows
         self._sessions: list[_Session] = []
         self._attempt = -1
         self._last_ns = START_NS
         self._own = {(step, rank): i for i, (step, rank) in enumerate(self._rows.own_at.tolist())}
         # The digest after a step is of the weights that the next one uses.
-        self._digests = {step + 1: i for i, step in enumerate(self._rows.weights_at.tolist())}
+        digests = enumerate(self._rows.weights_at.tolist())
+        self._digests = {-(-(step + 1) // every) * every: i for i, step in digests}
         reduction = Reduction.NONE if recorded.world == 1 else Reduction.MEAN
         self._labels = {
             Label.POINT.value: Point.COLLECT.value,
@@ -195,7 +200,7 @@ class _Writer:
         }
         if not np.isnan(rows.loss_scale[step]):
             scalars[Scalar.LOSS_SCALE.value] = float(rows.loss_scale[step])
-        if step and rows.attempt[step - 1] == rows.attempt[step]:
+        if step and rows.attempt[max(0, step - self._every)] == rows.attempt[step]:
             seconds = float(rows.seconds[step] - rows.seconds[step - 1])
             scalars[Scalar.STEP_TIME_S.value] = seconds
         if rows.earlier_l2.shape[1]:

@@ -22,14 +22,14 @@ class Healthy:
 
     Args:
         run: Name of the run.
-        workload: Its workload.
+        family: Its family.
         split: What it is for.
         steps: How many it has.
         findings: What was said.
     """
 
     run: str
-    workload: str
+    family: str
     split: Split
     steps: int
     findings: tuple[Finding, ...]
@@ -53,6 +53,7 @@ class Judged:
         by_chance: Whether in the healthy run there was a warning in the same steps, too.
         doubled_step: First step from which on the total norm was twice that of the healthy run, of
             a gradual fault; None if it never was.
+        spacing: Of the steps that were looked at.
     """
 
     run: str
@@ -62,6 +63,7 @@ class Judged:
     findings: tuple[Finding, ...]
     by_chance: bool
     doubled_step: int | None = None
+    spacing: int = 1
 
     @property
     def warnings(self) -> list[Finding]:
@@ -122,11 +124,12 @@ class Judged:
         factor that it grows by or as recorded (`doubled_step`), or a quarter of the time it took to
         be told, whichever is later.
         """
+        near = max(NEAR_STEPS, self.spacing)
         if not self.fault.is_gradual:
-            return NEAR_STEPS
+            return near
         growth = abs(math.log(self.fault.factor)) if self.fault.factor else 0.0
         doubled = math.log(2.0) / growth if growth else 0.0
-        return max(NEAR_STEPS, doubled, (self.delay or 0) / 4)
+        return max(near, doubled, (self.delay or 0) / 4)
 
     @property
     def module_right(self) -> bool | None:
@@ -147,6 +150,23 @@ class Judged:
     def is_misled(self) -> bool:
         """Whether it names a layer of a module that was not damaged."""
         return self.module_right is False and self._layer() is not None
+
+    @property
+    def origin_right(self) -> bool | None:
+        """Whether step, module and rank are right, each where there is one to be right about."""
+        if not self.found:
+            return None
+        return all(
+            each is not False for each in (self.step_right, self.module_right, self.rank_right)
+        )
+
+    @property
+    def origin_wrong(self) -> bool | None:
+        """Whether it names a module or a rank that the fault did not begin in."""
+        if not self.found:
+            return None
+        names_other = self._rank() is not None and self.rank_right is False
+        return self.is_misled or names_other or bool(self.blames_rank)
 
     @property
     def rank_right(self) -> bool | None:
@@ -190,6 +210,7 @@ def judged(
     healthy: Sequence[Finding],
     steps: int,
     doubled_step: int | None = None,
+    spacing: int = 1,
 ) -> Judged:
     """Return what was said of a fork.
 
@@ -202,6 +223,7 @@ def judged(
         healthy: What was said of its healthy parent.
         steps: Number of the fork's last step and one.
         doubled_step: As in `Judged`.
+        spacing: As in `Judged`.
     """
     span = range(fault.first_step, steps)
     own = sorted((each for each in findings if each.step >= span.start), key=lambda each: each.step)
@@ -214,7 +236,35 @@ def judged(
         findings=tuple(own),
         by_chance=by_chance,
         doubled_step=doubled_step,
+        spacing=spacing,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A share of some cases.
+
+    Args:
+        count: Cases in which it holds.
+        cases: All cases.
+    """
+
+    count: int
+    cases: int
+
+    @classmethod
+    def of(cls, flags: Iterable[bool | None]) -> Share:
+        """Return the share of those that are known."""
+        known = [flag for flag in flags if flag is not None]
+        return cls(sum(known), len(known))
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 % interval of the true share (Wilson 1927)."""
+        share, z, n = self.count / self.cases, 1.96, self.cases
+        middle = (share + z * z / (2 * n)) / (1 + z * z / n)
+        half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+        return max(0.0, middle - half), min(1.0, middle + half)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,7 +60,7 @@ class Collection:
         if not self.names:
             msg = f"{directory}: no recorded runs; `scripts/bench alerts` makes them"
             raise FileNotFoundError(msg)
-        self._read = lru_cache(maxsize=4)(self._read_own)  # a parent is asked for by all its forks
+        self._read = lru_cache(maxsize=4)(self.read_own)  # a parent is asked for by all its forks
 
     def read(self, name: str) -> Recorded:
         """Return a run with all its steps, of a fork also those of its parent.
@@ -74,7 +74,8 @@ class Collection:
         before = self._read(own.parent).rows
         return dataclasses.replace(own, rows=_joined(before, own.forked_at, own.rows))
 
-    def _read_own(self, name: str) -> Recorded:
+    def read_own(self, name: str) -> Recorded:
+        """Return a run with the steps of its own file."""
         with np.load(self.directory / f"{name}{SUFFIX}") as file:
             facts = json.loads(file[_ABOUT].tobytes())
             rows = Rows(**{array: file[array] for array in _ROW_ARRAYS})
@@ -88,16 +89,8 @@ def _facts(facts: Mapping[str, Any]) -> dict[str, Any]:
         fault: dict[str, Any] = {
             k: tuple(v) if isinstance(v, list) else v for k, v in facts["fault"].items()
         }
-        known["fault"] = FaultLabel(**fault | _rules_now(fault["name"]))
+        known["fault"] = FaultLabel(**fault)
     return known
-
-
-def _rules_now(fault: str) -> dict[str, Any]:
-    """Return which rules are right about a fault: that is decided, and not recorded."""
-    from benchmarks.alerts.faults import FAULTS  # noqa: PLC0415 - it imports torch
-
-    make: Any = FAULTS.get(fault)
-    return {} if make is None else {"rules": getattr(make, "func", make).rules}
 
 
 def _joined(before: Rows, steps: int, after: Rows) -> Rows:

@@ -1,57 +1,77 @@
-"""The tables: each set of rules, each kind of fault, each of our rules."""
+"""The tables: parts of the set side by side, each set of rules, each kind of fault, each family."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
-from benchmarks.alerts.evaluation import GRADWATCH, Results
-from benchmarks.alerts.scoring import Judged, Rate, alerts_per_incident, false_alarms
+from benchmarks.alerts.evaluation import GRADWATCH, SPACINGS, Results
+from benchmarks.alerts.peers import PEERS
+from benchmarks.alerts.recorded import Split
+from benchmarks.alerts.scoring import Judged, Rate, Share, alerts_per_incident, false_alarms
 from benchmarks.report import quantile
 
 Row: TypeAlias = Sequence[str]
 
 NOTHING: Final = "-"
 
+SPLITS: Final = {
+    Split.TUNE: "tuning part",
+    Split.SEEDS: "other seeds",
+    Split.FAMILIES: "left-out families",
+}
+"""Names of the parts of the set, for people."""
+
+_SHARES: Final[tuple[tuple[str, Callable[[Judged], bool | None]], ...]] = (
+    ("found, harmful", lambda each: each.found if each.fault.is_harmful else None),
+    ("found, all", lambda each: each.found),
+    ("named", lambda each: each.named),
+    ("named, or info", lambda each: each.told),
+    ("step right", lambda each: each.step_right),
+    ("module right", lambda each: each.module_right),
+    ("layer right", lambda each: each.layer_right),
+    ("rank right", lambda each: each.rank_right),
+    ("origin right", lambda each: each.origin_right),
+    ("origin wrong", lambda each: each.origin_wrong),
+)
+ACROSS_NOTES: Final = (
+    "shares are of the faults that a rule is about, with their 95 % interval",
+    "harmful: the loss became worse than chance; found: there was a warning",
+    "named: a warning of a rule that is right about the fault",
+    "step: right within 2; if gradual, within a quarter of the delay or while the norm doubled",
+    "of weights, compared every 100 steps, a step is right between the two comparisons",
+    "origin right: step, module and rank, each where there is one; wrong: another is named",
+    "steps: until the first warning, median / nine tenths; of sudden faults alone",
+    "false alarms: incidents with a warning per 100,000 healthy steps (95 %: it is less)",
+)
+THINNED_COLUMNS: Final = (
+    "every",
+    "runs",
+    "steps",
+    "harmful",
+    "all",
+    "in time",
+    "false alarms",
+)
+THINNED_NOTES: Final = (
+    "every: steps between two that the client looks at; runs and faults with 16 frames before",
+    "in time: of the sudden faults found, told within twice the spacing",
+)
 FOUND_COLUMNS: Final = (
     "rules",
     "harmful",
     "all",
     "named",
-    "or info",
     "by chance",
     "steps",
     "false alarms",
-)
-FOUND_NOTES: Final = (
-    "harmful, all: share of the faults that a rule of ours is about for which there was a warning",
-    "harmful are those that made the loss worse than chance",
-    "named: there was one by a rule that is right about the fault; or info: or what wakes nobody",
-    "by chance: share of the same steps of the healthy runs in which there was a warning, too",
-    "steps: until the first warning, median / nine tenths",
-    "false alarms: incidents with a warning per 100,000 healthy steps (95 %: it is less)",
-)
-SAID_COLUMNS: Final = (
-    "rules",
-    "alerts",
-    "false alerts",
-    "false info",
     "step",
     "module",
-    "layer",
     "rank",
-    "misled",
-    "blamed",
 )
-SAID_NOTES: Final = (
-    "alerts: warnings per incident; those closer than 32 steps are one, and so are all of a fault",
-    "false alerts: warnings per 100,000 healthy steps; false info: incidents of what wakes nobody",
-    "step, module, layer, rank: share of faults found whose first warning was right about it",
-    "step: right within 2; if gradual, within a quarter of the delay or while the norm doubled",
-    "of weights, compared every 100 steps, a step is right between the two comparisons",
-    "rank: of a wrong element on one of two ranks no number says whose it is: none is right there",
-    "misled: of what began in one module, another one was named; blamed: a rank, though it was all",
+FOUND_NOTES: Final = (
+    "by chance: share of the same steps of the healthy runs in which there was a warning, too",
 )
 
 
@@ -60,61 +80,103 @@ def about(results: Results) -> str:
     steps = sum(run.steps for run in results.healthy)
     harmful = sum(each.fault.is_harmful for each in results.faults)
     kinds = len({each.fault.kind for each in results.faults})
-    workloads = len({run.workload for run in results.healthy})
+    families = len({run.family for run in results.healthy})
     return (
-        f"{len(results.healthy)} runs of {workloads} trainings, {steps:,} healthy steps; "
+        f"{len(results.healthy)} runs of {families} families, {steps:,} healthy steps; "
         f"{len(results.faults)} faults of {kinds} kinds, {harmful} of them harmful"
     )
 
 
-def found(results: Mapping[str, Results]) -> list[Row]:
-    """Return a row for each set of rules: what was found, and what was not there."""
+def across(results: Mapping[Split, Results]) -> list[Row]:
+    """Return a row for each measure of gradwatch, with a column for each part of the set."""
+    ours = {split: _ours(own) for split, own in results.items()}
+    rows: list[Row] = [
+        (name, *(_share(map(measure, own), interval=True) for own in ours.values()))
+        for name, measure in _SHARES
+    ]
+    sudden = {s: [each for each in own if not each.fault.is_gradual] for s, own in ours.items()}
+    healthy = {split: own.healthy for split, own in results.items()}
+    rows += [
+        ("steps", *map(delays, sudden.values())),
+        ("alerts per incident", *(_per_incident(own) for own in results.values())),
+        ("false alarms", *(_rate(false_alarms(own)) for own in healthy.values())),
+        ("false info", *(_rate(false_alarms(own, info=True)) for own in healthy.values())),
+        ("healthy steps", *(f"{sum(run.steps for run in own):,}" for own in healthy.values())),
+        ("faults", *(str(len(own)) for own in ours.values())),
+    ]
+    return rows
+
+
+def thinned(results: Mapping[str, Results]) -> list[Row]:
+    """Return a row for each spacing at which gradwatch looked, all parts of the set together."""
     rows: list[Row] = []
-    for name, own in results.items():
-        ours = [each for each in own.faults if each.fault.rules]
+    for every in SPACINGS:
+        own = results[str(every)]
+        ours = [each for each in _ours(own) if _lasts(each, every)]
+        sudden = [each for each in ours if not each.fault.is_gradual]
+        late = [each.delay <= 2 * every for each in sudden if each.delay is not None]
         rows.append(
             (
-                name,
-                _share(each.found for each in ours if each.fault.is_harmful),
-                _share(each.found for each in ours),
-                _share(each.named for each in ours),
-                _share(each.told for each in ours),
-                _share(each.by_chance for each in ours),
-                delays(ours),
+                str(every),
+                str(len(own.healthy)),
+                f"{sum(run.steps for run in own.healthy):,}",
+                _share((each.found for each in ours if each.fault.is_harmful), interval=True),
+                _share((each.found for each in ours), interval=True),
+                _share(late),
                 _rate(false_alarms(own.healthy)),
             )
         )
     return rows
 
 
-def said(results: Mapping[str, Results]) -> list[Row]:
-    """Return a row for each set of rules: how often it said something, and how right it was."""
+def found(results: Mapping[str, Results]) -> list[Row]:
+    """Return a row for each set of rules."""
     rows: list[Row] = []
-    for name, own in results.items():
-        ours = [each for each in own.faults if each.fault.rules]
-        steps = sum(run.steps for run in own.healthy)
-        alerts = Rate(count=sum(len(run.warnings) for run in own.healthy), steps=steps)
-        per_incident = alerts_per_incident(own.healthy, own.faults)
+    for name in (GRADWATCH, *PEERS):
+        own, ours = results[name], _ours(results[name])
         rows.append(
             (
                 name,
-                NOTHING if math.isnan(per_incident) else f"{per_incident:.2f}",
-                f"{alerts.per_100k:.1f}",
-                _rate(false_alarms(own.healthy, info=True)),
+                _share(each.found for each in ours if each.fault.is_harmful),
+                _share(each.found for each in ours),
+                _share(each.named for each in ours),
+                _share(each.by_chance for each in ours),
+                delays(ours),
+                _rate(false_alarms(own.healthy)),
                 _share(each.step_right for each in ours),
                 _share(each.module_right for each in ours),
-                _share(each.layer_right for each in ours),
                 _share(each.rank_right for each in ours),
-                _share(each.is_misled for each in ours if each.module_right is not None),
-                _share(each.blames_rank for each in ours),
             )
         )
     return rows
 
 
+def by_family(results: Results) -> list[Row]:
+    """Return a row for each family: what was found of its faults, and false alarms."""
+    rows: list[Row] = []
+    for family in sorted({run.family for run in results.healthy}):
+        healthy = [run for run in results.healthy if run.family == family]
+        ours = [each for each in _ours(results) if each.run.rpartition("-")[0] == family]
+        harmful = Share.of(each.found for each in ours if each.fault.is_harmful)
+        whole = Share.of(each.found for each in ours)
+        alarms = false_alarms(healthy)
+        rows.append(
+            (
+                family,
+                f"{harmful.count} of {harmful.cases}",
+                f"{whole.count} of {whole.cases}",
+                f"{alarms.count} in {alarms.steps:,}",
+            )
+        )
+    return rows
+
+
+FAMILY_COLUMNS: Final = ("family", "harmful", "all", "false alarms")
+
+
 def kind_columns(rule_sets: Iterable[str]) -> tuple[str, ...]:
     """Return the heads of `by_kind`."""
-    others = (name for name in rule_sets if name != GRADWATCH)
+    others = (name for name in rule_sets if name in PEERS)
     return ("fault", "forks", "harmful", "found", "named", "or info", "steps", *others)
 
 
@@ -137,7 +199,7 @@ def by_kind(results: Mapping[str, Results]) -> list[Row]:
                 *(
                     _count(each.found for each in theirs.faults if each.fault.kind == kind)
                     for name, theirs in results.items()
-                    if name != GRADWATCH
+                    if name in PEERS
                 ),
             )
         )
@@ -152,9 +214,27 @@ def delays(faults: Iterable[Judged]) -> str:
     return f"{quantile(steps, 0.5):.0f} / {quantile(steps, 0.9):.0f}"
 
 
-def _share(flags: Iterable[bool | None]) -> str:
-    known = [flag for flag in flags if flag is not None]
-    return f"{sum(known) / len(known):.0%}".replace("%", " %") if known else NOTHING
+def _ours(results: Results) -> list[Judged]:
+    return [each for each in results.faults if each.fault.rules]
+
+
+def _lasts(fault: Judged, every: int) -> bool:
+    """Tell whether a fault acts for so long that a look at every n-th step meets it."""
+    return fault.fault.last_step - fault.fault.first_step >= every
+
+
+def _per_incident(results: Results) -> str:
+    alerts = alerts_per_incident(results.healthy, results.faults)
+    return NOTHING if math.isnan(alerts) else f"{alerts:.2f}"
+
+
+def _share(flags: Iterable[bool | None], *, interval: bool = False) -> str:
+    share = Share.of(flags)
+    if not share.cases:
+        return NOTHING
+    shown = f"{100 * share.count / share.cases:.0f} %"
+    low, high = share.interval
+    return f"{shown} ({100 * low:.0f} to {100 * high:.0f})" if interval else shown
 
 
 def _count(flags: Iterable[bool]) -> str:

@@ -7,72 +7,82 @@ data that comes next.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import ClassVar, Self, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import ClassVar, Final, Self, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
-from torch.optim import Optimizer
+
+from benchmarks.alerts.optimizers import OPTIMIZERS
+from benchmarks.alerts.recipe import Options, Recipe
 
 Batch: TypeAlias = tuple[Tensor, ...]
 
+EPOCH: Final = 25
+"""Batches of an epoch whose last one is short."""
+
+SHORT_SHARE: Final = 6
+RESUMED_AT: Final = (0.25, 0.8)
+THAWED_AT: Final = 0.1
+"""Shares of a run at which it is resumed, and at which frozen parameters are thawed."""
+
 
 class Training(ABC):
-    """A model, how it is trained, and on what.
+    """A model, how it is trained, and on what. Its subclasses are the families.
 
-    A subclass sets the class attributes that differ, makes `model` and `optimizers` in `build`, and
-    says what a batch and its loss are.
+    A subclass sets the class attributes, makes `model` in `build`, and defines a batch and its
+    loss.
+
+    Args:
+        recipe: Parameters.
 
     Attributes:
         model: What is trained.
         optimizers: Each steps at every step.
-        scaler: For fp16, None otherwise.
-        seed: Of the weights and the data.
-        world: Ranks, whose gradients are averaged.
-        steps: How many a healthy run has.
-        rate_factor: What faults multiply the learning rate by.
-        spoil: What faults do to a batch, None does nothing.
+        scaler: For float16, None otherwise.
+        rate_factor: Factor of a fault on the learning rate.
+        spoil: Change of a fault to a batch, None for none.
     """
 
     name: ClassVar[str]
-    """Name of the workload."""
-    about: ClassVar[str]
-    """Model, optimizer and what is particular, for the report."""
-    worlds: ClassVar[tuple[int, ...]] = (1,)
-    """Number of ranks by seed, in turns."""
-    default_steps: ClassVar[int] = 3000
-    accumulate: int = 1
-    """Micro-batches per step; only with one rank."""
-    clip: float | None = None
-    resumes_at: tuple[float, ...] = ()
-    """Shares of the run at which it is stopped and resumed, as a new attempt."""
-    keeps_optimizer_state: bool = True
-    """Whether it is resumed with the optimizers' state."""
+    """Name of the family."""
+    options: ClassVar[Options] = Options()
+    is_left_out: ClassVar[bool] = False
+    """Whether no rule may be tuned on the family."""
 
     model: nn.Module
-    optimizers: list[Optimizer]
 
-    def __init__(self, seed: int, steps: int | None = None) -> None:
-        self.seed = seed
-        self.world = self.worlds[seed % len(self.worlds)]
-        self.steps = steps or self.default_steps
-        self.scaler: GradScaler | None = None
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.seed, self.world, self.steps = recipe.seed, recipe.world, recipe.steps
+        self.accumulate, self.clip = recipe.accumulate, recipe.clip
         self.rate_factor = 1.0
         self.spoil: Callable[[Batch], Batch] | None = None
         self._named: list[tuple[str, nn.Parameter]] | None = None
-        torch.manual_seed(1_000_003 * (seed + 1))
+        torch.manual_seed(1_000_003 * (recipe.seed + 1))
         self.build()
+        if recipe.precision == "bfloat16":
+            self.model = self.model.bfloat16()
+        trained = [each for each in self.model.parameters() if each.requires_grad]
+        self.optimizers = OPTIMIZERS[recipe.optimizer](trained, recipe.rate)
         self._first_rates = [
             float(group["lr"]) for each in self.optimizers for group in each.param_groups
         ]
+        self.scaler = None
+        if recipe.precision == "scaler":
+            self.scaler = GradScaler("cpu", init_scale=2.0**24, growth_interval=200)
+        self._frozen = trained[: len(trained) // 3] if recipe.habit == "thawed" else []
+        for each in self._frozen:
+            each.requires_grad_(False)
 
     @abstractmethod
     def build(self) -> None:
-        """Make `model` and `optimizers` with the generator as it is seeded."""
+        """Make `model` with the generator as it is seeded."""
 
     @abstractmethod
     def batch(self, step: int, rank: int) -> Batch:
@@ -82,13 +92,16 @@ class Training(ABC):
     def loss(self, step: int, *batch: Tensor) -> Tensor:
         """Return the scalar loss of a micro-batch, with its graph."""
 
-    def schedule(self, done: float) -> float:
-        """Return what the learning rate is multiplied by after a share of the run."""
-        del done
-        return 1.0
-
-    def after_step(self, step: int) -> None:  # noqa: B027 - most do nothing
+    def after_step(self, step: int) -> None:
         """Do what belongs to a step besides, such as to copy weights to a target network."""
+        if self._frozen and step == round(THAWED_AT * self.steps):
+            for each in self._frozen:
+                each.requires_grad_(True)
+
+    def samples(self, step: int) -> int:
+        """Return the number of samples of a micro-batch."""
+        is_short = self.recipe.habit == "short_batches" and step % EPOCH == EPOCH - 1
+        return max(1, self.recipe.batch // SHORT_SHARE) if is_short else self.recipe.batch
 
     # What the recorder calls
 
@@ -99,7 +112,10 @@ class Training(ABC):
 
     def set_rate(self, step: int) -> None:
         """Set the learning rate of a step."""
-        factor = self.schedule(step / self.steps) * self.rate_factor
+        done = step / self.steps
+        factor = SCHEDULES[self.recipe.schedule](done) * self.rate_factor
+        if self.recipe.warm_up:
+            factor *= min(1.0, (done + 1e-3) / self.recipe.warm_up)
         groups = [group for each in self.optimizers for group in each.param_groups]
         for group, first in zip(groups, self._first_rates, strict=True):
             group["lr"] = first * factor
@@ -111,7 +127,12 @@ class Training(ABC):
         batch = self.batch(step, rank)
         if self.spoil is not None:
             batch = self.spoil(batch)
-        return self.loss(step, *batch), len(batch[0])
+        if self.recipe.precision == "bfloat16":
+            batch = tuple(each.bfloat16() if each.is_floating_point() else each for each in batch)
+        with self._autocast():
+            loss = self.loss(step, *batch).float()
+        size = len(batch[0])
+        return (loss * size if self.recipe.habit == "summed" else loss), size
 
     def named_parameters(self) -> list[tuple[str, nn.Parameter]]:
         """Return the parameters with elements."""
@@ -121,11 +142,12 @@ class Training(ABC):
 
     def is_resumed_at(self, step: int) -> bool:
         """Tell whether the job was stopped before this step, and begins anew here."""
-        return any(round(share * self.steps) == step for share in self.resumes_at)
+        is_habit = self.recipe.habit.startswith("resumed")
+        return is_habit and any(round(share * self.steps) == step for share in RESUMED_AT)
 
     def resume(self) -> None:
         """Be a new process that read a checkpoint."""
-        if not self.keeps_optimizer_state:
+        if self.recipe.habit == "resumed_anew":
             for optimizer in self.optimizers:
                 optimizer.state.clear()
 
@@ -133,32 +155,36 @@ class Training(ABC):
         """Return a copy that shares nothing."""
         return copy.deepcopy(self)
 
-
-def warm_up(done: float, share: float) -> float:
-    """Rise linearly to 1 within a share of the run."""
-    return min(1.0, (done + 1e-3) / share)
-
-
-def warm_up_cosine(done: float, share: float = 0.05, last: float = 0.1) -> float:
-    """Rise, then fall along half a cosine to *last*."""
-    if done < share:
-        return warm_up(done, share)
-    along = (done - share) / (1.0 - share)
-    return last + (1.0 - last) * 0.5 * (1.0 + math.cos(math.pi * along))
+    def _autocast(self) -> contextlib.AbstractContextManager[object]:
+        dtype = {"autocast": torch.bfloat16, "scaler": torch.float16}.get(self.recipe.precision)
+        return contextlib.nullcontext() if dtype is None else torch.autocast("cpu", dtype)
 
 
-def one_cycle(done: float, share: float = 0.3, first: float = 0.04, last: float = 1e-4) -> float:
+def _cosine(done: float, last: float) -> float:
+    return last + (1.0 - last) * 0.5 * (1.0 + math.cos(math.pi * done))
+
+
+def _one_cycle(done: float, share: float = 0.3) -> float:
     """Rise and fall along half cosines, as `OneCycleLR` does by default."""
-    low, along = (first, 1 - done / share) if done < share else (last, (done - share) / (1 - share))
-    return low + (1.0 - low) * 0.5 * (1.0 + math.cos(math.pi * along))
+    return _cosine(1 - done / share, 0.04) if done < share else _cosine((done - share) / 0.7, 1e-4)
 
 
-def step_decay(done: float, at: tuple[float, ...] = (0.5, 0.75), factor: float = 0.1) -> float:
-    """Fall by a factor at each of some shares of the run."""
-    return math.prod(factor for share in at if done >= share)
+def _step(done: float) -> float:
+    return 1.0 if done < 0.5 else 0.1 if done < 0.75 else 0.01
 
 
-def restarts(done: float, cycles: int = 4, last: float = 0.01) -> float:
-    """Fall along half a cosine in each cycle, and begin anew (SGDR)."""
-    along = done * cycles % 1.0
-    return last + (1.0 - last) * 0.5 * (1.0 + math.cos(math.pi * along))
+def _by_hand(done: float) -> float:
+    """Jump up and down, as of a rate that people set anew."""
+    return 0.5 if done < 0.2 else 1.5 if done < 0.4 else 0.3 if done < 0.75 else 0.6
+
+
+SCHEDULES: Final[Mapping[str, Callable[[float], float]]] = {
+    "constant": lambda _: 1.0,
+    "cosine": lambda done: _cosine(done, 0.1),
+    "linear": lambda done: 1.0 - 0.95 * done,
+    "one_cycle": _one_cycle,
+    "step": _step,
+    "restarts": lambda done: _cosine(done * 4 % 1.0, 0.01),
+    "by_hand": _by_hand,
+}
+"""Name to the factor on the learning rate after a share of the run."""

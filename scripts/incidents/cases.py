@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from benchmarks.alerts.recipe import Recipe
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
@@ -13,32 +15,46 @@ class Case:
     Args:
         name: Of the run and of its picture.
         title: Heading.
-        workload: Of `benchmarks.alerts.workloads`.
-        seed: Of the training; it decides on the number of ranks, too.
+        recipe: Of the healthy training, a fork of which gets the fault.
         fault: Of `benchmarks.alerts.faults`.
-        steps: Of the healthy training, a fork of which gets the fault.
         done: What the fault does, as a sentence; `{step}`, `{rank}` and `{module}` are filled in.
         lesson: What can be learnt from it.
+        size: Of the fault, None if it has none.
     """
 
     name: str
     title: str
-    workload: str
-    seed: int
+    recipe: Recipe
     fault: str
-    steps: int
     done: str
     lesson: str
+    size: float | None = None
+
+
+_CNN: Final = Recipe(
+    family="cnn_batchnorm",
+    steps=400,
+    width=8,
+    batch=16,
+    optimizer="momentum",
+    schedule="one_cycle",
+    accumulate=2,
+)
+_GPT: Final = Recipe(
+    family="gpt", steps=400, width=16, batch=8, warm_up=0.05, schedule="cosine", clip=1.0
+)
+_FOUR_RANKS: Final = Recipe(
+    family="regression", seed=1, steps=480, world=4, optimizer="momentum", schedule="step"
+)
 
 
 CASES: Final = (
     Case(
         name="learning-rate",
         title="A learning rate a hundred times too high",
-        workload="cnn_batchnorm",
-        seed=0,
-        fault="rate_x100",
-        steps=400,
+        recipe=_CNN,
+        fault="rate_raised",
+        size=100.0,
         done="From step {step} on the learning rate is a hundred times what the schedule says, as "
         "after a slip in a configuration that was changed for a restart.",
         lesson="The norms of the last layers jump with the very step that the first wrong update "
@@ -48,10 +64,9 @@ CASES: Final = (
     Case(
         name="learning-rate-clipped",
         title="The same where gradients are clipped: told late",
-        workload="gpt",
-        seed=0,
-        fault="rate_x100",
-        steps=400,
+        recipe=_GPT,
+        fault="rate_raised",
+        size=100.0,
         done="The same in a small transformer with AdamW, clipping at 1 and a rate that was small "
         "to begin with: from step {step} on it is a hundred times that.",
         lesson="Nothing explodes here: the model is driven somewhere flat, where norms sink. That "
@@ -60,10 +75,8 @@ CASES: Final = (
     Case(
         name="dead-layer",
         title="A layer that stops learning",
-        workload="gpt",
-        seed=0,
+        recipe=_GPT,
         fault="dead",
-        steps=400,
         done="From step {step} on the gradient of `{module}` is exactly zero, as behind a `detach` "
         "that slipped in.",
         lesson="The rest of the network goes on learning around it, which is why a loss curve may "
@@ -72,10 +85,8 @@ CASES: Final = (
     Case(
         name="nan-of-one-rank",
         title="A NaN from one rank's batch",
-        workload="mlp",
-        seed=1,
+        recipe=_FOUR_RANKS,
         fault="nan_loss",
-        steps=400,
         done="At step {step} the loss of rank {rank}, one of four, is NaN, as of a batch whose "
         "mask is empty. The average over the ranks then gives the NaN to all of them.",
         lesson="After the reduction every rank has the same NaN in every layer. Only what each "
@@ -84,10 +95,9 @@ CASES: Final = (
     Case(
         name="replica-corrupted",
         title="One weight of one replica is wrong",
-        workload="mlp",
-        seed=1,
+        recipe=_FOUR_RANKS,
         fault="replica_corrupted",
-        steps=480,
+        size=10.0,
         done="Before step {step} one weight of module `{module}` on rank {rank}, one of four, is "
         "changed, as by a bit that flips in memory. The averaged gradients stay equal on all "
         "ranks, bit for bit: comparing those shows nothing.",
@@ -99,10 +109,8 @@ CASES: Final = (
     Case(
         name="hang",
         title="A training that hangs",
-        workload="gpt",
-        seed=0,
+        recipe=_GPT,
         fault="stall",
-        steps=400,
         done="Before step {step} nothing happens for 40 minutes, while all processes live: a "
         "collective that one rank never enters, or a file system that does not answer.",
         lesson="A loss that does not come cannot look wrong. The warning was told while nothing "

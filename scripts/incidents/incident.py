@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 import torch
 
+from benchmarks.alerts.families import FAMILIES
 from benchmarks.alerts.finding import Finding
 from benchmarks.alerts.judge import Judge
 from benchmarks.alerts.make import record
@@ -19,7 +20,6 @@ from benchmarks.alerts.passing import Passing
 from benchmarks.alerts.recorded import FaultLabel, Recorded
 from benchmarks.alerts.replay import entries
 from benchmarks.alerts.store import Collection
-from benchmarks.alerts.workloads import WORKLOADS
 from gradwatch_server.core.entries import Entry
 from incidents.cases import Case
 
@@ -88,8 +88,8 @@ def happen(case: Case) -> Incident:
     """Train, break it and judge it; that takes some seconds."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        training = WORKLOADS[case.workload](case.seed, case.steps)
-        made = record(training, Path(folder), [case.fault], first=FIRST)
+        training = FAMILIES[case.recipe.family](case.recipe)
+        made = record(training, Path(folder), [case.fault], first=FIRST, size=case.size)
         if made.refused:
             msg = f"{case.name}: {made.refused[0]}"
             raise ValueError(msg)

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from typing import Final
 
 from benchmarks.alerts.finding import Finding
-from benchmarks.alerts.workloads import WORKLOADS
 from benchmarks.documents import Section
 from gradwatch_wire.health import Severity
 from incidents.incident import LOSS_DEVIATIONS, LOSS_STEPS, Incident
@@ -46,7 +45,8 @@ def _filled(text: str) -> str:
 
 
 def _training(incident: Incident) -> str:
-    about = WORKLOADS[incident.case.workload].about
+    recipe = incident.case.recipe
+    about = f"{recipe.family.replace('_', ' ')}, {recipe.about}"
     world = incident.recorded.world
     ranks = "one rank" if world == 1 else f"{world} ranks"
     return f"*{about}; {ranks}.*"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import pytest
 import torch
 
 import gradwatch
+from benchmarks.alerts.families.perceptrons import Regression
 from benchmarks.alerts.make import record
+from benchmarks.alerts.recipe import Recipe
 from benchmarks.alerts.store import Collection
-from benchmarks.alerts.workloads import WORKLOADS
 from tests.support.recording import RecordingAggregator
 
 
@@ -25,14 +27,15 @@ def _one_thread() -> None:
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Collection:
     directory: Path = tmp_path_factory.mktemp("alerts")
+    plain = Recipe(family="regression", steps=420, optimizer="momentum")
     some = {
-        ("mlp", 0): ("nan_gradient", "module_x30", "rate_x100", "detached", "stall"),
-        ("mlp", 1): ("unreduced_module", "rank_local_x30", "replica_corrupted"),
-        ("mlp_scaler", 0): ("scale_collapse",),
-        ("mlp_resumed", 0): (),
+        plain: ("nan_gradient", "module_scaled", "detached"),
+        replace(plain, seed=1, world=4): ("replica_corrupted", "stall"),
+        replace(plain, seed=2, precision="scaler"): ("scale_collapse",),
+        replace(plain, seed=3, world=2, habit="resumed"): (),
     }
-    for (workload, seed), variants in some.items():
-        made = record(WORKLOADS[workload](seed, 420), directory, variants, first=0.2)
+    for recipe, variants in some.items():
+        made = record(Regression(recipe), directory, variants, first=0.2, size=30.0)
         assert made.refused == ()
         assert set(made.forks) == set(variants)
     return Collection(directory)

@@ -136,7 +136,7 @@ def _total(recorded: Recorded) -> Any:
 
 def test_a_series_has_the_numbers_of_the_loop(runs: Collection) -> None:
     """Norm of all layers; local norms of each rank; what is not finite shows."""
-    healthy = runs.read("mlp-1")
+    healthy = runs.read("regression-1")
     given = Series.of(healthy)
     np.testing.assert_allclose(given.norm, _total(healthy))
     local = np.sqrt((healthy.rows.local_l2**2).sum(2))
@@ -144,7 +144,7 @@ def test_a_series_has_the_numbers_of_the_loop(runs: Collection) -> None:
     mean_abs = healthy.rows.column("l1") / np.array(healthy.numel)
     np.testing.assert_array_equal(given.mean_abs, mean_abs)
     assert not given.nonfinite.any()
-    bad = runs.read("mlp-0+nan_gradient")
+    bad = runs.read("regression-0+nan_gradient")
     assert bad.fault is not None
     nan = Series.of(bad)
     assert np.isnan(nan.norm[bad.fault.first_step])
@@ -153,7 +153,7 @@ def test_a_series_has_the_numbers_of_the_loop(runs: Collection) -> None:
 
 
 def test_a_detached_layer_is_absent_and_not_zero(runs: Collection) -> None:
-    fork = runs.read("mlp-0+detached")
+    fork = runs.read("regression-0+detached")
     given = Series.of(fork)
     absent = [fork.layers.index(name) for name in fork.fault.layers] if fork.fault else []
     assert np.isnan(given.mean_abs[-1, absent]).all()

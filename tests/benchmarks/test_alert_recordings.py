@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,20 +13,21 @@ import pytest
 import torch
 
 import gradwatch
+from benchmarks.alerts import part
+from benchmarks.alerts.families import FAMILIES, training_of
 from benchmarks.alerts.faults import FAULTS
 from benchmarks.alerts.faults.fault import Fault, Site
 from benchmarks.alerts.gloo import record_gloo
 from benchmarks.alerts.labels import is_harmful, label, part_of
-from benchmarks.alerts.make import record
+from benchmarks.alerts.make import record, split_of
 from benchmarks.alerts.make import runs as all_runs
 from benchmarks.alerts.measuring import checked
+from benchmarks.alerts.recipe import Recipe
 from benchmarks.alerts.recorded import Recorded, Split
 from benchmarks.alerts.recording import Job, Meddler, Recorder, find_order
 from benchmarks.alerts.replay import entries
-from benchmarks.alerts.split import HELD_OUT, split_of
 from benchmarks.alerts.store import Collection, write
 from benchmarks.alerts.training import Training
-from benchmarks.alerts.workloads import WORKLOADS
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.entries import Lost, Opened, Received
 from gradwatch_server.core.state import State
@@ -35,21 +36,33 @@ from gradwatch_wire.columns import MEASURED_COLUMNS
 from tests.support.recording import RecordingAggregator
 
 STEPS: Final = 40
+PLAIN: Final = Recipe(family="regression", steps=STEPS, optimizer="momentum", schedule="step")
+RECIPES: Final = {
+    "plain": PLAIN,
+    "scaler": replace(PLAIN, precision="scaler"),
+    "scaler-accumulated": replace(PLAIN, precision="scaler", accumulate=2),
+    "thawed": replace(PLAIN, habit="thawed"),
+    "gpt": replace(PLAIN, family="gpt", optimizer="adamw", batch=8, clip=1.0),
+    "cnn": replace(PLAIN, family="cnn_batchnorm", width=8, batch=16, accumulate=2),
+}
 SLOW: Final = pytest.mark.slow
 
 
-def trained(workload: str, seed: int = 0, steps: int = STEPS) -> Recorded:
-    """Record a healthy run of some steps, and read it back as it was made."""
-    training = WORKLOADS[workload](seed, steps)
+def made(recipe: Recipe) -> Training:
+    return FAMILIES[recipe.family](recipe)
+
+
+def trained(training: Training) -> Recorded:
+    """Record a healthy run, and read it back as it was made."""
     order = find_order(training)
     recorder = Recorder(Job(training), order.names)
-    for step in range(steps):
+    for step in range(training.steps):
         recorder.step(step, Meddler())
     known = dict(training.named_parameters())
     return Recorded(
-        name=f"{workload}-{seed}",
-        workload=workload,
-        seed=seed,
+        name=training.recipe.name,
+        family=training.name,
+        seed=training.seed,
         world=training.world,
         split=Split.TUNE,
         layers=order.names,
@@ -57,7 +70,7 @@ def trained(workload: str, seed: int = 0, steps: int = STEPS) -> Recorded:
         dtypes=tuple(str(known[name].dtype).removeprefix("torch.") for name in order.names),
         is_ordered=order.is_ordered,
         rows=recorder.rows(),
-        forked_at=steps,
+        forked_at=training.steps,
     )
 
 
@@ -96,18 +109,18 @@ def train_with_client(training: Training, watch: Any, steps: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "workload",
+    "name",
     [
-        "mlp",
-        "mlp_scaler",
-        *(pytest.param(name, marks=SLOW) for name in ("mlp_thawed", "gpt", "cnn_batchnorm")),
+        "plain",
+        "scaler",
+        *(pytest.param(name, marks=SLOW) for name in list(RECIPES)[2:]),
     ],
 )
 def test_the_records_are_those_of_the_client(
-    workload: str, attach: Callable[..., gradwatch.Watch], aggregator: RecordingAggregator
+    name: str, attach: Callable[..., gradwatch.Watch], aggregator: RecordingAggregator
 ) -> None:
-    recorded = trained(workload)
-    training = WORKLOADS[workload](0, STEPS)
+    recorded = trained(made(RECIPES[name]))
+    training = made(RECIPES[name])
     watch = attach(
         training.model, training.optimizers, scaler=training.scaler, columns=MEASURED_COLUMNS
     )
@@ -143,7 +156,7 @@ def test_the_records_are_those_of_the_client(
             assert getattr(last[0], own.name) == getattr(last[1], own.name), own.name
     skips = [records_of(recorded, Event), aggregator.of(Event)]
     assert skips[0] == skips[1]
-    assert (len(skips[0]) > 0) == (workload == "mlp_scaler")
+    assert (len(skips[0]) > 0) == name.startswith("scaler")
 
 
 def test_the_quick_statistics_are_those_of_the_client() -> None:
@@ -188,7 +201,7 @@ def test_the_core_takes_every_record(runs: Collection) -> None:
 
 @pytest.mark.slow
 def test_a_nan_is_told_where_it_is(runs: Collection) -> None:
-    recorded = runs.read("mlp-0+nan_gradient")
+    recorded = runs.read("regression-0+nan_gradient")
     fault = recorded.fault
     assert fault is not None
     _, alerts = fold(entries(recorded))
@@ -214,16 +227,16 @@ def test_a_fork_is_its_parent_up_to_the_fault(runs: Collection) -> None:
 
 @pytest.mark.slow
 def test_a_resumed_run_has_attempts(runs: Collection) -> None:
-    recorded = runs.read("mlp_resumed-0")
+    recorded = runs.read("regression-3")
     bodies = [entry.body for entry in entries(recorded)]
     assert sum(isinstance(body, Opened) for body in bodies) == 6
     assert sum(isinstance(body, Lost) for body in bodies) == 4
     state, _ = fold(entries(recorded))
-    assert [each.number for each in state.runs["mlp_resumed-0"].attempts] == [1, 2, 3]
+    assert [each.number for each in state.runs["regression-3"].attempts] == [1, 2, 3]
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    recorded = trained("click", seed=0, steps=6)
+    recorded = trained(made(Recipe(family="click", steps=6, world=4)))
     write(tmp_path, recorded)
     again = Collection(tmp_path).read(recorded.name)
     for name in type(recorded.rows).__slots__:
@@ -241,8 +254,7 @@ def test_a_directory_without_runs_says_what_makes_them(tmp_path: Path) -> None:
 
 def test_simulated_ranks_have_the_gradients_of_all_their_data() -> None:
     """The mean over ranks of equal batches is the gradient of the mean loss over all of them."""
-    training = WORKLOADS["mlp"](1, STEPS)
-    assert training.world == 4
+    training = made(replace(PLAIN, world=4))
     recorder = Recorder(Job(training.fork()), tuple(n for n, _ in training.named_parameters()))
     recorder.step(0, Meddler())
     torch.stack([training.micro_loss(0, rank, 0)[0] for rank in range(4)]).mean().backward()
@@ -255,29 +267,29 @@ def test_simulated_ranks_have_the_gradients_of_all_their_data() -> None:
 
 @pytest.mark.slow
 def test_labels_hold_what_was_done(runs: Collection) -> None:
-    scaled = runs.read("mlp-0+module_x30")
+    scaled = runs.read("regression-0+module_scaled")
     fault = scaled.fault
     assert fault is not None
     assert fault.module is not None
-    healthy = runs.read("mlp-0").rows
+    healthy = runs.read("regression-0").rows
     place = scaled.layers.index(fault.layers[0])
     ratio = scaled.rows.column("l2")[fault.first_step, place]
     assert ratio / healthy.column("l2")[fault.first_step, place] == pytest.approx(30, rel=1e-4)
     assert fault.rules[0] == "exploding"
-    divergent = runs.read("mlp-1+unreduced_module").fault
-    assert divergent is not None
-    assert divergent.ranks
-    assert all(name.startswith(f"{divergent.module}.") for name in divergent.layers)
+    replica = runs.read("regression-1+replica_corrupted").fault
+    assert replica is not None
+    assert replica.ranks
+    assert all(name.startswith(f"{replica.module}.") for name in replica.layers)
 
 
 @pytest.mark.parametrize(
-    "variant", ["module_x30", "nan_gradient", "rate_x100", "detached", "dead", "stall", "nan_loss"]
+    "variant",
+    ["module_scaled", "nan_gradient", "rate_raised", "detached", "dead", "stall", "nan_loss"],
 )
 def test_a_label_is_refused_if_nothing_was_done(variant: str) -> None:
     """A fork in which the fault did not act."""
-    training = WORKLOADS["mlp"](0, 200)
-    job = Job(training)
-    recorder = Recorder(job, tuple(name for name, _ in training.named_parameters()))
+    job = Job(made(replace(PLAIN, steps=200)))
+    recorder = Recorder(job, tuple(name for name, _ in job.training.named_parameters()))
     for step in range(20):
         recorder.step(step, Meddler())
     fault: Fault = FAULTS[variant](
@@ -301,19 +313,21 @@ def test_harm_is_a_loss_above_that_of_the_healthy_run() -> None:
 
 
 def test_the_set_is_large_enough() -> None:
-    whole = [(WORKLOADS[workload](seed), seed) for workload, seed, _ in all_runs()]
-    reported = [t.steps for t, seed in whole if split_of(t.name, seed) is Split.REPORT]
-    assert len(whole) >= 60
-    assert sum(reported) >= 200_000
-    assert {training.world for training, _ in whole} == {1, 2, 4}
-    assert set(WORKLOADS) >= HELD_OUT
-    assert {split_of(t.name, seed) for t, seed in whole if seed == 0} == set(Split)
+    whole = [training_of(family, seed) for family, seed, _ in all_runs()]
+    steps = dict.fromkeys(Split, 0)
+    for training in whole:
+        steps[split_of(training)] += training.steps
+    assert len(whole) + 3 * len(whole) >= 600
+    assert steps[Split.FAMILIES] >= 160_000
+    assert min(steps.values()) > 0
+    assert {training.world for training in whole} == {1, 2, 4}
+    assert sum(family.is_left_out for family in FAMILIES.values()) >= 12
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workload", sorted(WORKLOADS))
-def test_every_workload_learns_or_at_least_stays_finite(workload: str) -> None:
-    rows = trained(workload, steps=60).rows
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_every_family_learns_or_at_least_stays_finite(family: str) -> None:
+    rows = trained(training_of(family, 0, 60)).rows
     assert np.isfinite(rows.loss).all()
     assert rows.present.any(0).any()
 
@@ -321,26 +335,25 @@ def test_every_workload_learns_or_at_least_stays_finite(workload: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", sorted(FAULTS))
 def test_every_fault_is_what_it_says_somewhere(variant: str, tmp_path: Path) -> None:
-    fit = {"saturated": ("mlp_saturating", 0), "rank": ("mlp", 2), "scaler": ("mlp_scaler", 0)}
-    key = {"overflow_x6": "scaler", "overflow_x3": "scaler", "scale_collapse": "scaler"}
-    ranks = ("rank_", "unreduced", "replica", "bit_error")
-    kind = key.get(variant, "rank" if variant.startswith(ranks) else variant)
-    workload, seed = fit.get(kind, ("mlp", 0))
-    made = record(WORKLOADS[workload](seed, 450), tmp_path, [variant], first=0.1)
-    assert made.refused == ()
-    assert made.forks == (variant,)
-    fault = Collection(tmp_path).read(f"{workload}-{seed}+{variant}").fault
+    recipe = replace(PLAIN, steps=450, world=2 if FAULTS[variant].kind.needs == "ranks" else 1)
+    if variant == "saturated":
+        recipe = replace(recipe, family="saturating", depth=3)
+    if FAULTS[variant].kind.needs == "scaler":
+        recipe = replace(recipe, precision="scaler")
+    recorded = record(made(recipe), tmp_path, [variant])
+    assert recorded.refused == ()
+    assert recorded.forks == (variant,)
+    fault = Collection(tmp_path).read(f"{recipe.name}+{variant}").fault
     assert fault is not None
     assert fault.name == variant
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("workload", "seed"), [("mlp", 1), ("gpt", 2)])
-def test_simulated_ranks_have_the_numbers_of_real_ones(workload: str, seed: int) -> None:
+@pytest.mark.parametrize("family", ["regression", "gpt"])
+def test_simulated_ranks_have_the_numbers_of_real_ones(family: str) -> None:
     """DDP over gloo with a process per rank, and the ranks that are simulated in one."""
-    steps = 12
-    real, simulated = record_gloo(workload, seed, steps), trained(workload, seed, steps)
-    assert real.world == simulated.world > 1
+    recipe = Recipe(family=family, steps=12, world=2, optimizer="momentum", batch=8)
+    real, simulated = record_gloo(recipe), trained(made(recipe))
     order = [simulated.layers.index(name) for name in real.layers]
     ours = simulated.rows
     np.testing.assert_allclose(
@@ -350,4 +363,11 @@ def test_simulated_ranks_have_the_numbers_of_real_ones(workload: str, seed: int)
     np.testing.assert_allclose(real.rows.loss, ours.loss, rtol=1e-4)
     assert (real.rows.lr == ours.lr).all()
     state, _ = fold(entries(real))
-    assert state.runs[real.name].current.num_frames == steps
+    assert state.runs[real.name].current.num_frames == recipe.steps
+
+
+def test_the_part_that_is_committed_is_small_and_of_many_families() -> None:
+    runs = Collection(part.DIRECTORY)
+    assert sum(path.stat().st_size for path in part.DIRECTORY.iterdir()) <= part.MAX_BYTES
+    assert len(runs.names) == part.RUNS
+    assert len({name.partition("-")[0] for name in runs.names}) >= 12

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -39,7 +40,7 @@ FIRST, LAST = 200, 300
 def fault(**changes: Any) -> FaultLabel:
     """Return the label of a sudden fault in one layer."""
     plain: dict[str, Any] = {
-        "name": "module_x30",
+        "name": "module_scaled",
         "kind": "spike",
         "first_step": FIRST,
         "last_step": LAST - 1,
@@ -65,7 +66,7 @@ def fork(*findings: Finding, label: FaultLabel | None = None, world: int = 1) ->
 
 def healthy(*findings: Finding, steps: int = 1000) -> Healthy:
     return Healthy(
-        run="mlp-0", workload="mlp", split=Split.TUNE, steps=steps, findings=tuple(findings)
+        run="mlp-0", family="mlp", split=Split.TUNE, steps=steps, findings=tuple(findings)
     )
 
 
@@ -191,17 +192,21 @@ def test_the_table_counts_what_a_rule_is_about() -> None:
     none = fork(label=fault(kind="other", rules=()))
     harmless = fork(label=fault(is_harmful=False))
     own = results(fork(finding(FIRST + 3)), harmless, none, runs=(healthy(finding(5)),))
-    (row,) = tables.found({GRADWATCH: own})
-    assert row == (GRADWATCH, "100 %", "50 %", "50 %", "50 %", "0 %", "3 / 3", "100.0 (< 474.4)")
-    (row,) = tables.said({GRADWATCH: own})
-    assert row[:4] == (GRADWATCH, "1.00", "100.0", "0.0 (< 299.6)")
+    row = tables.found(dict.fromkeys(RULE_SETS, own))[0]
+    assert row[:7] == (GRADWATCH, "100 %", "50 %", "50 %", "0 %", "3 / 3", "100.0 (< 474.4)")
+    said = {row[0]: row[1] for row in tables.across({Split.TUNE: own})}
+    assert said["found, harmful"] == "100 % (21 to 100)"
+    assert said["alerts per incident"] == "1.00"
+    assert said["false info"] == "0.0 (< 299.6)"
     other, spike = tables.by_kind({GRADWATCH: own, "ZClip": results(fork(finding(FIRST)))})
     assert other == ("other", "1", "1", "0", "-", "-", "-", "0")
     assert spike == ("spike", "2", "1", "1", "1", "1", "3 / 3", "1")
 
 
 def test_the_page_takes_the_tables_between_its_marks() -> None:
-    own = {name: results(fork(finding(FIRST)), runs=(healthy(),)) for name in RULE_SETS}
+    left_out = replace(fork(finding(FIRST)), split=Split.FAMILIES)
+    runs = (replace(healthy(), split=Split.FAMILIES),)
+    own = {name: results(left_out, runs=runs) for name in RULE_SETS}
     page = SECTION.read()
     once = SECTION.filled(page, render(own))
     assert SECTION.filled(once, render(own)) == once
@@ -220,7 +225,7 @@ def _forks(runs: Collection, parent: str) -> list[Recorded]:
     return [runs.read(name) for name in runs.names if name.startswith(f"{parent}+")]
 
 
-@pytest.mark.parametrize("parent", ["mlp-0", "mlp-1", "mlp_scaler-0"])
+@pytest.mark.parametrize("parent", ["regression-0", "regression-1", "regression-2"])
 def test_a_fork_is_judged_as_if_all_of_it_was_replayed(runs: Collection, parent: str) -> None:
     """The state before it is copied; the copy goes on as the whole would, and alone."""
     forks = _forks(runs, parent)
@@ -238,12 +243,13 @@ def test_a_fork_is_judged_as_if_all_of_it_was_replayed(runs: Collection, parent:
 
 def test_the_set_is_judged_by_all(runs: Collection) -> None:
     """NaN is found by who looks for it, at the step at which it came."""
-    whole = dict(evaluate(runs.directory, only="mlp", processes=1))
-    assert list(whole) == ["mlp-0", "mlp-1", "mlp_resumed-0", "mlp_scaler-0"]
-    assert all(list(own) == list(RULE_SETS) for own in whole.values())
+    whole = dict(evaluate(runs.directory, only="regression", processes=1))
+    assert list(whole) == [f"regression-{seed}" for seed in range(4)]
+    assert all(set(own) == set(RULE_SETS) for own in whole.values())
     delays = {
         name: {each.fault.name: each.delay for each in own.faults}
-        for name, own in whole["mlp-0"].items()
+        for name, own in whole["regression-0"].items()
+        if not name.isdecimal()
     }
     assert {name: own["nan_gradient"] for name, own in delays.items()} == {
         GRADWATCH: 0,
@@ -253,14 +259,14 @@ def test_the_set_is_judged_by_all(runs: Collection) -> None:
         "Megatron": 0,
         "Lightning": 1,
     }
-    assert delays[GRADWATCH]["module_x30"] == 0
-    assert whole["mlp-0"][GRADWATCH].healthy[0].steps == 420
+    assert delays[GRADWATCH]["module_scaled"] == 0
+    assert whole["regression-0"][GRADWATCH].healthy[0].steps == 420
 
 
 def test_a_replica_that_differs_is_found_by_its_digests(runs: Collection) -> None:
-    name = "mlp-1+replica_corrupted"
+    name = "regression-1+replica_corrupted"
     fork = runs.read(name)
-    _, found = judge(runs.read("mlp-1"), [fork])
+    _, found = judge(runs.read("regression-1"), [fork])
     (told,) = [each for each in found[name] if each.rule == "rank_divergence"]
     assert told.step == fork.rows.weights_at[fork.rows.weights_at >= fork.forked_at][0] + 1
     assert fork.fault is not None
@@ -269,13 +275,14 @@ def test_a_replica_that_differs_is_found_by_its_digests(runs: Collection) -> Non
 
 def test_who_was_killed_is_lost(runs: Collection) -> None:
     """The training that is resumed was; anywhere else it is a false alarm."""
-    resumed = runs.read("mlp_resumed-0")
+    resumed = runs.read("regression-3")
     last = int((resumed.rows.attempt == 0).sum()) - 1
     assert is_true(finding(last, "rank_lost", origin_step=last), resumed)
     assert not is_true(finding(last, "rank_lost", origin_step=last - 1), resumed)
     assert not is_true(finding(last, "spike", origin_step=last), resumed)
     found, _ = judge(resumed, [])
     assert [each.rule for each in found if is_true(each, resumed)] == ["rank_lost"] * 2
+    assert is_true(finding(last - 3, "rank_lost", origin_step=last - 3), resumed, every=4)
 
 
 def test_a_rank_that_no_number_tells_is_not_to_be_named() -> None:
@@ -311,7 +318,7 @@ def test_a_gradual_fault_began_until_norms_had_doubled() -> None:
 
 def test_norms_double_where_they_stay_twice_those_of_the_healthy_run(runs: Collection) -> None:
     """Thirty times from its first step on; and the healthy run itself never does."""
-    healthy_run, many = runs.read("mlp-0"), runs.read("mlp-0+module_x30")
+    healthy_run, many = runs.read("regression-0"), runs.read("regression-0+module_scaled")
     assert doubled_step(healthy_run, many) == many.forked_at
     assert doubled_step(healthy_run, healthy_run) is None
 
@@ -322,6 +329,7 @@ def test_what_names_a_wrong_module_or_rank_is_counted() -> None:
     assert (fork(silent).module_right, fork(silent).is_misled) == (False, False)
     assert fork(wrong).is_misled
     assert fork(wrong, world=2).blames_rank is True
-    row = tables.said({GRADWATCH: results(fork(silent, world=2), fork(wrong, world=2))})[0]
-    said = dict(zip(tables.SAID_COLUMNS, row, strict=True))
-    assert (said["misled"], said["blamed"]) == ("50 %", "50 %")
+    assert (fork(silent, world=2).origin_wrong, fork(wrong, world=2).origin_wrong) == (False, True)
+    right = finding(FIRST, origin_step=FIRST, layer="body.0.weight")
+    assert (fork(right).origin_right, fork(silent).origin_right) == (True, False)
+    assert fork().origin_right is fork().origin_wrong is None

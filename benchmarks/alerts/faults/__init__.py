@@ -1,10 +1,10 @@
-"""The faults: one file per kind, and a line here for each variant."""
+"""Faults: a class per kind, and a line here for each variant, with the sizes that it may have."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Final, TypeAlias
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from benchmarks.alerts.faults.data import BadData, LabelsShuffled, Repeated
 from benchmarks.alerts.faults.fault import Fault, Site
@@ -15,64 +15,85 @@ from benchmarks.alerts.faults.nonfinite import NonfiniteGradient, NonfiniteLoss
 from benchmarks.alerts.faults.overflow import Overflow, ScaleCollapse
 from benchmarks.alerts.faults.ranks import BitError, RankLocal, Unreduced
 from benchmarks.alerts.faults.rate import NoRate, Rate, RateRamp
-from benchmarks.alerts.faults.stall import Stall
+from benchmarks.alerts.faults.time import Slowed, Stall
 from benchmarks.alerts.faults.units import DeadUnits, Saturated, SomeDeadUnits
 from benchmarks.alerts.faults.weights import ReplicaCorrupted, WeightCorrupted, WeightsGrown
+from benchmarks.alerts.recipe import log_uniform
 
-Make: TypeAlias = Callable[[Site], Fault]
 
-ANYWHERE: Final[dict[str, Make]] = {
-    "nan_gradient": NonfiniteGradient,
-    "module_x30": partial(GradientScaled, factor=30.0),
-    "rate_x100": partial(Rate, factor=100.0),
-    "dead": Dead,
-    "drift_up_2": partial(Drift, growth=1.02, length=220),
-    "detached": Detached,
-    "weight_x1000": WeightCorrupted,
-    "bad_data": BadData,
-    "module_x100_once": partial(GradientScaled, factor=100.0, once=True),
-    "vanishing": Vanishing,
-    "nan_loss": NonfiniteLoss,
-    "loss_x1000": LossScaled,
-    "dead_units": DeadUnits,
-    "module_x10": partial(GradientScaled, factor=10.0),
-    "rate_x30": partial(Rate, factor=30.0),
-    "drift_up_5": partial(Drift, growth=1.05, length=120),
-    "frozen": Frozen,
-    "some_dead_units": SomeDeadUnits,
-    "saturated": Saturated,
-    "inf_gradient": partial(NonfiniteGradient, value=float("inf")),
-    "module_x100": partial(GradientScaled, factor=100.0),
-    "labels_shuffled": LabelsShuffled,
-    "drift_up_1": partial(Drift, growth=1.01, length=350),
-    "drift_down_5": partial(Drift, growth=0.95, length=150),
-    "bad_data_5": partial(BadData, steps=5),
-    "module_x30_once": partial(GradientScaled, factor=30.0, once=True),
-    "rate_ramp": RateRamp,
-    "weights_x4": partial(WeightsGrown, factor=4.0),
-    "stall": Stall,
-    "rate_zero": NoRate,
-    "data_repeated": Repeated,
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A fault, and the sizes that it may have.
+
+    Args:
+        kind: The fault.
+        sizes: Smallest and largest `factor`, drawn on a logarithmic scale; None if it has none.
+        settings: Further arguments of the fault.
+    """
+
+    kind: type[Fault]
+    sizes: tuple[float, float] | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self, site: Site, size: float | None = None) -> Fault:
+        """Make the fault.
+
+        Args:
+            site: Where it is put.
+            size: Factor, drawn if None.
+
+        Raises:
+            UnfitError: If it makes no sense there.
+        """
+        if self.sizes is None:
+            return self.kind(site, **self.settings)
+        factor = size or log_uniform(site.random, *self.sizes)
+        return self.kind(site, factor=factor, **self.settings)  # type: ignore[call-arg]
+
+
+ANYWHERE: Final[dict[str, Variant]] = {
+    "nan_gradient": Variant(NonfiniteGradient),
+    "module_scaled": Variant(GradientScaled, (8.0, 150.0)),
+    "rate_raised": Variant(Rate, (10.0, 300.0)),
+    "dead": Variant(Dead),
+    "drift_up": Variant(Drift, (1.01, 1.06)),
+    "detached": Variant(Detached),
+    "weight_corrupted": Variant(WeightCorrupted, (100.0, 3000.0)),
+    "bad_data": Variant(BadData, (20.0, 300.0)),
+    "module_scaled_once": Variant(GradientScaled, (20.0, 150.0), {"once": True}),
+    "vanishing": Variant(Vanishing, (1e-10, 1e-6)),
+    "nan_loss": Variant(NonfiniteLoss),
+    "loss_scaled": Variant(LossScaled, (30.0, 3000.0)),
+    "dead_units": Variant(DeadUnits),
+    "labels_shuffled": Variant(LabelsShuffled),
+    "frozen": Variant(Frozen),
+    "some_dead_units": Variant(SomeDeadUnits),
+    "saturated": Variant(Saturated),
+    "inf_gradient": Variant(NonfiniteGradient, None, {"value": float("inf")}),
+    "drift_down": Variant(Drift, (0.94, 0.98)),
+    "rate_ramp": Variant(RateRamp, (1.02, 1.08)),
+    "weights_grown": Variant(WeightsGrown, (2.0, 6.0)),
+    "stall": Variant(Stall),
+    "slowed": Variant(Slowed, (3.0, 30.0)),
+    "rate_zero": Variant(NoRate),
+    "data_repeated": Variant(Repeated),
 }
-"""Name of a variant to what makes it, for any training."""
+"""Name of a variant to it, for any training."""
 
-RANKS: Final[dict[str, Make]] = {
-    "rank_local_x30": partial(RankLocal, factor=30.0),
-    "unreduced": partial(Unreduced, everywhere=True),
-    "replica_corrupted": ReplicaCorrupted,
-    "unreduced_module": Unreduced,
-    "rank_local_x100": partial(RankLocal, factor=100.0),
-    "bit_error": BitError,
-    "rank_local_x10": partial(RankLocal, factor=10.0),
+RANKS: Final[dict[str, Variant]] = {
+    "rank_local": Variant(RankLocal, (8.0, 150.0)),
+    "unreduced": Variant(Unreduced, None, {"everywhere": True}),
+    "replica_corrupted": Variant(ReplicaCorrupted, (5.0, 100.0)),
+    "unreduced_module": Variant(Unreduced),
+    "bit_error": Variant(BitError),
 }
-"""The same for trainings of several ranks only."""
+"""Variants for trainings of several ranks only."""
 
-SCALER: Final[dict[str, Make]] = {
-    "overflow_x6": partial(Overflow, steps=6),
-    "scale_collapse": ScaleCollapse,
-    "overflow_x3": partial(Overflow, steps=3),
+SCALER: Final[dict[str, Variant]] = {
+    "overflow": Variant(Overflow, (3.0, 8.0)),
+    "scale_collapse": Variant(ScaleCollapse),
 }
-"""The same for trainings with a GradScaler only."""
+"""Variants for trainings with a GradScaler only."""
 
-FAULTS: Final[Mapping[str, Make]] = {**ANYWHERE, **RANKS, **SCALER}
+FAULTS: Final[Mapping[str, Variant]] = {**ANYWHERE, **RANKS, **SCALER}
 """All of them."""

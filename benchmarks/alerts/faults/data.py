@@ -23,21 +23,21 @@ class _Spoiled(Fault):
 
 
 class BadData(_Spoiled):
-    """Inputs are a hundred times too large for some steps.
+    """Inputs are too large for one to six steps.
 
     Args:
         site: Where it is put.
-        steps: How many.
+        factor: By how much.
     """
 
     kind = "bad_data"
     rules = LOUD
     shows_after = None
 
-    def __init__(self, site: Site, steps: int = 1) -> None:
-        self.factor: float = 100.0
+    def __init__(self, site: Site, factor: float) -> None:
+        self.factor: float = factor
         super().__init__(site)
-        self.last_step = self.step + steps - 1
+        self.last_step = self.step + int(site.random.integers(6))
 
     def choose(self, site: Site) -> None:
         if not site.job.training.fork().batch(site.step, 0)[0].is_floating_point():

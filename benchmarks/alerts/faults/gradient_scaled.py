@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from typing import Final
+
 import numpy as np
 
 from benchmarks.alerts.faults.fault import LOUD, OnReduced, Site, expect
 from benchmarks.alerts.recorded import Rows
 from benchmarks.alerts.recording import Gradients
+
+_GROWN: Final = math.log(80.0)
+_LONGEST: Final = 350
+"""A drift goes on until it is a factor of 80, or for so many steps."""
 
 
 class GradientScaled(OnReduced):
@@ -55,9 +62,6 @@ class Vanishing(GradientScaled):
     kind = "vanishing"
     rules = ("vanishing",)
 
-    def __init__(self, site: Site, factor: float = 1e-9) -> None:
-        super().__init__(site, factor)
-
 
 class Dead(GradientScaled):
     """One module's gradient is zero from a step on."""
@@ -79,18 +83,17 @@ class Drift(GradientScaled):
 
     Args:
         site: Where it is put.
-        growth: Factor per step.
-        length: Steps.
+        factor: Factor per step.
     """
 
     kind = "drift"
     rules: tuple[str, ...] = LOUD
     is_gradual = True
 
-    def __init__(self, site: Site, growth: float, length: int) -> None:
-        self.length = length
-        super().__init__(site, growth)
-        if growth < 1:
+    def __init__(self, site: Site, factor: float) -> None:
+        self.length = min(_LONGEST, round(_GROWN / abs(math.log(factor))))
+        super().__init__(site, factor)
+        if factor < 1:
             self.rules = ("vanishing",)
 
     def multiplier(self, step: int) -> float:

@@ -16,7 +16,7 @@ class LossScaled(Fault):
     kind = "exploding"
     rules = LOUD
 
-    def __init__(self, site: Site, factor: float = 1000.0) -> None:
+    def __init__(self, site: Site, factor: float) -> None:
         self.factor: float = factor
         super().__init__(site)
 

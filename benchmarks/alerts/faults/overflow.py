@@ -12,15 +12,15 @@ class Overflow(Fault):
 
     Args:
         site: Where it is put.
-        steps: How many.
+        factor: How many.
     """
 
     kind = "skipped_steps"
     rules = ("skipped_steps", "loss_scale", "nonfinite")
     needs = "scaler"
 
-    def __init__(self, site: Site, steps: int) -> None:
-        self._steps = steps
+    def __init__(self, site: Site, factor: float) -> None:
+        self._steps = steps = round(factor)
         super().__init__(site)
         self.last_step = self.step + steps - 1
 

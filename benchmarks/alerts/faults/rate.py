@@ -42,15 +42,12 @@ class NoRate(Rate):
 
 
 class RateRamp(Rate):
-    """It grows by 4 % per step."""
+    """It grows by some per cent per step."""
 
     kind = "learning_rate_ramp"
     rules = LOUD
     is_gradual = True
     length = 200
-
-    def __init__(self, site: Site) -> None:
-        super().__init__(site, 1.04)
 
     def before(self, job: Job, step: int) -> None:
         for each in job.distinct:

@@ -22,7 +22,7 @@ class WeightCorrupted(Fault):
     rules: tuple[str, ...] = LOUD
     shows_after = None
 
-    def __init__(self, site: Site, factor: float = 1000.0) -> None:
+    def __init__(self, site: Site, factor: float) -> None:
         self.factor: float = factor
         super().__init__(site)
         self.last_step = self.step
@@ -53,9 +53,6 @@ class ReplicaCorrupted(WeightCorrupted):
     rules = ("rank_divergence",)
     needs = "ranks"
     length = 210
-
-    def __init__(self, site: Site, factor: float = 10.0) -> None:
-        super().__init__(site, factor)
 
     def choose(self, site: Site) -> None:
         super().choose(site)

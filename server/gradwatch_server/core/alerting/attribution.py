@@ -125,7 +125,9 @@ def rising_ranks(frame: Frame, layers: BoolArray, usual_loss: float | None) -> t
         return ()
     own = _norms_of(frame.parts, layers, local=True)
     if len(own) == len(ranks_of(frame.parts)):
-        return standing_out(own)
+        # A norm that no rank had before the reduction came later: it is of none of them.
+        together = math.hypot(*frame.l2_max[layers & frame.present].tolist())
+        return standing_out(own) if together <= len(own) * max(own.values()) else ()
     if frame.disagreement is not None and (frame.disagreement.sums[layers] > 0.0).any():
         return standing_out(_norms_of(frame.parts, layers, local=False))
     return high_loss_ranks(frame, usual_loss)

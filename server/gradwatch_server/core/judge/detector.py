@@ -78,6 +78,7 @@ class Kind:
 NORM: Final = Kind((4.0, 2.6, 1.8, 1.6), 0.1)
 APART: Final = Kind((8.0, 8.0, 5.5, 3.7), 0.1)
 LOSS: Final = Kind((0.8, 1.0, 1.2, 1.6), 0.02, is_loss=True, least_margin=(0.4, 0.25, 0.1, 0.1))
+STEP_TIME: Final = Kind((4.0, 4.0, 8.0, 12.0), 0.1)
 RAW_LOSS: Final = Kind((0.8, 1.0, 1.2, 1.6), 0.0, is_loss=True)
 
 
@@ -317,10 +318,14 @@ class Detector:
             alpha = alpha + (heavy - alpha) * (RING / (RING + in_record))
             chance = np.maximum(self._need - np.log(in_record + frames), 0.0)
             self._chance[scale] = chance / alpha
-            shortness = 1.0 / np.maximum(in_record, frames) - 1.0 / (BLOCK * RISE_BLOCKS)
+            known = np.maximum(in_record, state.block_samples * YOUNG_SHARE)
+            shortness = 1.0 / np.maximum(known, frames) - 1.0 / (BLOCK * RISE_BLOCKS)
             self._few[scale] = np.exp(6.0 * frames * shortness)
         np.maximum(self._rise_record, 0.0, out=self._rise_record)
 
+
+YOUNG_SHARE: Final = 0.25
+"""Share of the samples that count as known while the record is empty."""
 
 BUDGET_SHARE: Final = 0.25
 """Share of the budget for each of: norms, norms apart from the others, the total, the loss."""

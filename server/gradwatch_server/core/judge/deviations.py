@@ -16,7 +16,7 @@ import numpy as np
 
 from gradwatch_server.core.arrays import FloatArray
 from gradwatch_server.core.judge.detector import RING, SCALES, Detector
-from gradwatch_server.core.judge.series import FIRST_MODULE, LOSS_SERIES, TOTAL, FrameNumbers
+from gradwatch_server.core.judge.series import FIRST_MODULE, LOSS_SERIES, PACE, TOTAL, FrameNumbers
 
 LN_3: Final = math.log(3.0)
 LN_4: Final = math.log(4.0)
@@ -52,6 +52,13 @@ it, and the rise of the mean of 16 frames that is enough then, in deviations and
 
 ROSE_FACTOR: Final = 1.5
 ROSE_FRAMES: Final = 96
+ROSE_PART: Final = 1.5
+ROSE_RISE: Final = math.log(2.0)
+"""Part of a total, and rise of a loss, from which on they are judged though the rate rose."""
+
+SLOWER: Final = math.log(1.5)
+"""Rise of the step time, nats, that a person should hear of."""
+
 SLOW_SCALE: Final = 2
 """Index of the scale of 16 frames."""
 
@@ -65,6 +72,7 @@ class Kind(StrEnum):
     TOTAL = "total"
     LOSS = "loss"
     COLLAPSE = "collapse"
+    SLOW = "slow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +160,7 @@ class DeviationFinder:
         supported[:, LOSS_SERIES] = np.where(
             loss_parts > SUPPORTED, loss_parts + TOTAL_ADDS * min(of_total, 1.0), loss_parts
         )
+        supported[:, PACE] = up[:, PACE]
         state = _FrameState(self, frame, detector, of_loss, of_total, is_raw_loss)
         up_places, down_places = np.argwhere(supported >= 1.0), np.argwhere(down >= 1.0)
         found = [state.rise(int(at[0]), int(at[1]), supported) for at in up_places]
@@ -203,6 +212,8 @@ class _FrameState:
         rise = float(self._detector.rise[scale, series])
         if series == LOSS_SERIES:
             kind, is_paged = Kind.LOSS, self._is_loss_paged(scale, rise)
+        elif series == PACE:
+            kind, is_paged = Kind.SLOW, scale >= SLOW_SCALE and rise > SLOWER
         elif series == TOTAL:
             part = float(self._detector.part[0, scale, series])
             kind, is_paged = Kind.TOTAL, self._is_total_paged(series, rise, part)
@@ -212,20 +223,22 @@ class _FrameState:
         return Deviation(kind, series, scale, float(parts[scale, series]), rise, is_paged)
 
     def fall(self, scale: int, series: int) -> Deviation | None:
-        """Return the deviation of a series that fell; a loss that fell is none."""
-        if series == LOSS_SERIES or scale != SLOW_SCALE:
+        """Return the deviation of a series that fell; a loss or a step time that fell is none."""
+        if series in (LOSS_SERIES, PACE) or scale < SLOW_SCALE:
             return None
         rise = float(self._detector.rise[scale, series])
         part = float(self._detector.part[1, scale, series])
         if series == TOTAL:
+            if scale != SLOW_SCALE:
+                return None
             is_paged = rise < -LN_10 and self._fell_at_once(series, rise)
             return Deviation(Kind.COLLAPSE, series, scale, part, rise, is_paged)
         if not _is_apart(series):
             return None
         own = series - 1
         is_paged = (
-            rise < -LN_10
-            and float(self._detector.rise[scale, own]) < -LN_10
+            rise < -LN_4
+            and float(self._detector.rise[scale, own]) < -LN_4
             and not self._is_better
             and self._level_before(scale, own) > MATERIAL_FALL + self._usual_total
         )
@@ -250,15 +263,16 @@ class _FrameState:
         return not self._is_better or rise > LN_10 or is_sudden
 
     def _is_total_paged(self, series: int, rise: float, part: float) -> bool:
-        if self._finder.lr.rose:
+        if self._finder.lr.rose and part < ROSE_PART:
             return False
-        if self._is_better and not (part > VERY_CLEAR_PART and self._is_sudden(series, rise)):
+        is_sudden = part > VERY_CLEAR_PART and self._is_sudden(series, rise)
+        if self._is_better and not is_sudden and not rise > LN_10:
             return False
         is_felt = not self._has_loss or self._is_felt()
         return is_felt or sum(self._finder.clear_totals) >= 3
 
     def _is_loss_paged(self, scale: int, rise: float) -> bool:
-        if self._finder.lr.rose and not self._finder.lr.unheard_frames:
+        if self._finder.lr.rose and not self._finder.lr.unheard_frames and rise < ROSE_RISE:
             return False
         if self._is_raw_loss:
             return scale >= SLOW_SCALE and self._of_total > SUPPORTED

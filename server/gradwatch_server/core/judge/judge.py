@@ -11,15 +11,18 @@ import numpy as np
 
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
 from gradwatch_server.core.frames.frame import Frame
+from gradwatch_server.core.judge.away import Away
 from gradwatch_server.core.judge.change_point import change_point
 from gradwatch_server.core.judge.detector import RAW_LOSS, RING, SCALES, Detector, SeriesState
 from gradwatch_server.core.judge.deviations import LOSS_FEELS, Deviation, DeviationFinder, Kind
 from gradwatch_server.core.judge.levels import ModuleLevels
 from gradwatch_server.core.judge.logarithm import natural_log
 from gradwatch_server.core.judge.modules import Modules
+from gradwatch_server.core.judge.presence import Absence, Presence
 from gradwatch_server.core.judge.series import (
     FIRST_MODULE,
     LOSS_SERIES,
+    PACE,
     TOTAL,
     FrameNumbers,
     SeriesMaker,
@@ -32,12 +35,9 @@ from gradwatch_server.core.state_codec import decode, encode
 
 FALSE_ALERTS_PER_100K: Final = 5.0
 
-LN_2: Final = math.log(2.0)
+EARLY_GROWTH: Final = math.log(4.0)
 LARGEST: Final = 700.0
 """Logarithm of a number that is finite."""
-
-NEAR_FRAMES: Final = 16
-"""Frames near the old level after which a deviation is over."""
 
 MAX_AWAY_FRAMES: Final = 256
 MAX_AWAY_FRAMES_BETTER: Final = 64
@@ -46,6 +46,9 @@ MAX_AWAY_FRAMES_BETTER: Final = 64
 DIVERGED: Final = 1.5
 DIVERGED_FRAMES: Final = 32
 """Times the first losses at which the mean of 16 frames stays while a training diverges."""
+
+SOLVED: Final = 0.1
+"""Share of the first losses below which a task is solved."""
 
 HISTORY_FRAMES: Final = 32
 SLOW_SCALE: Final = 2
@@ -63,60 +66,6 @@ UP: Final = (Kind.SPIKE, Kind.GROWTH, Kind.TOTAL)
 DOWN: Final = (Kind.SHRINK, Kind.COLLAPSE)
 
 
-@dataclass(slots=True)
-class Away:
-    """Series that left their level by a paged deviation, (series,) each."""
-
-    level: FloatArray = field(default_factory=lambda: np.zeros(0))
-    """Usual level before the deviation, NaN for a series that is not away."""
-    limit: FloatArray = field(default_factory=lambda: np.zeros(0))
-    """Distance from the level within which a series is near it: ln 2, or half of a smaller rise."""
-    sign: FloatArray = field(default_factory=lambda: np.zeros(0))
-    """1 for a rise, -1 for a fall."""
-    frames: IndexArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    near: IndexArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    """Frames in a row near the level."""
-    any: bool = False
-
-    def grow(self, num_series: int) -> None:
-        """Add series that are not away."""
-        more = num_series - len(self.level)
-        if more > 0:
-            self.level = np.concatenate([self.level, np.full(more, np.nan)])
-            self.limit = np.concatenate([self.limit, np.full(more, LN_2)])
-            self.sign = np.concatenate([self.sign, np.ones(more)])
-            zeros = np.zeros(more, dtype=np.int64)
-            self.frames = np.concatenate([self.frames, zeros])
-            self.near = np.concatenate([self.near, zeros])
-
-    def begin(self, series: IndexArray, level: FloatArray, rise: FloatArray, sign: float) -> None:
-        """Note that series leave their level; those that are away already keep theirs.
-
-        Args:
-            series: Indices.
-            level: (series,) usual value before.
-            rise: (series,) difference from it.
-            sign: 1 for a rise, -1 for a fall.
-        """
-        new = series[np.isnan(self.level[series])]
-        self.level[new] = level[new]
-        self.limit[new] = np.minimum(np.abs(rise[new]) / 2.0, LN_2)
-        self.sign[new] = sign
-        self.frames[new] = self.near[new] = 0
-        self.any = bool(self.any or len(new))
-
-    def follow(self, values: FloatArray, most_frames: int) -> BoolArray:
-        """Take in a frame, and return (series,) those that are still away."""
-        away = ~np.isnan(self.level)
-        off = self.sign * (values - self.level) > self.limit
-        self.frames += away
-        self.near = np.where(off, 0, self.near + (away & ~np.isnan(values)))
-        over = away & ((self.near >= NEAR_FRAMES) | (self.frames > most_frames))
-        self.level[over] = np.nan
-        self.any = bool(np.count_nonzero(away & ~over))
-        return away & ~over & (off | np.isnan(values))
-
-
 @dataclass(frozen=True, slots=True)
 class Findings:
     """Findings of one frame.
@@ -129,6 +78,7 @@ class Findings:
         high: (modules,) still above the level that they had before such a rise.
         low: Likewise of falls.
         is_loss_high: Whether the loss is still above its level before a paged rise.
+        is_slow: Whether a step still takes longer than before a paged rise of its time.
         is_loss_felt: Whether the loss is so far up that another finding does harm.
         is_diverging: Whether the loss has been far above the first losses for long.
         is_young: (modules,) whether there is no history to judge by.
@@ -142,6 +92,7 @@ class Findings:
     high: BoolArray
     low: BoolArray
     is_loss_high: bool
+    is_slow: bool
     is_loss_felt: bool
     is_diverging: bool
     is_young: BoolArray
@@ -164,6 +115,7 @@ class JudgeState:
     zeros: Zeros = field(default_factory=Zeros)
     smallness: Smallness = field(default_factory=Smallness)
     away: Away = field(default_factory=Away)
+    presence: Presence = field(default_factory=Presence)
     steps: IndexArray = field(default_factory=lambda: np.full(RING, -1, dtype=np.int64))
     """(RING,) steps of the latest frames."""
     diverged_frames: int = 0
@@ -195,8 +147,13 @@ class Judge:
         """
         self.modules.extend(names)
         state = self.state
+        is_whole = bool(not frame.num_partial and frame.coverage >= 1.0)
+        absence = state.presence.add(frame.present, frame.l2_max, is_whole=is_whole)
         norms = self._norms(frame)
-        numbers = self._numbers(frame, norms)
+        total = _norm_of(norms)
+        if absence is not None:
+            norms, total = self._comparable(norms, absence)
+        numbers = self._numbers(frame, norms, total if is_whole else math.nan)
         was_raw = state.maker.is_raw_loss
         values = state.maker.values(numbers)
         if len(values) != len(self.detector.deviation) or was_raw != state.maker.is_raw_loss:
@@ -237,12 +194,16 @@ class Judge:
         return ModuleLevels(self.modules.of_layer, level, known)
 
     def usual_loss(self) -> float | None:
-        """Return the usual loss while no loss was negative, None if it is not known."""
+        """Return the usual loss while no loss was negative, None if it is not known.
+
+        Of a task that is solved it is a share of the first losses: below them all is noise.
+        """
         state = self.state
         if state.maker.is_raw_loss or state.series.num_samples[LOSS_SERIES] < HISTORY_FRAMES:
             return None
         level = math.exp(float(self._level_before(LOSS_SERIES, 1)))
-        return max(level - float(state.maker.floor[LOSS_SERIES]), 0.0)
+        level -= float(state.maker.floor[LOSS_SERIES])
+        return max(level, SOLVED * state.finder.first_loss, 0.0)
 
     def step_of(self, deviation: Deviation) -> int:
         """Return the step at which the change began that a deviation of this frame shows."""
@@ -303,12 +264,13 @@ class Judge:
         made._fit(len(own.names))
         place = {name: number for number, name in enumerate(own.names)}
         order = np.array([place[name] for name in made.modules.names], dtype=np.int64)
-        columns = [TOTAL, LOSS_SERIES]
+        columns = list(range(FIRST_MODULE))
         for module in order.tolist():
             columns += FIRST_MODULE + 2 * module, FIRST_MODULE + 2 * module + 1
         made.state.series.take(columns)
         made.state.maker.take(order)
         made.state.zeros, made.state.smallness, made.state.away = Zeros(), Smallness(), Away()
+        made.state.presence = Presence()
         made.state.smallness.num_frames = HISTORY_FRAMES
         made.detector = made._new_detector(len(order))
         return made
@@ -342,14 +304,36 @@ class Judge:
         norms[self.modules.any_of(frame.nonfinite)] = np.nan
         return norms
 
-    def _numbers(self, frame: Frame, norms: FloatArray) -> FrameNumbers:
-        is_whole = not frame.num_partial and frame.coverage >= 1.0
-        total = _norm_of(norms) if is_whole else math.nan
+    def _comparable(self, norms: FloatArray, absence: Absence) -> tuple[FloatArray, float]:
+        """Return norms of modules, NaN of those that miss a layer, and of all that are known.
+
+        Of a layer that is missing, the total has the norm that it had. Where layers have joined or
+        left, the series of their modules and of the total begin anew.
+        """
+        modules, presence = self.modules, self.state.presence
+        num_known = (len(self.state.series.level) - FIRST_MODULE) // 2
+        changed = np.flatnonzero(modules.any_of(absence.changed)).tolist()
+        for module in changed:
+            if module < num_known:
+                self.state.series.restart(FIRST_MODULE + 2 * module)
+                self.state.series.restart(FIRST_MODULE + 2 * module + 1)
+        if changed and num_known:
+            self.state.series.restart(TOTAL)
+        if not np.count_nonzero(absence.missing):
+            return norms, _norm_of(norms)
+        last = np.where(absence.missing, presence.norm, np.nan)
+        held = np.hypot(_norm_of(norms), _norm_of(last))
+        norms = norms.copy()
+        norms[modules.any_of(absence.missing)] = np.nan
+        return norms, float(held)
+
+    def _numbers(self, frame: Frame, norms: FloatArray, total: float) -> FrameNumbers:
         loss = math.nan if frame.loss is None else frame.loss
         lr = math.nan if frame.lr is None else frame.lr
         is_bad = np.count_nonzero(frame.nonfinite) or math.isinf(loss)
         is_bad = is_bad or (frame.loss is not None and math.isnan(loss))
-        return FrameNumbers(frame.step, norms, total, loss, lr, not is_bad)
+        step_time = math.nan if frame.step_time_s is None else frame.step_time_s
+        return FrameNumbers(frame.step, norms, total, loss, lr, step_time, not is_bad)
 
     def numel(self, numel: FloatArray) -> FloatArray:
         """Return (modules,) elements of each, none where those of layers are not known.
@@ -377,8 +361,8 @@ class Judge:
                 continue
             rise = self.detector.rise[each.scale]
             before = self.detector.mean[each.scale] - rise
-            if each.kind is Kind.LOSS:
-                away.begin(np.array([LOSS_SERIES]), before, rise, 1.0)
+            if each.kind in (Kind.LOSS, Kind.SLOW):
+                away.begin(np.array([each.series]), before, rise, 1.0)
                 continue
             flagged = rising if each.kind in UP else falling
             modules = self._modules_in(each)
@@ -402,6 +386,7 @@ class Judge:
             high=own & (signs > 0),
             low=own & (signs < 0),
             is_loss_high=bool(still[LOSS_SERIES]),
+            is_slow=bool(still[PACE]),
             is_loss_felt=loss_part >= LOSS_FEELS,
             is_diverging=self._is_diverging(),
             is_young=young,
@@ -433,7 +418,7 @@ class Judge:
         if self.state.series.num_frames > HISTORY_FRAMES or not maker.first_count[TOTAL]:
             return False
         usual = float(maker.first_sum[TOTAL] / maker.first_count[TOTAL])
-        grows = float(values[TOTAL]) > usual + LN_2
+        grows = float(values[TOTAL]) > usual + EARLY_GROWTH
         return bool(grows) or numbers.loss > DIVERGED * self.state.finder.first_loss > 0.0
 
     def _level_before(self, series: int, frames: int) -> float:

@@ -15,12 +15,13 @@ from typing import Final
 import numpy as np
 
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
-from gradwatch_server.core.judge.detector import APART, LOSS, NORM, Kind, num_tests
+from gradwatch_server.core.judge.detector import APART, LOSS, NORM, STEP_TIME, Kind, num_tests
 from gradwatch_server.core.judge.logarithm import natural_log
 
 TOTAL: Final = 0
 LOSS_SERIES: Final = 1
-FIRST_MODULE: Final = 2
+PACE: Final = 2
+FIRST_MODULE: Final = 3
 """Place of the first module: its own series, and beside it the one apart from the others."""
 
 FLOOR_SAMPLES: Final = 16
@@ -56,6 +57,7 @@ class FrameNumbers:
         total: L2 norm of everything; NaN if not known.
         loss: Mean over ranks; NaN without one.
         lr: Largest learning rate; NaN without one.
+        step_time_s: Seconds of a step; NaN if not known.
         is_sound: Whether everything is finite and the step was taken; else a frame is no sample.
     """
 
@@ -64,6 +66,7 @@ class FrameNumbers:
     total: float
     loss: float
     lr: float = math.nan
+    step_time_s: float = math.nan
     is_sound: bool = True
 
 
@@ -78,20 +81,20 @@ class SeriesMaker:
     num_samples: FloatArray = field(default_factory=lambda: np.zeros(0))
     """(modules,)"""
     floor: FloatArray = field(default_factory=lambda: np.zeros(FIRST_MODULE))
-    """(2 + modules,) number that is added: of the total, the loss, each module."""
+    """(3 + modules,) number that is added: of the total, the loss, the pace, each module."""
     first_sum: FloatArray = field(default_factory=lambda: np.zeros(FIRST_MODULE))
     first_count: FloatArray = field(default_factory=lambda: np.zeros(FIRST_MODULE))
-    """(2 + modules,) sum and number of the samples that the floor is made of."""
+    """(3 + modules,) sum and number of the samples that the floor is made of."""
     common: float = 0.0
     """Common factor of the latest frame, nats."""
 
     def values(self, frame: FrameNumbers) -> FloatArray:
-        """Return (2 + 2 * modules,) logarithms, NaN where there is no sample."""
+        """Return (3 + 2 * modules,) logarithms, NaN where there is no sample."""
         self.grow(len(frame.modules))
         values = np.full(FIRST_MODULE + 2 * len(frame.modules), np.nan)
         if not frame.is_sound:
             return values
-        numbers = np.concatenate([(frame.total, frame.loss), frame.modules])
+        numbers = np.concatenate([(frame.total, frame.loss, frame.step_time_s), frame.modules])
         numbers[numbers <= 0.0] = np.nan  # a norm of zero is no sample
         if -math.inf < frame.loss < 0.0:
             self.is_raw_loss = True
@@ -166,9 +169,9 @@ class SeriesMaker:
 
 def kinds(num_modules: int) -> list[Kind]:
     """Return the kind of each series."""
-    return [NORM, LOSS, *([NORM, APART] * num_modules)]
+    return [NORM, LOSS, STEP_TIME, *([NORM, APART] * num_modules)]
 
 
 def tests(num_modules: int) -> FloatArray:
     """Return, for each series, the number of independent tests that share its budget."""
-    return np.array([1.0, 1.0, *([num_tests(num_modules)] * (2 * num_modules))])
+    return np.array([1.0, 1.0, 1.0, *([num_tests(num_modules)] * (2 * num_modules))])

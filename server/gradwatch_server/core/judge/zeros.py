@@ -14,7 +14,7 @@ LN_CHANCE: Final = -13.815510557964274
 """ln 1e-6: zeros in a row that are as rare as that, by the share of zeros before, are too many."""
 
 LEAST_RUN: Final = 3
-ALIVE_FRAMES: Final = 32
+ALIVE_FRAMES: Final = 16
 RARE_ALIVE_FRAMES: Final = 128
 RARE_SHARE: Final = 0.01
 """Share of zeros before up to which a module that was zero before is paged all the same."""

@@ -21,6 +21,7 @@ from gradwatch_server.core.alerting.rules import (
     run_failed,
     run_stalled,
     skipped_steps,
+    slow,
     vanishing,
 )
 from gradwatch_server.core.alerting.rules.base import Rule
@@ -96,6 +97,7 @@ REGISTRY = Registry(
     vanishing.VanishingRule,
     layer_missing.LayerMissingRule,
     loss.LossRule,
+    slow.SlowRule,
     groups.GroupsRule,
     gain.GainRule,
     skipped_steps.SkippedStepsRule,

@@ -22,7 +22,7 @@ def test_the_order_is_that_of_registration() -> None:
     """Evaluation, events of a step, and the worst layers go by it."""
     names = [
         *("nonfinite", "exploding", "dead_layer", "vanishing", "layer_missing", "loss"),
-        *("groups", "gain"),
+        *("slow", "groups", "gain"),
         *("skipped_steps", "loss_scale", "rank_divergence", "rank_outlier", "records_lost"),
         *("run_failed", "rank_lost", "run_stalled", "rank_silent"),
     ]

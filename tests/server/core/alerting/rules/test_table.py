@@ -32,6 +32,7 @@ def test_defaults_are_those_of_the_design() -> None:
         "vanishing": warning | {"for_steps": 3, "limit": 1e-7, "clear": 2e-7},
         "layer_missing": warning | {"missing_steps": 3, "uncertain_severity": "info"},
         "loss": of_run | {"for_steps": 1, "severity": "warning", "clear_steps": 16},
+        "slow": of_run | {"for_steps": 1, "severity": "warning", "clear_steps": 16},
         "groups": info_of_run
         | {"for_steps": 16, "clear_steps": 16}
         | {"seed": "seed", "host": "host", "limit": 0.01, "clear": 0.02},

@@ -1,4 +1,4 @@
-"""A cart-pole of our own: policy gradient, and TD learning with a target network."""
+"""Families of reinforcement learning on a cart-pole: policy gradient, and TD learning."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import copy
 import torch
 from torch import Tensor, nn
 
+from benchmarks.alerts.families.perceptrons import perceptron
+from benchmarks.alerts.recipe import Options
 from benchmarks.alerts.training import Batch, Training
-from benchmarks.alerts.workloads.mlp import perceptron
 
-_CARTS = 16
 _HORIZON = 8
 _DISCOUNT = 0.97
 
@@ -41,30 +41,40 @@ def push(states: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class PolicyGradient(Training):
-    """Actor and critic on some steps of 16 carts, which go on from step to step."""
+    """Actor and critic on some steps of carts, which go on from step to step."""
 
     name = "policy_gradient"
-    about = "policy gradient with a critic, cart-pole, Adam, clip 0.5"
-    clip = 0.5
-    default_steps = 1500
+    is_left_out = True
+    options = Options(
+        batches=(8, 16, 32),
+        depths=(1, 2),
+        optimizers=("adam", "adam", "rmsprop"),
+        precisions=("float32",),
+        clips=(0.5, 1.0, None),
+        worlds=(1,),
+        accumulates=(1,),
+        habits=("", "resumed"),
+        speed=0.7,
+    )
 
     def build(self) -> None:
-        self.policy, self.critic = perceptron(4, 24, 2), perceptron(4, 24, 1)
+        hidden = [self.recipe.width] * self.recipe.depth
+        self.policy, self.critic = perceptron(4, *hidden, 2), perceptron(4, *hidden, 1)
         self.model = nn.ModuleDict({"policy": self.policy, "critic": self.critic})
-        self.optimizers = [torch.optim.Adam(self.model.parameters(), lr=3e-3, fused=True)]
-        self.states = 0.05 * torch.randn(_CARTS, 4)
+        self.states = 0.05 * torch.randn(self.recipe.batch, 4)
 
     @torch.no_grad()
     def batch(self, step: int, rank: int) -> Batch:
         states, actions, ends = [], [], []
+        carts = len(self.states)
         for _ in range(_HORIZON):
             left, right = self.policy(self.states).unbind(1)
-            chosen = (torch.rand(_CARTS) < (right - left).sigmoid()).float()
+            chosen = (torch.rand(carts) < (right - left).sigmoid()).float()
             after, fallen = push(self.states, chosen)
             states.append(self.states)
             actions.append(chosen)
             ends.append(fallen)
-            self.states = torch.where(fallen.unsqueeze(1), 0.05 * torch.randn(_CARTS, 4), after)
+            self.states = torch.where(fallen.unsqueeze(1), 0.05 * torch.randn(carts, 4), after)
         returns = []
         value = self.critic(self.states).squeeze(1)
         for fallen in reversed(ends):
@@ -78,24 +88,31 @@ class PolicyGradient(Training):
         logits = self.policy(states)
         gains = (returns - values).detach()
         entropy = nn.functional.cross_entropy(logits, actions.long(), reduction="none")
-        loss: Tensor = (entropy * gains).mean() + 0.1 * nn.functional.mse_loss(values, returns)
+        wandering = torch.distributions.Categorical(logits=logits, validate_args=False).entropy()
+        errors = 0.5 * (returns - values).square().mean()
+        loss: Tensor = (gains * entropy).mean() + errors - 0.01 * wandering.mean()
         return loss
 
 
 class TdLearning(Training):
-    """Values of both actions, against those of a network that is copied now and then."""
+    """Q-learning on random states, with a target network that is copied now and then."""
 
     name = "td_learning"
-    about = "TD learning of action values, cart-pole, target network copied every 150 steps, Adam"
+    options = Options(
+        optimizers=("adam", "adam", "rmsprop"),
+        batches=(16, 32, 64),
+        precisions=("float32",),
+        rate=0.7,
+    )
 
     def build(self) -> None:
-        self.model = perceptron(4, 32, 32, 2)
-        self.target = copy.deepcopy(self.model)
-        self.optimizers = [torch.optim.Adam(self.model.parameters(), lr=1e-3, fused=True)]
+        self.model = perceptron(4, *[self.recipe.width] * self.recipe.depth, 2)
+        self.target = copy.deepcopy(self.model).requires_grad_(False)
 
     def batch(self, step: int, rank: int) -> Batch:
-        states = torch.randn(32, 4) * torch.tensor([1.0, 1.0, 0.1, 1.0])
-        actions = torch.randint(2, (32,)).float()
+        count = self.samples(step)
+        states = torch.randn(count, 4) * torch.tensor([1.0, 1.0, 0.1, 1.0])
+        actions = torch.randint(2, (count,)).float()
         after, fallen = push(states, actions)
         with torch.no_grad():
             best = self.target(after).max(1).values
@@ -104,8 +121,10 @@ class TdLearning(Training):
     def loss(self, step: int, *batch: Tensor) -> Tensor:
         states, actions, targets = batch
         values = self.model(states).gather(1, actions.long().unsqueeze(1)).squeeze(1)
-        return nn.functional.huber_loss(values, targets)
+        loss: Tensor = nn.functional.huber_loss(values, targets)
+        return loss
 
     def after_step(self, step: int) -> None:
+        super().after_step(step)
         if step % 150 == 149:
             self.target.load_state_dict(self.model.state_dict())

@@ -1,0 +1,69 @@
+"""Series that left their level by a paged deviation, until they are back."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
+
+LN_2: Final = math.log(2.0)
+NEAR_FRAMES: Final = 16
+"""Frames near the old level after which a deviation is over."""
+
+
+@dataclass(slots=True)
+class Away:
+    """Series that left their level by a paged deviation, (series,) each."""
+
+    level: FloatArray = field(default_factory=lambda: np.zeros(0))
+    """Usual level before the deviation, NaN for a series that is not away."""
+    limit: FloatArray = field(default_factory=lambda: np.zeros(0))
+    """Distance from the level within which a series is near it: ln 2, or half of a smaller rise."""
+    sign: FloatArray = field(default_factory=lambda: np.zeros(0))
+    """1 for a rise, -1 for a fall."""
+    frames: IndexArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    near: IndexArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """Frames in a row near the level."""
+    any: bool = False
+
+    def grow(self, num_series: int) -> None:
+        """Add series that are not away."""
+        more = num_series - len(self.level)
+        if more > 0:
+            self.level = np.concatenate([self.level, np.full(more, np.nan)])
+            self.limit = np.concatenate([self.limit, np.full(more, LN_2)])
+            self.sign = np.concatenate([self.sign, np.ones(more)])
+            zeros = np.zeros(more, dtype=np.int64)
+            self.frames = np.concatenate([self.frames, zeros])
+            self.near = np.concatenate([self.near, zeros])
+
+    def begin(self, series: IndexArray, level: FloatArray, rise: FloatArray, sign: float) -> None:
+        """Note that series leave their level; those that are away already keep theirs.
+
+        Args:
+            series: Indices.
+            level: (series,) usual value before.
+            rise: (series,) difference from it.
+            sign: 1 for a rise, -1 for a fall.
+        """
+        new = series[np.isnan(self.level[series])]
+        self.level[new] = level[new]
+        self.limit[new] = np.minimum(np.abs(rise[new]) / 2.0, LN_2)
+        self.sign[new] = sign
+        self.frames[new] = self.near[new] = 0
+        self.any = bool(self.any or len(new))
+
+    def follow(self, values: FloatArray, most_frames: int) -> BoolArray:
+        """Take in a frame, and return (series,) those that are still away."""
+        away = ~np.isnan(self.level)
+        off = self.sign * (values - self.level) > self.limit
+        self.frames += away
+        self.near = np.where(off, 0, self.near + (away & ~np.isnan(values)))
+        over = away & ((self.near >= NEAR_FRAMES) | (self.frames > most_frames))
+        self.level[over] = np.nan
+        self.any = bool(np.count_nonzero(away & ~over))
+        return away & ~over & (off | np.isnan(values))
