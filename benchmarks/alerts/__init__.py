@@ -1,6 +1,6 @@
 """The labelled set behind `scripts/bench alerts`: real trainings, recorded, with known faults.
 
-`make.py` trains the workloads and writes one file per run; whoever judges alerts reads them back:
+`make.py` trains every family by random recipes and writes one file per run. To read them back:
 
     from benchmarks.alerts.store import Collection
     from benchmarks.alerts.replay import entries

@@ -119,7 +119,7 @@ def record(
             forks += _fork(variant, size, site, recorder, training.steps)
         recorder.step(step, healthy)
     rows = recorder.rows()
-    if not _has_learnt(rows.loss.mean(1)):
+    if not _is_sound(rows.loss.mean(1), may_grow=training.loss_may_grow):
         refused = (f"{name}: the run without a fault diverged",)
         return Made(name, 0, (), 0, refused, time.perf_counter() - began)
     whole = _recorded(name, training, order, rows)
@@ -142,10 +142,10 @@ def record(
     )
 
 
-def _has_learnt(loss: FloatArray) -> bool:
+def _is_sound(loss: FloatArray, *, may_grow: bool) -> bool:
     tenth = max(1, len(loss) // 10)
     first, last = abs(float(loss[:tenth].mean())), float(loss[-tenth:].mean())
-    return bool(np.isfinite(loss).all()) and last < WORSE * first
+    return bool(np.isfinite(loss).all()) and (may_grow or last < WORSE * first)
 
 
 def _plan(site: Site, variants: Sequence[str], steps: int) -> dict[int, list[str]]:

@@ -212,7 +212,7 @@ class _Writer:
             scalars[Scalar.FIRST_NONFINITE_STEP.value] = float(step) if is_bad else math.nan
         if rows.local_l2.shape[1]:
             local = rows.local_l2[step, rank, places]
-            columns[LOCAL_L2] = Column("<f8", np.nan_to_num(local, nan=np.nan).tobytes())
+            columns[LOCAL_L2] = Column("<f8", local.astype("<f8").tobytes())
             scalars[Scalar.LOCAL_PROBE.value] = float(np.max(local, initial=UNKNOWN))
         if (digest := self._digests.get(step)) is not None:
             weights = rows.weights[digest, rank][:, places]

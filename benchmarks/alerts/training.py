@@ -54,6 +54,8 @@ class Training(ABC):
     options: ClassVar[Options] = Options()
     is_left_out: ClassVar[bool] = False
     """Whether no rule may be tuned on the family."""
+    loss_may_grow: ClassVar[bool] = False
+    """Whether a loss that grows is no sign that nothing is learnt."""
 
     model: nn.Module
 

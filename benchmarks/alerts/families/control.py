@@ -45,6 +45,7 @@ class PolicyGradient(Training):
 
     name = "policy_gradient"
     is_left_out = True
+    loss_may_grow = True
     options = Options(
         batches=(8, 16, 32),
         depths=(1, 2),
@@ -98,6 +99,7 @@ class TdLearning(Training):
     """Q-learning on random states, with a target network that is copied now and then."""
 
     name = "td_learning"
+    loss_may_grow = True
     options = Options(
         optimizers=("adam", "adam", "rmsprop"),
         batches=(16, 32, 64),

@@ -25,6 +25,7 @@ class Gan(Training):
 
     name = "gan"
     is_left_out = True
+    loss_may_grow = True
     options = Options(
         optimizers=("gan_adam",),
         batches=(16, 32, 64),

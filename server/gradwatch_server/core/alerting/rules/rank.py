@@ -19,6 +19,9 @@ from gradwatch_server.core.liveness import Liveness, RankLiveness
 RANKS: Final = "ranks"
 """The group of alerts about ranks."""
 
+MAX_LISTED: Final = 8
+"""Steps in a note, and ranks at each of them."""
+
 AT_ONCE: Final = "It fires at once; no other value is allowed."
 OVER_AT_ONCE: Final = "It is resolved at once; no other value is allowed."
 
@@ -72,7 +75,7 @@ class RankRule(LivenessRule):
             received_ns=observation.received_ns,
             verdict=Verdict.of_run(raised=bool(affected), held=bool(affected)),
             names=(),
-            origin=lambda _: self.origin(affected),
+            origin=lambda _: self.origin(affected, observation),
             severity=lambda _: self.severity,
             extend=partial(self.extended, affected=affected),
             # The same rank may be found at the same step again.
@@ -80,18 +83,41 @@ class RankRule(LivenessRule):
             excess=NOT_WORSE,
         )
 
-    def origin(self, affected: Sequence[RankLiveness]) -> Origin:
+    def origin(self, affected: Sequence[RankLiveness], observation: Liveness) -> Origin:
         """Return which ranks it is, and the last step of the one that is least far."""
         ranks = tuple(rank.rank for rank in affected)
         step = max(min(rank.step for rank in affected), 0)
         one = ranks[0] if len(ranks) == 1 else None
-        return Origin(step, one, ranks, None, None, self.value(affected), self.limit())
+        value, notes = self.value(affected), last_steps(observation)
+        return Origin(step, one, ranks, None, None, value, self.limit(), notes=notes)
 
     def extended(self, origin: Origin, affected: Sequence[RankLiveness]) -> Origin:
         """Return *origin* with the ranks that joined since; it stays where it began."""
         ranks = tuple(sorted({*origin.ranks, *(rank.rank for rank in affected)}))
         one = ranks[0] if len(ranks) == 1 else None
         return replace(origin, rank=one, ranks=ranks, value=self.value(affected))
+
+
+def last_steps(observation: Liveness) -> tuple[str, ...]:
+    """Return the last step of each rank as a note, the lowest first; none of a single rank."""
+    ranks_at: dict[int, list[int]] = {}
+    for rank in observation.ranks:
+        ranks_at.setdefault(rank.step, []).append(rank.rank)
+    if len(observation.ranks) < 2:
+        return ()
+    parts = [f"{_step(step)} {_listed(ranks_at[step])}" for step in sorted(ranks_at)[:MAX_LISTED]]
+    return (f"last step of each rank: {', '.join(parts)}",)
+
+
+def _step(step: int) -> str:
+    return "none of" if step < 0 else f"{step} of"
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    more = ", …" if len(ranks) > MAX_LISTED else ""
+    return (
+        f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks[:MAX_LISTED]))}{more}"
+    )
 
 
 def ranks_in_words(origin: Origin) -> str:

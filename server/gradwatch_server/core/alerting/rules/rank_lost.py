@@ -18,12 +18,14 @@ class RankLostRule(RankRule):
 
     It was killed, its node is gone, or the network is. It is about the run: its alert has the group
     `ranks` and no layers; `origin.ranks` are those that are gone, `origin.step` is the last step of
-    the one that was least far. It is resolved when they are heard of again, and when the rank
-    attaches in a later attempt of the job. What is sent of a lost rank from spill files does not
-    bring it back.
+    the one that was least far, and `origin.notes` has the last step of each rank. It is resolved
+    when they are heard of again, and when the rank attaches in a later attempt of the job. What is
+    sent of a lost rank from spill files does not bring it back. After `run_failed` it is `info`:
+    when one rank raises an exception, the others are killed.
     """
 
     name = "rank_lost"
+    follows = ("run_failed",)
     formula = "nothing is heard of a rank for `session_timeout_s`, and it has sent no BYE."
     tuning = """
         The time is the setting `session_timeout_s` of the aggregator. Turn the rule off for runs

@@ -23,6 +23,7 @@ class RunFailedRule(RankRule):
     """
 
     name = "run_failed"
+    follows = ("rank_lost",)
     group: ClassVar[str] = "run"
     formula = "the reason in a rank's BYE is `exception`."
     tuning = 'Turn it off for runs that are ended by exceptions on purpose: `runs = ["!sweep-*"]`.'

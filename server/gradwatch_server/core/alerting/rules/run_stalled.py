@@ -11,7 +11,7 @@ from pydantic import Field
 from gradwatch_server.core.alerting.evaluation import NOT_WORSE, Context, Evaluation, Verdict
 from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.rules.base import Limit
-from gradwatch_server.core.alerting.rules.rank import LivenessRule
+from gradwatch_server.core.alerting.rules.rank import LivenessRule, last_steps
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.liveness import Liveness
 from gradwatch_wire.health import Severity
@@ -140,6 +140,7 @@ class RunStalledRule(LivenessRule):
             kind=None,
             value=observation.idle_s or 0.0,
             threshold=self._limit_s(observation),
+            notes=last_steps(observation),
             detail=detail,
         )
 
