@@ -35,8 +35,9 @@ class VanishingRule(ModuleRule):
     * the L2 norm of every layer of it is below `limit` on some rank, or
     * it is 10,000 times below the upper half of the modules, per element, in each of its first 16
       frames, in the front half of the model: no gradient comes through the depth, or
-    * its norm, and what it has apart from what all modules have in common, fell below a tenth, and
-      the loss is no better for it; or all modules fell to a tenth within four frames.
+    * its norm, and what it has apart from what all modules have in common, fell below a quarter in
+      the mean of 16 or 64 frames, and the loss is no better for it; or all modules fell to a tenth
+      within four frames.
 
     It is `info` where the module never was above ten times the limit, so that there is nothing
     that it came down from. A module that is exactly zero after it was alive is the matter of the
@@ -69,8 +70,8 @@ class VanishingRule(ModuleRule):
     }
     formula = """
         every layer of a module has `l2 < limit` on some rank, held while each has `l2 < clear`; or
-        the mean of 16 frames is below the record by more than a margin
-        ([the detector](#the-detector)), and below a tenth of what was usual.
+        the mean of 16 or 64 frames is below the record by more than a margin
+        ([the detector](#the-detector)), and below a quarter of what was usual.
     """
     tuning = """
         Lower `limit` and `clear` together where a loss is divided by a large number: every norm is
