@@ -26,6 +26,7 @@ class Finding:
         layer: Layer in which it says that it began, None if it names none.
         rank: The one rank that it names, None if it names none or several.
         message: All of it in one line.
+        cause: The cause that it states, empty for none.
     """
 
     step: int
@@ -36,6 +37,7 @@ class Finding:
     layer: str | None = None
     rank: int | None = None
     message: str = ""
+    cause: str = ""
 
     @property
     def is_warning(self) -> bool:

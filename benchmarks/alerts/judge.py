@@ -96,4 +96,5 @@ def _finding(alert: Alert, step: int) -> Finding:
         layer=origin.layer,
         rank=origin.rank,
         message=alert.message,
+        cause=origin.cause,
     )

@@ -15,6 +15,12 @@ NEAR_STEPS: Final = 2
 
 HUNDRED_THOUSAND: Final = 100_000
 
+CAUSES: Final = {
+    "learning_rate": ("learning rate",),
+    "learning_rate_ramp": ("learning rate",),
+}
+"""Kind of fault whose cause is in the numbers of the run to words of a right one."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Healthy:
@@ -167,6 +173,19 @@ class Judged:
             return None
         names_other = self._rank() is not None and self.rank_right is False
         return self.is_misled or names_other or bool(self.blames_rank)
+
+    @property
+    def cause_right(self) -> bool | None:
+        """Whether the first cause that a warning states is that of the fault, None if none is."""
+        cause = next((each.cause for each in self.warnings if each.cause), "")
+        return any(word in cause for word in CAUSES.get(self.fault.kind, ())) if cause else None
+
+    @property
+    def has_cause(self) -> bool | None:
+        """Whether a warning states a cause, None where none is in the numbers."""
+        if not self.found or self.fault.kind not in CAUSES:
+            return None
+        return any(each.cause for each in self.warnings)
 
     @property
     def rank_right(self) -> bool | None:

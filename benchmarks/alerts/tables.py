@@ -34,6 +34,8 @@ _SHARES: Final[tuple[tuple[str, Callable[[Judged], bool | None]], ...]] = (
     ("rank right", lambda each: each.rank_right),
     ("origin right", lambda each: each.origin_right),
     ("origin wrong", lambda each: each.origin_wrong),
+    ("cause right", lambda each: each.cause_right),
+    ("cause stated", lambda each: each.has_cause),
 )
 ACROSS_NOTES: Final = (
     "shares are of the faults that a rule is about, with their 95 % interval",
@@ -42,6 +44,7 @@ ACROSS_NOTES: Final = (
     "step: right within 2; if gradual, within a quarter of the delay or while the norm doubled",
     "of weights, compared every 100 steps, a step is right between the two comparisons",
     "origin right: step, module and rank, each where there is one; wrong: another is named",
+    "cause right: of all causes stated; stated: of the faults found whose cause is in the numbers",
     "steps: until the first warning, median / nine tenths; of sudden faults alone",
     "false alarms: incidents with a warning per 100,000 healthy steps (95 %: it is less)",
 )

@@ -32,6 +32,7 @@ def _message(alert: Alert, what: str) -> str:
     origin = alert.origin
     rank = f"rank {origin.rank}" if origin.rank is not None else _several(origin.ranks)
     text = f"{what} at step {origin.step} on {rank}{_layers(alert)}{_flaps(alert)}"
+    text += f"; {origin.cause}" if origin.cause else ""
     if alert.resolved_step is not None:
         over = _OVER[alert.resolved_by or ResolvedBy.CLEAR]
         return f"{text}{_at_worst(alert.worst)}, over at step {alert.resolved_step}{over}"

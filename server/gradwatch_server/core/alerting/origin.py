@@ -50,6 +50,8 @@ class Origin:
         deviations: How many usual deviations it is off, on a logarithmic scale; None likewise.
         notes: What else was seen at that step, a few words each; never a cause.
         detail: What else is to be said, in words; mostly nothing.
+        cause: The most likely cause that the run's own numbers show, a sentence of at most 80
+            characters; empty if they show none.
         last_good_step: Of what is only looked at now and then, the last step at which it was right:
             it began after that, at `step` at the latest. None where `step` is when it began.
     """
@@ -71,6 +73,7 @@ class Origin:
     deviations: float | None = None
     notes: tuple[str, ...] = ()
     detail: str = ""
+    cause: str = ""
     last_good_step: int | None = None
 
     def state_dict(self) -> dict[str, Any]:

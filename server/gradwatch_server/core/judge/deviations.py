@@ -50,6 +50,9 @@ UNHEARD_RISE: Final = 0.04
 """A rate beyond anything before: how long it counts, the frames after which the loss is judged by
 it, and the rise of the mean of 16 frames that is enough then, in deviations and in nats."""
 
+CLIMB_FRAMES: Final = 128
+"""Frames in which a rate that was far above all before explains what goes wrong."""
+
 ROSE_FACTOR: Final = 1.5
 ROSE_FRAMES: Final = 96
 ROSE_PART: Final = 1.5
@@ -108,16 +111,42 @@ class LearningRate:
     latest: deque[float] = field(default_factory=lambda: deque(maxlen=ROSE_FRAMES))
     num_frames: int = 0
     unheard_at: int | None = None
+    climb_from: float = 0.0
+    climb_step: int = 0
+    """Largest rate before those that each were the largest so far, and the first step of these."""
+    climb_began: int = 0
+    climb_at: int = 0
+    """Numbers of the first and of the latest frame with a rate above all before."""
 
-    def update(self, lr: float) -> None:
+    def update(self, lr: float, step: int) -> None:
         """Take in the rate of a frame; NaN if it is not known."""
         self.num_frames += 1
         if math.isnan(lr):
             return
         if self.num_frames > MIN_FRAMES and lr > UNHEARD_FACTOR * self.largest > 0.0:
             self.unheard_at = self.num_frames
+        if lr > self.largest:
+            if (
+                not self.latest
+                or self.latest[-1] < self.largest
+                or self.climb_at < self.num_frames - 1
+            ):
+                self.climb_from, self.climb_step = self.largest, step
+                self.climb_began = self.num_frames
+            self.climb_at = self.num_frames
         self.largest = max(self.largest, lr)
         self.latest.append(lr)
+
+    @property
+    def climb(self) -> tuple[float, float, int] | None:
+        """Rates before and after the latest climb far above all rates, and its first step.
+
+        None if there is none in `CLIMB_FRAMES`; a warm-up is none.
+        """
+        is_new = self.num_frames - self.climb_at <= CLIMB_FRAMES and self.climb_began > MIN_FRAMES
+        if not is_new or not self.largest > UNHEARD_FACTOR * self.climb_from > 0.0:
+            return None
+        return self.climb_from, self.largest, self.climb_step
 
     @property
     def unheard_frames(self) -> int:
@@ -170,7 +199,7 @@ class DeviationFinder:
         return [each for each in found if each is not None]
 
     def _learn(self, frame: FrameNumbers) -> None:
-        self.lr.update(frame.lr)
+        self.lr.update(frame.lr, frame.step)
         if self.num_losses < FIRST_LOSSES and math.isfinite(frame.loss):
             self.loss_sum += frame.loss
             self.num_losses += 1

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 from pydantic import Field
 
 from gradwatch_server.core.alerting.attribution import high_loss_ranks, nonfinite_ranks, ranks_of
+from gradwatch_server.core.alerting.causes import find_cause
 from gradwatch_server.core.alerting.evaluation import Context, Evaluation, Verdict
 from gradwatch_server.core.alerting.origin import Origin, one_rank
 from gradwatch_server.core.alerting.rules.base import Rule, Steps
@@ -113,7 +115,7 @@ class LossRule(Rule):
         usual = mean - deviation.rise
         frames = SCALES[deviation.scale]
         usual_rise = float(judge.detector.rise_deviation[deviation.scale, LOSS_SERIES])
-        return Origin(
+        origin = Origin(
             step=judge.step_of(deviation),
             rank=one_rank(ranks),
             ranks=ranks,
@@ -125,6 +127,7 @@ class LossRule(Rule):
             deviations=deviation.rise / usual_rise,
             notes=(MEAN_NOTE.format(frames),) if frames > 1 else (),
         )
+        return replace(origin, cause=find_cause(frame, context, origin))
 
     def describe(self, origin: Origin) -> str:
         """Return what is wrong in a few words."""

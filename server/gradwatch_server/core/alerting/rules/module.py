@@ -13,6 +13,7 @@ import numpy as np
 from pydantic import Field
 
 from gradwatch_server.core.alerting.attribution import ranks_of, rising_ranks
+from gradwatch_server.core.alerting.causes import find_cause
 from gradwatch_server.core.alerting.evaluation import NUM_BEFORE, Context, Evaluation, Verdict
 from gradwatch_server.core.alerting.origin import Origin, one_rank
 from gradwatch_server.core.alerting.rules.base import Steps
@@ -130,7 +131,7 @@ class ModuleRule(LayerRule):
         step = judge.step_of(deviation)
         if step < frame.step:
             made = replace(made, step=step, before=_before(step, made, context))
-        return made
+        return replace(made, cause=find_cause(frame, context, made))
 
     def farthest(self, context: Context, flagged: BoolArray) -> int:
         """Return the flagged module that is most nats off; the first of several alike."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from pydantic import Field
 
 from gradwatch_server.core.alerting.attribution import layer_kind
+from gradwatch_server.core.alerting.causes import find_cause
 from gradwatch_server.core.alerting.evaluation import NUM_BEFORE, Context
 from gradwatch_server.core.alerting.forward import ForwardOrigin
 from gradwatch_server.core.alerting.origin import Origin, find_nonfinite, one_rank
@@ -77,7 +79,7 @@ class NonfiniteRule(LayerRule):
         found = find_nonfinite(frame, raised)
         first = found.first_gradient
         index = int(self.worst_first(frame, raised)[0]) if first is None else first
-        return Origin(
+        origin = Origin(
             step=frame.bad_step,
             rank=one_rank(found.ranks),
             ranks=found.ranks,
@@ -92,6 +94,7 @@ class NonfiniteRule(LayerRule):
             magnitude=None if found.forward is None else found.forward.magnitude,
             magnitudes_before=() if found.forward is None else _before(found.forward, context),
         )
+        return replace(origin, cause=find_cause(frame, context, origin))
 
     def severity_of(self, frame: Frame, in_a_row: int) -> Severity:
         """Return how much it matters, less so where a GradScaler skipped the step."""

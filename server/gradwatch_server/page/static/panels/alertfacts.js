@@ -93,6 +93,7 @@ function factsOf(alert) {
         ? `${count(alert.spread[0].num_layers, "layer")} → ${count(last.num_layers, "layer")} by step ${whole(last.step)}, ${count(last.num_ranks, "rank")}`
         : "",
     ],
+    ["likely cause", printable(origin.cause ?? "")],
     ["seen besides", (origin.notes ?? []).map(printable).join("; ")],
     ["", printable(origin.detail ?? "")],
     [

@@ -1,0 +1,72 @@
+"""Causes: what the run's own numbers show behind an alert, in one sentence or none."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from gradwatch_server.core.alerting.attribution import high_loss_ranks
+from gradwatch_server.core.alerting.evaluation import Context
+from gradwatch_server.core.alerting.origin import Origin
+from gradwatch_server.core.frames.frame import Frame
+from gradwatch_server.core.judge.deviations import Kind
+from gradwatch_wire.columns import L2, LINF
+from gradwatch_wire.names import Scalar
+
+ONE_ELEMENT: Final = 0.97
+MIN_ELEMENTS: Final = 64
+"""Share of a layer's norm that one of so many elements at least carries where it stands out."""
+
+
+def find_cause(frame: Frame, context: Context, origin: Origin) -> str:
+    """Return the most likely cause of what began at an origin, at most 80 characters.
+
+    Args:
+        frame: The frame in which it was found.
+        context: Of the attempt.
+        origin: Where and when it began.
+    """
+    return (
+        _rate(context, origin.step)
+        or _batch_of_one_rank(frame, context)
+        or _loss_first(context, origin.step)
+        or _one_element(frame, context, origin)
+    )
+
+
+def _rate(context: Context, step: int) -> str:
+    climb = context.judge.state.finder.lr.climb
+    if climb is None or climb[2] > step:
+        return ""
+    before, now, since = climb
+    return f"the learning rate went from at most {before:.2g} to {now:.2g} from step {since} on"
+
+
+def _batch_of_one_rank(frame: Frame, context: Context) -> str:
+    found = high_loss_ranks(frame, context.judge.usual_loss())
+    if not found:
+        return ""
+    losses = {part.rank: part.scalars.get(Scalar.LOSS, math.nan) for part in frame.parts}
+    others = max(loss for rank, loss in losses.items() if rank not in found)
+    own = losses[found[0]]
+    return f"the loss of rank {found[0]} is {own:.3g}, of the others at most {others:.3g}"
+
+
+def _loss_first(context: Context, step: int) -> str:
+    deviation = context.findings.largest(Kind.LOSS)
+    if deviation is None:
+        return ""
+    began = context.judge.step_of(deviation)
+    return f"the loss rose first, at step {began}" if began < step else ""
+
+
+def _one_element(frame: Frame, context: Context, origin: Origin) -> str:
+    if origin.layer is None or origin.step != frame.step:
+        return ""
+    layer = context.names.index(origin.layer)
+    if layer >= len(context.numel) or context.numel[layer] < MIN_ELEMENTS:
+        return ""
+    norm, largest = float(frame.column(L2)[layer]), float(frame.column(LINF)[layer])
+    if not (math.isfinite(norm) and largest >= ONE_ELEMENT * norm > 0.0):
+        return ""
+    return "one element carries the norm of the layer: a bit flip, or one sample"
