@@ -1,0 +1,87 @@
+"""Causes that the run's own numbers show, in the messages of alerts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gradwatch_server.core.judge.deviations import LearningRate
+from tests.support.core import Cluster
+
+HEALTHY = 120
+RATE = 0.01
+
+Go = Callable[..., list[Any]]
+
+
+@pytest.fixture
+def go() -> Go:
+    """A job of 3 ranks that was healthy for 120 steps; each call is a further step."""
+    job = Cluster(names=("a.w", "b.w"), world=3).start()
+    random = np.random.default_rng(0)
+    steps = iter(range(4_000))
+
+    def step(
+        norm: float = 1.0, losses: tuple[float, ...] = (2.0, 2.0, 2.0), lr: float = RATE
+    ) -> Any:
+        number = next(steps)
+        scatter = np.exp(random.normal(0.0, 0.1, 5))
+        norms = (norm * scatter[:2]).tolist()
+        return [
+            alert
+            for rank, loss in enumerate(losses)
+            for alert in job.stats(rank, number, norms, loss=loss * float(scatter[2 + rank]), lr=lr)
+        ]
+
+    for _ in range(HEALTHY):
+        assert step() == []
+    return step
+
+
+def causes(alerts: list[Any]) -> list[str]:
+    return [alert.origin.cause for alert in alerts if alert.severity.value != "info"]
+
+
+def test_a_learning_rate_far_above_all_before_is_the_cause(go: Go) -> None:
+    assert go(lr=30 * RATE) == []
+    told = [alert for _ in range(8) for alert in go(norm=200.0, losses=(60.0,) * 3, lr=30 * RATE)]
+
+    expected = f"the learning rate went from at most 0.01 to 0.3 from step {HEALTHY} on"
+    assert causes(told)[0] == expected
+    assert len(expected) <= 80
+    assert told[0].message.endswith(f"; {expected}")
+
+
+def test_the_loss_of_one_rank_is_the_cause(go: Go) -> None:
+    told = [alert for _ in range(8) for alert in go(norm=200.0, losses=(2.0, 2.0, 900.0))]
+
+    assert causes(told)[0].startswith("the loss of rank 2 is ")
+
+
+def test_a_cause_that_no_number_shows_is_not_stated(go: Go) -> None:
+    told = [alert for _ in range(8) for alert in go(norm=200.0, losses=(60.0,) * 3)]
+
+    assert causes(told)[0] == ""
+
+
+@pytest.mark.parametrize(
+    ("rates", "climb"),
+    [
+        ([0.1] * 40 + [1.0], (0.1, 1.0, 40)),
+        ([0.1] * 40 + [0.3], None),
+        ([0.1] * 40 + [0.1 * 1.1**number for number in range(1, 31)], (0.1, 0.1 * 1.1**30, 40)),
+        ([0.01 * (1 + number) for number in range(100)], None),  # a warm-up
+        ([1.0] * 40 + [0.01] * 40 + [1.0], None),  # a restart
+        ([0.1] * 40 + [1.0] + [0.9] * 200, None),  # long ago
+    ],
+)
+def test_a_climb_is_far_above_all_rates_before(
+    rates: list[float], climb: tuple[float, float, int] | None
+) -> None:
+    lr = LearningRate()
+    for step, rate in enumerate(rates):
+        lr.update(rate, step)
+    assert lr.climb == (None if climb is None else pytest.approx(climb))
