@@ -39,6 +39,19 @@ def bad_steps(peer: Any, first: int, count: int) -> None:
         peer.acked()
 
 
+def newest_after(service: Aggregator, run: str, events: int) -> int:
+    """Return the cursor of the newest alert event, once a run has that many of them.
+
+    A record is acknowledged before it is judged.
+    """
+
+    def are_there() -> bool:
+        return len(service.json("/alerts", params={"run": run, "limit": 1000})) >= events
+
+    wait_until(are_there, f"{events} alert events of {run}")
+    return newest(service)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("value", ["x", "-1", "1.5", "9223372036854775808", ""])
 def test_a_bad_last_event_id_is_a_422(service: Aggregator, value: str) -> None:
@@ -54,7 +67,7 @@ def test_a_stream_tells_each_event_as_it_happens(
 ) -> None:
     peer = attach()
     bad_steps(peer, 0, 1)
-    start = newest(service)
+    start = newest_after(service, run, 2)
     stream = listen(service.url, f"/runs/{run}/alerts/stream")
     bad_steps(peer, 4, 2)
 
@@ -74,7 +87,8 @@ def test_a_stream_from_0_gives_everything_kept(
     peer = attach()
     bad_steps(peer, 0, 60)
     bad_steps(attach(run=f"{run}-b"), 0, 60)
-    kept = newest(service)
+    newest_after(service, run, 120)
+    kept = newest_after(service, f"{run}-b", 120)
     assert kept > PAGE_EVENTS
     stream = listen(service.url, "/alerts/stream", after=0)
     bad_steps(peer, 600, 2)
@@ -139,10 +153,10 @@ def test_a_stream_resumes_with_nothing_missed_or_doubled(
 
 @pytest.mark.slow
 def test_a_stream_says_at_once_where_it_begins(
-    service: Aggregator, attach: Callable[..., Any]
+    service: Aggregator, attach: Callable[..., Any], run: str
 ) -> None:
     bad_steps(attach(), 0, 1)
-    cursor = newest(service)
+    cursor = newest_after(service, run, 2)
     with httpx.stream("GET", service.url + "/alerts/stream", trust_env=False) as response:
         lines = list(itertools.islice(response.iter_lines(), 2))
 
@@ -153,10 +167,10 @@ def test_a_stream_says_at_once_where_it_begins(
 
 @pytest.mark.slow
 def test_a_cursor_of_another_log_begins_anew(
-    service: Aggregator, attach: Callable[..., Any], listen: Listen
+    service: Aggregator, attach: Callable[..., Any], listen: Listen, run: str
 ) -> None:
     bad_steps(attach(), 0, 1)
-    kept = newest(service)
+    kept = newest_after(service, run, 2)
     stream = listen(service.url, "/alerts/stream", after=kept + 1_000)
 
     # More may come meanwhile: ranks of other runs fall silent.
