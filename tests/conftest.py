@@ -11,12 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 pytest.register_assert_rewrite("tests.support")
 
 from tests.support.peer import NewPeer, Peer  # noqa: E402 - after asserts in it are rewritten
 from tests.support.postgres import PostgresServer  # noqa: E402
 from tests.support.progress import Progress  # noqa: E402
+
+# A busy machine makes no test wrong: speed is shown by benchmarks.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 # pytest-xdist tells its workers a width of 80, which a console would keep from its import on.
 os.environ.pop("COLUMNS", None)

@@ -57,9 +57,9 @@ CASES: Final = (
         size=100.0,
         done="From step {step} on the learning rate is a hundred times what the schedule says, as "
         "after a slip in a configuration that was changed for a restart.",
-        lesson="The loss shows it with the first update at the wrong rate, and the alert states the "
-        "cause. What follows (layers that die, norms that stay high) is told as `info`, for it is not "
-        "another fault.",
+        lesson="The loss shows it with the first update at the wrong rate, and the alert states "
+        "the cause. What follows (layers that die, norms that stay high) is told as `info`, for it "
+        "is not another fault.",
     ),
     Case(
         name="learning-rate-clipped",
@@ -70,7 +70,8 @@ CASES: Final = (
         done="The same in a small transformer with AdamW, clipping at 1 and a rate that was small "
         "to begin with: from step {step} on it is a hundred times that.",
         lesson="Nothing explodes here: the model is driven somewhere flat, and norms hardly move. "
-        "The alert takes some steps, and says by how much the learning rate is above all before it.",
+        "The alert takes some steps, and says by how much the learning rate is above all before "
+        "it.",
     ),
     Case(
         name="dead-layer",
@@ -101,8 +102,8 @@ CASES: Final = (
         done="Before step {step} one weight of module `{module}` on rank {rank}, one of four, is "
         "changed, as by a bit that flips in memory. The averaged gradients stay equal on all "
         "ranks, bit for bit: comparing those shows nothing.",
-        lesson="No norm and no loss shows it: only the comparison of weights does. They are compared "
-        "every 100 steps, unless `weights_every=` says otherwise.",
+        lesson="No norm and no loss shows it: only the comparison of weights does. They are "
+        "compared every 100 steps, unless `weights_every=` says otherwise.",
     ),
     Case(
         name="hang",

@@ -8,7 +8,7 @@ from typing import Final
 from gradwatch_server.core.alerting.attribution import high_loss_ranks
 from gradwatch_server.core.alerting.evaluation import Context
 from gradwatch_server.core.alerting.origin import Origin
-from gradwatch_server.core.frames.frame import Frame
+from gradwatch_server.core.frames.frame import Frame, LateFrame
 from gradwatch_server.core.judge.deviations import Kind
 from gradwatch_wire.columns import L2, LINF
 from gradwatch_wire.names import Scalar
@@ -26,6 +26,8 @@ def find_cause(frame: Frame, context: Context, origin: Origin) -> str:
         context: Of the attempt.
         origin: Where and when it began.
     """
+    if context.judge.findings is None or isinstance(frame, LateFrame):
+        return ""
     return (
         _rate(context, origin.step)
         or _batch_of_one_rank(frame, context)

@@ -14,7 +14,7 @@ LN_CHANCE: Final = -13.815510557964274
 """ln 1e-6: zeros in a row that are as rare as that, by the share of zeros before, are too many."""
 
 LEAST_RUN: Final = 3
-ALIVE_FRAMES: Final = 16
+ALIVE_FRAMES: Final = 32
 RARE_ALIVE_FRAMES: Final = 128
 RARE_SHARE: Final = 0.01
 """Share of zeros before up to which a module that was zero before is paged all the same."""
@@ -41,6 +41,9 @@ class Zeros:
         if not self.any_run and np.count_nonzero(alive) == len(norms):  # nearly always
             self.alive += 1
             return
+        woke, died = alive & (self.run > 0), (norms == 0.0) & (self.run == 0)
+        if np.count_nonzero(woke) and np.count_nonzero(died):
+            self.zeros += died  # experts take turns: to be zero is usual for them
         self.zeros += np.where(alive, self.run, 0)
         self.run = np.where(norms == 0.0, self.run + 1, np.where(alive, 0, self.run))
         self.alive += alive

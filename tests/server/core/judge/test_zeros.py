@@ -26,7 +26,7 @@ def told(norms: list[float]) -> tuple[list[int], list[int]]:
         ([1.0] * 40 + [0.0] * 4, [42, 43], [42, 43]),
         ([1.0] * 40 + [0.0] * 2 + [1.0] * 3, [], []),
         # Too young to be sure of three, and rarer than one in a million at five.
-        ([1.0] * 12 + [0.0] * 8, [17, 18, 19], []),
+        ([1.0] * 20 + [0.0] * 6, [24, 25], []),
         # Never alive.
         ([0.0] * 60, [], []),
         # Every second frame is a zero: 20 in a row are rare by that.
