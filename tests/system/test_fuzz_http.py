@@ -30,7 +30,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(120 + REQUESTS // 10)]
 
 some = settings(
     max_examples=REQUESTS // 2,
-    deadline=None,
     database=None,
     derandomize=REQUESTS <= 400,  # the normal suite is to be the same each time
     phases=[Phase.generate],

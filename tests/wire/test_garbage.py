@@ -19,7 +19,7 @@ from gradwatch_wire import limits
 from gradwatch_wire.reader import checked_str
 
 FIXTURES_ARE_CONSTANT = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-OFTEN = settings(max_examples=700, deadline=None, suppress_health_check=FIXTURES_ARE_CONSTANT)
+OFTEN = settings(max_examples=700, suppress_health_check=FIXTURES_ARE_CONSTANT)
 
 PEAK_PER_BYTE = 40
 PEAK_CONSTANT = 160 << 10

@@ -64,6 +64,6 @@ def test_nan_and_inf_stay(total: Any, norms: list[float], expected: float) -> No
 
 @pytest.mark.slow
 @given(st.lists(st.floats(min_value=0.0), min_size=1, max_size=20))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_both_sides_give_the_same_number(norms: list[float]) -> None:
     assert by_numpy(norms) == pytest.approx(by_torch(norms), rel=1e-14, nan_ok=True)

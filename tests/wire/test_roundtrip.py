@@ -16,7 +16,7 @@ from gradwatch_wire import limits
 from gradwatch_wire.packed_column import ITEMSIZE
 from gradwatch_wire.shards import Shard
 
-BRIEFLY = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+BRIEFLY = settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow])
 SESSION = b"\xff" * 16
 
 # Text of every plane; its longest forms are exactly as long as the limit in UTF-8.

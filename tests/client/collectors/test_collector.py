@@ -329,7 +329,7 @@ def test_finite_gradients_have_finite_norms_and_never_zero(
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.floats(min_value=0, allow_infinity=False), min_size=1, max_size=9))
 def test_norms_are_put_together_without_overflow_and_underflow(norms: list[float]) -> None:
     total = total_norm(torch.tensor(norms, dtype=torch.float64), torch).item()

@@ -36,9 +36,7 @@ PATHS: dict[str, Path] = {
     "foreach": foreach_statistics,
     "public": public_statistics,
 }
-BRIEFLY = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+BRIEFLY = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 TILE = 4096  # elements: what the kernel reads at once, in the longest of its ways
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 LARGE = pytest.param(40_000, marks=pytest.mark.slow)  # in Triton's interpreter

@@ -178,7 +178,7 @@ def test_the_largest_numbers_can_be_compared() -> None:
 
 @pytest.mark.slow
 @given(deeds=DEEDS)
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 def test_no_record_breaks_the_fold_or_what_is_shown_of_it(deeds: list[Any]) -> None:
     job = Cluster(world=2, names=("a", "b"))
     job.rules(exploding={"for_steps": 1}, vanishing={"for_steps": 1}, gain={"for_steps": 1})

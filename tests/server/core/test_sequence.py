@@ -95,7 +95,7 @@ def test_opening_again_forgets_nothing() -> None:
         max_size=60,
     )
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_whatever_comes_each_number_is_stored_once_or_lost_once(
     messages: list[tuple[bytes, int, int]],
 ) -> None:
@@ -129,7 +129,7 @@ def test_whatever_comes_each_number_is_stored_once_or_lost_once(
     drops=st.lists(st.integers(0, 3), min_size=40, max_size=40),
     extra=st.integers(0, 10),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_client_that_goes_back_when_asked_loses_only_what_it_evicted(
     evicted: int, drops: list[int], extra: int
 ) -> None:

@@ -386,7 +386,7 @@ def facts(state: State) -> Any:
 
 @pytest.mark.slow
 @given(actions=ACTIONS)
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 def test_the_same_log_gives_the_same_state_and_alerts(actions: list[Any]) -> None:
     job = Cluster(world=3, names=("a", "b")).start()
     play(job, actions)
@@ -403,7 +403,7 @@ def test_the_same_log_gives_the_same_state_and_alerts(actions: list[Any]) -> Non
 
 @pytest.mark.slow
 @given(actions=ACTIONS)
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 def test_no_alert_is_told_twice_in_one_state(actions: list[Any]) -> None:
     """The store holds each (id, change) once; a second would be lost in silence."""
     job = Cluster(world=3, names=("a", "b")).start()
@@ -419,7 +419,7 @@ def test_no_alert_is_told_twice_in_one_state(actions: list[Any]) -> None:
 
 @pytest.mark.slow
 @given(actions=ACTIONS)
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 def test_every_record_is_accounted_for(actions: list[Any]) -> None:
     """Per rank: what its log has is stored, lost is what its gaps say, all else never was."""
     job = Cluster(world=3, names=("a", "b")).start()

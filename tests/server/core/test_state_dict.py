@@ -154,7 +154,7 @@ class Story:
 @pytest.mark.exhaustive
 @pytest.mark.slow
 @given(deeds=DEEDS, steps=st.sampled_from([8, 12, 64]))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 def test_restored_at_every_place_the_future_is_the_same(deeds: list[Any], steps: int) -> None:
     story = Story(Cluster, window_steps=steps)
     for deed in deeds:

@@ -716,7 +716,6 @@ class Rank:
 @given(actions=ACTIONS)
 @settings(
     max_examples=12,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_produced_is_stored_plus_lost(start: Start, peers: NewPeer, actions: list[Any]) -> None:

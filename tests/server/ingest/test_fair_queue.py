@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gradwatch_server.ingest.fair_queue import FIRST_S, HEAD_START_S, MAX_IDLE, FairQueue
@@ -131,7 +131,6 @@ def test_peers_that_are_gone_are_forgotten() -> None:
 
 
 @pytest.mark.slow
-@settings(deadline=None)
 @given(
     st.lists(
         st.one_of(

@@ -280,7 +280,7 @@ class Story:
 
 @pytest.mark.slow
 @given(deeds=DEEDS)
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 def test_a_crash_anywhere_changes_nothing(deeds: list[Any]) -> None:
     """Windows, alerts, ids, positions, rules and names are as if nothing had happened."""
     with tempfile.TemporaryDirectory() as scratch:
@@ -610,7 +610,7 @@ def dumped(store: SQLiteStore) -> Any:
 @pytest.mark.exhaustive
 @pytest.mark.slow
 @given(deeds=DEEDS)
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 def test_what_leaves_memory_changes_no_byte(deeds: list[Any]) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         told, saved = [], []

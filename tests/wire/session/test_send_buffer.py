@@ -122,7 +122,7 @@ def test_numbers_are_given_out_to_what_will_never_be() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     max_bytes=st.integers(1, 60),
     actions=st.lists(

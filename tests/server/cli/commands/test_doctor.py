@@ -512,7 +512,6 @@ ADDRESSES = st.one_of(
 @pytest.mark.slow
 @settings(
     max_examples=8,
-    deadline=None,
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

@@ -416,7 +416,7 @@ def test_a_nan_makes_the_total_norm_nan(l2: list[float]) -> None:
 
 @pytest.mark.slow
 @given(st.lists(st.floats(0.0, 1.7e300), min_size=1, max_size=40))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_the_total_norm_agrees_with_hypot(l2: list[float]) -> None:
     """The scaled sum is what Python's own accurate `hypot` gives."""
     assert total_norm(np.array(l2)) == pytest.approx(math.hypot(*l2), rel=1e-12, abs=1e-323)
@@ -450,7 +450,7 @@ PARTS = st.lists(
 
 @pytest.mark.slow
 @given(parts=PARTS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_a_frame_is_what_a_plain_loop_makes_of_its_records(parts: list[Any]) -> None:
     """Layer by layer: the extremes, a NaN norm before all, counts that are there, bad if any is."""
     layouts = [Layout(np.array(layout, dtype=np.int64)) for layout in LAYOUTS]

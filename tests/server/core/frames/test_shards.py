@@ -47,7 +47,7 @@ def sharded_tensors(draw: st.DrawFn) -> list[FloatArray]:
 
 @pytest.mark.slow
 @given(layers=st.lists(sharded_tensors(), min_size=1, max_size=4), data=st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_layer_of_shards_is_the_layer(
     layers: list[list[FloatArray]], data: st.DataObject
 ) -> None:

@@ -27,7 +27,7 @@ FRAMES = st.lists(
 
 @pytest.mark.slow
 @given(capacity=st.integers(1, 70), rows=FRAMES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_it_reads_like_the_list_of_its_last_frames(capacity: int, rows: list[Any]) -> None:
     window = Window(capacity)
     for step, (l2, loss, score) in enumerate(rows):
@@ -162,7 +162,7 @@ class Story:
 
 @pytest.mark.slow
 @given(capacity=st.sampled_from([3, 8, 20, 40]), deeds=STEPS, most=st.sampled_from([1, 5, 99]))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_what_leaves_memory_changes_nothing(
     capacity: int, deeds: list[tuple[str, int]], most: int
 ) -> None:

@@ -57,3 +57,16 @@ def test_a_module_is_dying_for_three_frames() -> None:
     for norm in [1.0] * 40 + [0.0] * 5:
         zeros.add(np.array([norm, 1.0]))
         assert zeros.is_dying == (0 < zeros.run[0] <= 3)
+
+
+@pytest.mark.parametrize(("is_other_woken", "is_paged"), [(True, False), (False, True)])
+def test_an_expert_that_hands_over_to_another_is_no_dead_one(
+    *, is_other_woken: bool, is_paged: bool
+) -> None:
+    zeros = Zeros()
+    for _ in range(60):
+        zeros.add(np.array([1.0, 1.0, 0.0]))
+    for _ in range(10):
+        zeros.add(np.array([1.0, 0.0, float(is_other_woken)]))
+
+    assert zeros.paged().tolist() == [False, is_paged, False]
