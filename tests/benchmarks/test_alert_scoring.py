@@ -40,7 +40,7 @@ FIRST, LAST = 200, 300
 
 FOUND = 0.8
 MAX_WRONG = 1
-MAX_FALSE = 1
+MAX_FALSE = 3
 """Floor of the part that is committed: the share of faults found, origins that name another module
 or rank, and false alarms."""
 

@@ -274,16 +274,16 @@ def test_a_restart_changes_nothing_of_it(place: int) -> None:
     assert len({alert.rule for alert in job.alerts}) == 4
 
 
-def test_an_exception_and_the_ranks_killed_after_it_are_one_incident() -> None:
+def test_a_killed_rank_and_the_exceptions_after_it_are_one_incident() -> None:
     """One critical alert names the last step of each rank; what follows from it is info."""
     job = Cluster(world=3).start()
     for step in range(4):
         job.step(step)
     job.stats(0, 4)
-    (failed,) = job.bye(1, reason="exception")
-    lost = [alert for rank in (0, 2) for alert in job.lose(rank)]
+    (lost,) = job.lose(1)
+    failed = [alert for rank in (0, 2) for alert in job.bye(rank, reason="exception")]
 
-    assert told([failed]) == [("run_failed", "firing", "critical")]
-    assert failed.origin.notes == ("last step of each rank: 3 of ranks 1, 2, 4 of rank 0",)
-    assert {alert.rule for alert in lost} == {"rank_lost"}
-    assert {alert.severity.value for alert in lost} == {"info"}
+    assert told([lost]) == [("rank_lost", "firing", "critical")]
+    assert lost.origin.notes == ("last step of each rank: 3 of ranks 1, 2, 4 of rank 0",)
+    assert {alert.rule for alert in failed} == {"run_failed"}
+    assert {alert.severity.value for alert in failed} == {"info"}

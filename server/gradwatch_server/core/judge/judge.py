@@ -50,6 +50,10 @@ DIVERGED_FRAMES: Final = 32
 SOLVED: Final = 0.1
 """Share of the first losses below which a task is solved."""
 
+LOST: Final = 100.0
+LOST_SCALE: Final = 1
+"""Times the first losses beyond which the mean of 4 frames says at once that training is lost."""
+
 HISTORY_FRAMES: Final = 32
 SLOW_SCALE: Final = 2
 WHOLE_SHARE: Final = 0.5
@@ -411,7 +415,9 @@ class Judge:
         first = state.finder.first_loss
         is_up = first > 0.0 and mean > math.log(DIVERGED * first)
         state.diverged_frames = state.diverged_frames + 1 if is_up else 0
-        return state.diverged_frames >= DIVERGED_FRAMES
+        few = float(self.detector.mean[LOST_SCALE, LOSS_SERIES])
+        is_lost = first > 0.0 and few > math.log(LOST * first)
+        return is_lost or state.diverged_frames >= DIVERGED_FRAMES
 
     def _is_early_growth(self, numbers: FrameNumbers, values: FloatArray) -> bool:
         maker = self.state.maker

@@ -33,7 +33,7 @@ class ExplodingRule(ModuleRule):
 
     `layer` is null where no module clearly stands out. `rank` is the one that made it rise, if one
     stands out ([how](#the-origin)). It is critical once the mean loss of 16 frames has been 1.5
-    times the first losses for 32 frames.
+    times the first losses for 32 frames, or that of 4 frames is 100 times them.
     """
 
     name = "exploding"

@@ -20,12 +20,10 @@ class RankLostRule(RankRule):
     `ranks` and no layers; `origin.ranks` are those that are gone, `origin.step` is the last step of
     the one that was least far, and `origin.notes` has the last step of each rank. It is resolved
     when they are heard of again, and when the rank attaches in a later attempt of the job. What is
-    sent of a lost rank from spill files does not bring it back. After `run_failed` it is `info`:
-    when one rank raises an exception, the others are killed.
+    sent of a lost rank from spill files does not bring it back.
     """
 
     name = "rank_lost"
-    follows = ("run_failed",)
     formula = "nothing is heard of a rank for `session_timeout_s`, and it has sent no BYE."
     tuning = """
         The time is the setting `session_timeout_s` of the aggregator. Turn the rule off for runs

@@ -18,8 +18,9 @@ class RunFailedRule(RankRule):
     """Training ended with an exception: a rank's BYE says so.
 
     It is about the run: its alert has the group `run` and no layers; `origin.ranks` are those that
-    failed, `origin.step` is the last step of the one that was least far. It is resolved when the
-    rank attaches in a later attempt of the job.
+    failed, `origin.step` is the last step of the one that was least far, and `origin.notes` has the
+    last step of each rank. It is resolved when the rank attaches in a later attempt of the job.
+    After `rank_lost` it is `info`: the others raise an exception because a rank is gone.
     """
 
     name = "run_failed"
