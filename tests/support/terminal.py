@@ -71,8 +71,8 @@ class Terminal:
         return ESCAPES.sub("", self.raw)
 
     def shows(self, text: str) -> None:
-        """Wait until a text was written."""
-        wait_until(lambda: text in self.text or self._process.poll() is not None, repr(text))
+        """Wait until a text was written, or all that the process wrote was read."""
+        wait_until(lambda: text in self.text or not self._reader.is_alive(), repr(text))
         assert text in self.text, self.text
 
     def type(self, keys: str) -> None:

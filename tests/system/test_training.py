@@ -60,8 +60,7 @@ def test_a_nonfinite_gradient_of_one_ddp_rank_is_named_by_step_rank_and_layer(
 @pytest.mark.parametrize(
     ("fault", "rule", "beside", "status", "severity"),
     [
-        # Critical once the loss has been high for 32 steps; the run ends before.
-        ("explode", "exploding", {"loss"}, "degraded", "warning"),
+        ("explode", "exploding", {"loss"}, "critical", "critical"),
         ("vanish", "vanishing", set(), "critical", "critical"),
     ],
 )
