@@ -1,4 +1,4 @@
-"""What a set of rules said of a run: one alert as a person would get it, whoever raised it."""
+"""Findings: alerts as a person would get them, whichever set of rules raised them."""
 
 from __future__ import annotations
 

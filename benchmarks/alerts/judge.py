@@ -1,4 +1,4 @@
-"""What gradwatch says of a recorded run: its entries through the real core, with the defaults."""
+"""Judge of a recorded run: its entries go through the real core, with the defaults."""
 
 from __future__ import annotations
 

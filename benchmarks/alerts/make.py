@@ -1,7 +1,6 @@
 """Makes the set: trains every family with every seed, and forks each run into faults.
 
-`scripts/bench alerts` takes half an hour on two quiet cores. Runs that are there already are left
-as they are.
+`scripts/bench alerts` says how long that took. Runs that are there already are left as they are.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ WORSE: Final = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What was made of one run.
+    """Outcome of one run.
 
     Args:
         name: Of the healthy run.

@@ -1,4 +1,4 @@
-"""What is known of one recorded run: its numbers, as a user's client would have sent them."""
+"""Recorded runs: their numbers, as a user's client would have sent them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Split(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultLabel:
-    """What was done to a fork, and what an alert about it should say.
+    """Label of a fork: its fault, and the right content of an alert about it.
 
     Args:
         name: Variant in the registry of faults, such as `module_x30`.

@@ -70,7 +70,7 @@ class Job:
 
     @property
     def training(self) -> Training:
-        """That of rank 0."""
+        """Training of rank 0."""
         return self.replicas[0]
 
     @property

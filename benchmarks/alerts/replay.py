@@ -64,7 +64,7 @@ def steps(
 
 
 class _Session:
-    """What one rank's client sends in one attempt."""
+    """Envelopes of one rank's client in one attempt."""
 
     def __init__(self, recorded: Recorded, rank: int, attempt: int) -> None:
         name = f"{recorded.parent or recorded.name} {rank} {attempt}".encode()

@@ -1,4 +1,4 @@
-"""What findings are worth: in a fork beside its label, in a healthy run they are all false."""
+"""Scores of findings: in a fork beside its label; in a healthy run all are false."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CAUSES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Healthy:
-    """What was said of a healthy run: all of it is false.
+    """Findings in a healthy run, all of them false.
 
     Args:
         run: Name of the run.
@@ -48,7 +48,7 @@ class Healthy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """What was said of one fault.
+    """Findings about one fault.
 
     Args:
         run: Name of the fork.
@@ -288,7 +288,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """How often something happened in healthy steps.
+    """Rate of events in healthy steps.
 
     Args:
         count: How often.
@@ -305,7 +305,7 @@ class Rate:
 
     @property
     def limit_per_100k(self) -> float:
-        """What the true rate is below, with 95 %."""
+        """Upper end of the 95 % interval of the true rate, per 100,000 steps."""
         return poisson_limit(self.count) * HUNDRED_THOUSAND / max(self.steps, 1)
 
 
