@@ -162,9 +162,9 @@ def _first_alert(aggregator: Aggregator, run: str) -> str:
 @pytest.mark.parametrize(
     ("example", "message"),
     [
-        ("amp", "NaN in the gradient of 2.weight at step 10 on rank 0"),
-        ("compile", "0 is the first module whose output was not finite, at step 10 on rank 0"),
-        ("fsdp2", "gradients from 2.bias back are NaN at step 10 on rank 1"),
+        ("amp", "NaN gradient since step 10 on rank 0: 2.weight"),
+        ("compile", "NaN in the forward pass since step 10 on rank 0: first from 0"),
+        ("fsdp2", " pass NaN since step 10 on rank 1, then "),
     ],
 )
 def test_an_example_is_told_where_it_went_wrong(

@@ -181,7 +181,7 @@ class State:
                 who = Acknowledgement(by, comment, now_ns)
                 for attempt in self.runs[run].attempts:
                     if attempt.number == number:
-                        yield from attempt.active_alerts.acknowledge(alert_id, who, self.rules)
+                        yield from attempt.active_alerts.acknowledge(alert_id, who)
             case SilenceAdded(silence):
                 self.silences.add(silence)
                 for attempt in self._alerting():

@@ -126,8 +126,8 @@ def test_incomplete_ends_when_the_window_has_moved_past() -> None:
     job.stats(0, 3, [0.0])
     job.gap(0, 1)
     reasons = job.health()["reasons"]
-    assert [why.split(" at ")[0] for why in reasons] == [
-        "gradient of a has L2 norm 1e-09 < 1e-07",
+    assert [why.split(" since ")[0] for why in reasons] == [
+        "Vanishing",
         *("1 record lost", "1 record too late for their step", "1 record lost"),
     ]
     for step in range(4, 19):

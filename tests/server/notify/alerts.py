@@ -21,7 +21,7 @@ def event(cursor: int, alert_id: str = "a1", state: str = "firing", **changes: A
         "first_step": 7,
         "raised_step": None,
         "updated_at": "2026-11-23T07:00:00.000+00:00",
-        "message": "NaN in the gradient of h.0 at step 7 on rank 3",
+        "message": "NaN gradient since step 7 on rank 3: h.0",
         "origin": {
             "rank": 3,
             "num_ranks": 1,

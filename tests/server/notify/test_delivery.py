@@ -31,7 +31,7 @@ def goes_wrong(peer: Peer, step: int) -> None:
 
 def told(step: int) -> str:
     """Return what is said of a NaN at a step."""
-    return f"NaN in the gradient of a at step {step} on rank 0"
+    return f"NaN gradient since step {step} on rank 0: a"
 
 
 def status(service: Aggregator, name: str) -> dict[str, Any]:
@@ -149,7 +149,7 @@ def test_what_a_killed_aggregator_had_not_told_is_told_by_the_next(
     service = notify(oncall=receiver.url)
     peer = peers(service.ingest).attach()
     goes_wrong(peer, 1)
-    receiver.has(f"{told(1)}, over")
+    receiver.has(f"{told(1)}; over")
     wait_until(lambda: not status(service, "oncall")["pending"], "that is noted")
     taken = len(receiver.messages)
     receiver.status = 503

@@ -40,7 +40,7 @@ def test_one_alert_says_all_there_is_to_know() -> None:
     assert message.body.splitlines() == [
         "critical exploding",
         "run gpt, step 7, rank 3, h.0, value 412.5, limit 100",
-        "NaN in the gradient of h.0 at step 7 on rank 3",
+        "NaN gradient since step 7 on rank 3: h.0",
         "often behind it:",
         "- float16 overflows",
         "http://gw:8420/?run=gpt&alert=a1",

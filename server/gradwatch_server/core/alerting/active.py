@@ -17,6 +17,7 @@ from gradwatch_server.core.alerting.flags import Flags
 from gradwatch_server.core.alerting.incidents import Cause, Incidents, as_consequence
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.alerting.rules.base import Rule
+from gradwatch_server.core.alerting.sentences import headline
 from gradwatch_server.core.alerting.severities import is_worse
 from gradwatch_server.core.alerting.silences import Silences
 from gradwatch_server.core.arrays import BoolArray
@@ -111,14 +112,13 @@ class ActiveAlerts:
             for evaluation in rule.evaluate(observation, raised, known):
                 yield from self._step(name, rules, evaluation, context)
 
-    def acknowledge(self, alert_id: str, who: Acknowledgement, rules: Rules) -> Iterator[Alert]:
+    def acknowledge(self, alert_id: str, who: Acknowledgement) -> Iterator[Alert]:
         """Note that somebody knows of an alert that fires; yield the event of it."""
         for own in self._active.values():
             if own.alert.id == alert_id and own.alert.state is AlertState.FIRING:
                 own.alert = replace(own.alert, acknowledged=who)
-                what = _describe(own.alert, rules)
                 self.allowance.take(own, who.at_ns)
-                yield telling.mention(own, News.ACKNOWLEDGED, who.at_ns, what)
+                yield telling.mention(own, News.ACKNOWLEDGED, who.at_ns)
 
     def look_for_silences(self, names: tuple[str, ...], now_ns: int) -> None:
         """Show at once what new silences keep; that one ended is told at the next step.
@@ -152,7 +152,7 @@ class ActiveAlerts:
         if cause is not None:
             severity = as_consequence(by_itself, cause, goes_on=root is not None)
             evaluation = replace(evaluation, severity=severity)
-        own = self._follow(key, rule, evaluation, context)
+        own = self._follow(key, evaluation, context)
         if cause is not None and own.alert.state is AlertState.PENDING:
             own.explain(cause.alert_id, evaluation)
         yield from self._transition(key, rule, evaluation)
@@ -165,8 +165,8 @@ class ActiveAlerts:
             and is_worse(severity_now, root.alert.severity)
             and self.allowance.may_tell(root, severity_now, evaluation.received_ns)
         ):
-            part, what = Part(name, rule.describe(own.alert.origin)), _describe(root.alert, rules)
-            yield telling.escalate(root, severity_now, part, what, evaluation)
+            part = Part(name, headline(own.alert))
+            yield telling.escalate(root, severity_now, part, evaluation)
             self._incidents.note(root.alert.rule, root.alert, root.last_step)
 
     def _cause_of(self, key: _Key, rule: Rule, evaluation: Evaluation) -> Cause | None:
@@ -182,15 +182,13 @@ class ActiveAlerts:
             again=(name, group) if rule.recurs else None,
         )
 
-    def _follow(
-        self, key: _Key, rule: Rule, evaluation: Evaluation, context: Context
-    ) -> ActiveAlert:
+    def _follow(self, key: _Key, evaluation: Evaluation, context: Context) -> ActiveAlert:
         """Return the alert with what an evaluation adds to it, or begins it."""
         own, verdict = self._active.get(key), evaluation.verdict
         if own is None:
             taken = {alert.id for alert in self._resolved if alert.rule == key[0]}
             most = self.allowance.budget.limits.alert_body_bytes
-            own = ActiveAlert.begin(key[0], rule, evaluation, context, taken, most)
+            own = ActiveAlert.begin(key[0], evaluation, context, taken, most)
             self._active[key] = own
         elif np.count_nonzero(bad := self._bad(own, evaluation)):
             own.extend(bad, evaluation)
@@ -222,7 +220,7 @@ class ActiveAlerts:
         if own.alert.state is AlertState.PENDING:
             if own.held_steps >= (evaluation.for_steps or rule.for_steps):
                 if self.allowance.may_tell(own, own.alert.severity, now_ns):
-                    yield telling.fire(own, rule, evaluation)
+                    yield telling.fire(own, evaluation)
                 else:
                     own.is_over = is_over
             elif own.good_steps > FORGIVEN_STEPS or gone:
@@ -230,14 +228,13 @@ class ActiveAlerts:
         elif is_over:
             if self.allowance.may_tell(own, own.alert.severity, now_ns):
                 why = _why_gone(own, evaluation) if gone else ResolvedBy.CLEAR
-                what = rule.describe(own.alert.origin)
-                yield self._resolve(key, why, evaluation.step, now_ns, what)
+                yield self._resolve(key, why, evaluation.step, now_ns)
             else:
                 own.is_over = True
         else:
             news = (*own.news(), *((News.SILENCE_ENDED,) if ended else ()))
             if news and self.allowance.may_update(own, news, now_ns):
-                yield telling.update(own, news, rule, evaluation)
+                yield telling.update(own, news, evaluation)
 
     def _end_of_rules(self, rules: Rules, frame: Frame) -> Iterator[Alert]:
         """End the alerts of rules that are off, or that do not watch the run any more."""
@@ -248,11 +245,10 @@ class ActiveAlerts:
             if own.alert.state is AlertState.PENDING:
                 del self._active[key]
                 continue
-            what = _describe(own.alert, rules)
-            yield self._resolve(key, ResolvedBy.RULE_OFF, frame.step, frame.received_ns, what)
+            yield self._resolve(key, ResolvedBy.RULE_OFF, frame.step, frame.received_ns)
 
-    def _resolve(self, key: _Key, why: ResolvedBy, step: int, now_ns: int, what: str) -> Alert:
-        resolved = telling.resolve(self._active.pop(key), why, step, now_ns, what)
+    def _resolve(self, key: _Key, why: ResolvedBy, step: int, now_ns: int) -> Alert:
+        resolved = telling.resolve(self._active.pop(key), why, step, now_ns)
         self._resolved = [*self._resolved[-MAX_KEPT + 1 :], resolved]
         return resolved
 
@@ -269,12 +265,6 @@ def _why_gone(own: ActiveAlert, evaluation: Evaluation) -> ResolvedBy:
     if frozen is None or np.count_nonzero(own.among(frozen)) < np.count_nonzero(own.layers):
         return ResolvedBy.GONE
     return ResolvedBy.FROZEN
-
-
-def _describe(alert: Alert, rules: Rules) -> str:
-    """Return what the rule of an alert says of it, its name if the rule does not watch the run."""
-    rule = rules.root.get(alert.rule)
-    return alert.rule if rule is None else rule.describe(alert.origin)
 
 
 def _age(alert: Alert) -> tuple[int, str]:

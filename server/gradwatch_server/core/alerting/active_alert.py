@@ -9,9 +9,8 @@ import numpy as np
 
 from gradwatch_server.core.alerting.alert import Alert, News, Worst, alert_id
 from gradwatch_server.core.alerting.evaluation import Context, Evaluation
-from gradwatch_server.core.alerting.messages import message
-from gradwatch_server.core.alerting.rules.base import Rule
 from gradwatch_server.core.alerting.scope import with_layers, with_ranks, with_spread
+from gradwatch_server.core.alerting.sentences import message
 from gradwatch_server.core.alerting.severities import worse
 from gradwatch_server.core.alerting.silences import Silences
 from gradwatch_server.core.alerting.told import WORSE, Peak, Told, largest_of
@@ -60,7 +59,6 @@ class ActiveAlert:
     def begin(
         cls,
         name: str,
-        rule: Rule,
         evaluation: Evaluation,
         context: Context,
         taken: set[str],
@@ -69,8 +67,7 @@ class ActiveAlert:
         """Return a pending alert of what a rule raises.
 
         Args:
-            name: That of the rule, or of the copy.
-            rule: The rule.
+            name: Name of the rule.
             evaluation: What it says.
             context: What is known of the attempt.
             taken: Ids that it does not get.
@@ -106,7 +103,7 @@ class ActiveAlert:
         own._name_layers(evaluation)
         own._freeze(raised, evaluation)
         own.alert = with_spread(own.alert, evaluation.step)
-        own.alert = replace(own.alert, message=message(own.alert, rule.describe(origin)))
+        own.alert = replace(own.alert, message=message(own.alert))
         return own
 
     def among(self, flagged: BoolArray) -> BoolArray:
@@ -140,7 +137,8 @@ class ActiveAlert:
         if is_same and not self.is_over:  # so it is at nearly every step
             return
         num_flaps = self.alert.num_flaps + self.is_over
-        self.alert = replace(self.alert, severity=severity, origin=origin, num_flaps=num_flaps)
+        changed = replace(self.alert, severity=severity, origin=origin, num_flaps=num_flaps)
+        self.alert = replace(changed, message=message(changed))
         self.is_over = False
 
     def as_it_stands(self) -> Alert:

@@ -1,4 +1,4 @@
-"""What an alert is. How it reads is in `messages`."""
+"""What an alert is. Its words are in `sentences`."""
 
 from __future__ import annotations
 

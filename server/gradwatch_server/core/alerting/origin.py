@@ -49,6 +49,8 @@ class Origin:
         usual: What the value usually was, None if it is not known yet or of no matter.
         deviations: How many usual deviations it is off, on a logarithmic scale; None likewise.
         notes: What else was seen at that step, a few words each; never a cause.
+        farthest: Name of the layer that is farthest off, where several rose at once and `layer` is
+            None for it.
         detail: What else is to be said, in words; mostly nothing.
         cause: The most likely cause that the run's own numbers show, a sentence of at most 80
             characters; empty if they show none.
@@ -72,6 +74,7 @@ class Origin:
     usual: float | None = None
     deviations: float | None = None
     notes: tuple[str, ...] = ()
+    farthest: str | None = None
     detail: str = ""
     cause: str = ""
     last_good_step: int | None = None

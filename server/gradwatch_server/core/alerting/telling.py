@@ -18,19 +18,18 @@ from gradwatch_server.core.alerting.alert import (
 )
 from gradwatch_server.core.alerting.evaluation import Evaluation
 from gradwatch_server.core.alerting.fitting import first_names
-from gradwatch_server.core.alerting.messages import message
-from gradwatch_server.core.alerting.rules.base import Rule
+from gradwatch_server.core.alerting.sentences import message
 from gradwatch_wire.health import AlertState, Severity
 
 
-def fire(own: ActiveAlert, rule: Rule, evaluation: Evaluation) -> Alert:
+def fire(own: ActiveAlert, evaluation: Evaluation) -> Alert:
     """Return the event that it fires."""
     worst = own.peak.worst if own.peak is not None else None
     own.alert = replace(own.alert, state=AlertState.FIRING, fired_step=evaluation.step, worst=worst)
-    return _tell(own, rule, evaluation.received_ns)
+    return _tell(own, evaluation.received_ns)
 
 
-def update(own: ActiveAlert, news: tuple[News, ...], rule: Rule, evaluation: Evaluation) -> Alert:
+def update(own: ActiveAlert, news: tuple[News, ...], evaluation: Evaluation) -> Alert:
     """Return the event that tells *news*."""
     now_ns = evaluation.received_ns
     own.told.limit.acquire(now_ns)
@@ -40,34 +39,31 @@ def update(own: ActiveAlert, news: tuple[News, ...], rule: Rule, evaluation: Eva
     raised_step = step if News.SEVERITY in news else own.alert.raised_step
     worst = own.peak.worst if own.peak is not None else own.alert.worst
     own.alert = replace(own.alert, raised_step=raised_step, worst=worst)
-    return _tell(own, rule, now_ns)
+    return _tell(own, now_ns)
 
 
-def escalate(
-    own: ActiveAlert, severity: Severity, part: Part, what: str, evaluation: Evaluation
-) -> Alert:
+def escalate(own: ActiveAlert, severity: Severity, part: Part, evaluation: Evaluation) -> Alert:
     """Return the event that a consequence made it matter more.
 
     Args:
         own: The alert.
         severity: How much it matters by now.
         part: The consequence.
-        what: What the rule of this alert says of it.
         evaluation: In which the consequence was found.
     """
     _number(own, (News.SEVERITY,), evaluation.step, (), part)
     own.told.severity = severity
     own.alert = replace(own.alert, severity=severity, raised_step=evaluation.step)
-    return _restate(own, what, evaluation.received_ns)
+    return _restate(own, evaluation.received_ns)
 
 
-def mention(own: ActiveAlert, news: News, now_ns: int, what: str) -> Alert:
-    """Return the event of something that is no step: *what* is what the message begins with."""
+def mention(own: ActiveAlert, news: News, now_ns: int) -> Alert:
+    """Return the event of something that is no step."""
     _number(own, (news,), own.last_step, ())
-    return _restate(own, what, now_ns)
+    return _restate(own, now_ns)
 
 
-def resolve(own: ActiveAlert, why: ResolvedBy, step: int, now_ns: int, what: str) -> Alert:
+def resolve(own: ActiveAlert, why: ResolvedBy, step: int, now_ns: int) -> Alert:
     """Return the event that it is over."""
     worst = own.peak.worst if own.peak is not None else own.alert.worst
     own.alert = replace(
@@ -79,23 +75,23 @@ def resolve(own: ActiveAlert, why: ResolvedBy, step: int, now_ns: int, what: str
         # Who was told that it fires is told that it is over, and nobody else.
         silenced=not own.told.loudly,
     )
-    return _restate(own, what, now_ns)
+    return _restate(own, now_ns)
 
 
-def _tell(own: ActiveAlert, rule: Rule, now_ns: int) -> Alert:
+def _tell(own: ActiveAlert, now_ns: int) -> Alert:
     """Return an event with all that there is to tell."""
     told = own.told
     told.layers, told.severity = own.layers.copy(), own.alert.severity
     if own.peak is not None:
         told.excess, own.peak = own.peak.excess, None
-    return _restate(own, rule.describe(own.alert.origin), now_ns)
+    return _restate(own, now_ns)
 
 
-def _restate(own: ActiveAlert, what: str, now_ns: int) -> Alert:
+def _restate(own: ActiveAlert, now_ns: int) -> Alert:
     own.told.loudly |= not own.alert.silenced
     own.waits = False
     changed = replace(own.as_it_stands(), updated_ns=now_ns)
-    own.alert = replace(changed, message=message(changed, what))
+    own.alert = replace(changed, message=message(changed))
     return own.alert
 
 

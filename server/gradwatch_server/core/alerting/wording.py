@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.printable import printable
 
 MAX_SHOWN: Final = 120
@@ -36,24 +35,3 @@ def cut_bytes(text: str, most: int) -> str:
     half = (most - len(_CUT.encode())) // 2
     head, tail = encoded[:half], encoded[len(encoded) - half :]
     return head.decode(errors="ignore") + _CUT + tail.decode(errors="ignore")
-
-
-def place(origin: Origin) -> str:
-    """Return the name of the origin's layer."""
-    return "a layer not known" if origin.layer is None else shown(origin.layer)
-
-
-def comparison(origin: Origin) -> str:
-    """Return how the origin's value compares with the limit it broke."""
-    if origin.threshold is None:
-        return f"{origin.value:.3g}"
-    sign = ">" if origin.value > origin.threshold else "<"
-    return f"{origin.value:.3g} {sign} {origin.threshold:g}"
-
-
-def jump(origin: Origin) -> str:
-    """Return the value of an origin, and how it compares with what was usual."""
-    if not origin.usual:
-        return f"{origin.value:.3g}, without a history"
-    ratio = origin.value / origin.usual
-    return f"{origin.value:.3g}, {ratio:.3g} times the usual {origin.usual:.3g}"

@@ -31,7 +31,7 @@ def test_alerts_are_listed_as_they_stand(ask: Command, fired: tuple[dict[str, An
     assert alert["fired_at"] == event["updated_at"] <= alert["updated_at"]
     table = ask("alerts", event["run"]).stdout
     assert f"fired {event['updated_at'][:19]}Z, last change" in table
-    assert "nonfinite: NaN in the gradient of a at step 0 on rank 0, over at step 3" in table
+    assert "nonfinite: NaN gradient since step 0 on rank 0: a; over at step 3" in table
     assert ask("alerts", event["run"], "--state", "firing").stdout == "no alerts\n"
 
 

@@ -38,7 +38,7 @@ def test_health_is_told_and_exits_as_asked(
     bad = health("bad")
     assert bad.returncode == 0
     assert "critical" in bad.stdout
-    message = r"NaN in the gradient of h.0\x1b[31m at step 0 on rank 0"
+    message = r"NaN gradient since step 0 on rank 0: h.0\x1b[31m"
     assert f"critical nonfinite: {message}" in bad.stdout
     assert r"nan in h.0\x1b[31m on rank 0 at step 0" in bad.stdout
     assert "\x1b" not in bad.stdout

@@ -80,14 +80,14 @@ def test_tail_prints_alerts_a_line_each_until_interrupted(
     peer.steps(4, NAN)
     (third,) = process.lines(1)
 
-    message = "NaN in the gradient of a at step"
+    message = "NaN gradient since step"
     assert re.fullmatch(
-        rf"#\d+ {STAMP} tailed firing critical nonfinite: {message} 0 on rank 0\n", first[0]
+        rf"#\d+ {STAMP} tailed firing critical nonfinite: {message} 0 on rank 0: a\n", first[0]
     )
     assert first[1].endswith(
-        "resolved critical nonfinite: " + message + " 0 on rank 0, over at step 3\n"
+        "resolved critical nonfinite: " + message + " 0 on rank 0: a; over at step 3\n"
     )
-    assert third.endswith(f"{message} 4 on rank 0\n")
+    assert third.endswith(f"{message} 4 on rank 0: a\n")
     assert process.end() == (0, "")
 
 

@@ -93,7 +93,7 @@ def test_it_begins_empty_and_runs_come_by_themselves(serve: Serve, peers: NewPee
         await pilot.press("enter")
         await shows(
             pilot,
-            f"NaN in the gradient of {POISONED} at step {LAST} on rank 0",
+            f"NaN gradient since step {LAST} on rank 0: {POISONED}",
             f"first NaN or Inf at step {LAST}, rank 0 in {POISONED}",
             "alert",
             "nobody yet",

@@ -9,7 +9,6 @@ from pydantic import Field
 
 from gradwatch_server.core.alerting.attribution import explosion_ranks
 from gradwatch_server.core.alerting.evaluation import Context
-from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.rules.base import (
     FOR_STEPS,
     SEVERITY,
@@ -20,7 +19,6 @@ from gradwatch_server.core.alerting.rules.base import (
 from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.alerting.rules.module import ranks_with
 from gradwatch_server.core.alerting.rules.registry import REGISTRY
-from gradwatch_server.core.alerting.wording import comparison, place
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_wire.health import Severity
@@ -42,9 +40,6 @@ class LimitRule(LayerRule):
 
     def threshold(self) -> float:
         return self.limit
-
-    def describe(self, origin: Origin) -> str:
-        return f"gradient of {place(origin)} has L2 norm {comparison(origin)}"
 
     def raised(self, observation: Frame, context: Context) -> BoolArray:
         return (observation.l2_max > self.limit) & ~observation.nonfinite

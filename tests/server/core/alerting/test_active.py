@@ -220,10 +220,7 @@ def test_an_origin_whose_layer_is_not_known_has_nothing_before() -> None:
 
     assert (alert.origin.layer, alert.origin.before) == (None, ())
     assert alert.layers == ("a", "b")
-    assert (
-        alert.message
-        == "NaN in the gradient of a layer not known at step 1 on rank 0, 2 layers: a, b"
-    )
+    assert alert.message == "NaN gradient since step 1 on rank 0: 2 layers (a, b)"
 
 
 def test_an_origin_at_the_first_step_has_nothing_before() -> None:

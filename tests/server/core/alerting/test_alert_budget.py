@@ -82,7 +82,7 @@ def test_an_alert_whose_event_waits_stays_as_it_is_and_counts() -> None:
     job.now_ns += 2 * SECOND
     (fired,) = job.step(step, NAN)
     assert (fired.id, fired.change, fired.num_flaps) == (alert.id, "firing", 42)
-    assert fired.message.endswith(", over and back 42 times")
+    assert fired.message.endswith("; over and back 42 times")
     assert fired.to_dict()["num_flaps"] == 42
     step = flap(job, step + 1, 2)
     job.step(step)
@@ -108,7 +108,7 @@ def test_one_that_fires_stays_so_until_its_end_can_be_told() -> None:
     job.now_ns += 2 * SECOND
     (resolved,) = job.step(step + 1)
     assert (resolved.change, resolved.resolved_step) == ("resolved", step + 1)
-    assert resolved.message.endswith(f"over and back 21 times, over at step {step + 1}")
+    assert resolved.message.endswith(f"over and back 21 times; over at step {step + 1}")
     assert firing(job) == []
 
 

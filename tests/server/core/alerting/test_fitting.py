@@ -22,11 +22,11 @@ from gradwatch_server.core.alerting.alert import (
     Worst,
 )
 from gradwatch_server.core.alerting.fitting import MAX_RANKS, NAMES_BYTES, first_names
-from gradwatch_server.core.alerting.messages import message
 from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.alerting.scope import with_layers
-from gradwatch_server.core.alerting.wording import MAX_SHOWN, cut_bytes, shown
+from gradwatch_server.core.alerting.sentences import MAX_HEADLINE, message
+from gradwatch_server.core.alerting.wording import MAX_SHOWN, cut_bytes
 from gradwatch_server.core.entries import BudgetsSet
 from gradwatch_wire import Alert as AlertRecord
 from gradwatch_wire import Envelope, decode, encode
@@ -61,7 +61,6 @@ def told_of(alert: Alert) -> dict[str, Any]:
 
 def widest(rule: str, name: str, **changes: Any) -> Alert:
     """Return an alert of a rule with all that can be in one, each as large as can be."""
-    own = RULES[rule]
     ranks = tuple(range(WORLD))
     notes = ("3 of 31 modules", "loss 4.2, usually 1.9", "began about step 1180 (± 4)")
     origin = Origin(
@@ -81,9 +80,8 @@ def widest(rule: str, name: str, **changes: Any) -> Alert:
         usual=1.2345678901234567e-300,
         deviations=-1.2345678901234567e-300,
         notes=notes,
-        detail=f"farthest off is {shown(name)}",
+        farthest=name,
     )
-    what = own.describe(origin)
     worst = Worst(7, name, math.nan, None, ranks)
     news = tuple(News)
     alert = Alert(
@@ -105,7 +103,14 @@ def widest(rule: str, name: str, **changes: Any) -> Alert:
         updated_ns=1_763_000_000_000_000_000,
         message="",
         ranks=ranks,
-        update=Update(1, 7, news, first_names([name] * 20, 20), 20_000, Part(rule, what)),
+        update=Update(
+            1,
+            7,
+            news,
+            first_names([name] * 20, 20),
+            20_000,
+            Part(rule, "Loss up since step 7: 3 (usual 1)"),
+        ),
         worst=worst,
         acknowledged=Acknowledgement(name[:200], (name * 20)[:2000], 1_763_000_000_000_000_000),
         spread=tuple(Spread(origin.step - n, 20_000 - n, WORLD - n) for n in range(16)),
@@ -114,7 +119,7 @@ def widest(rule: str, name: str, **changes: Any) -> Alert:
         **changes,
     )
     alert = with_layers(alert, np.ones(20_000, dtype=np.bool_), (name,) * 20_000)
-    return replace(alert, message=message(alert, what))
+    return replace(alert, message=message(alert))
 
 
 @pytest.mark.slow
@@ -126,7 +131,7 @@ def test_the_widest_alert_of_each_rule_reaches_the_client(rule: str, name: str) 
     assert len(name.encode()) > MAX_NAME_BYTES - 6
     alert = widest(rule, name)
     for own in (alert, replace(alert, state=AlertState.RESOLVED, resolved_step=9)):
-        plain = told_of(replace(own, message=message(own, RULES[rule].describe(own.origin))))
+        plain = told_of(replace(own, message=message(own)))
 
         assert len(plain["message"].encode()) <= MAX_TEXT_BYTES
         assert plain["message"].isprintable()
@@ -194,16 +199,18 @@ def test_a_long_name_lacks_its_middle_in_the_message_alone() -> None:
     (alert,) = job.step(0, [math.nan, 1.0])
 
     assert alert.origin.layer == name == alert.layers[0]
-    assert f"begin.{'x' * 54}…{'x' * 55}.end at step" in alert.message
+    assert alert.message.startswith("NaN gradient since step 0 on rank 0: begin.xx")
+    assert alert.message.endswith("xx.end")
+    assert MAX_HEADLINE - 1 <= len(alert.message) <= MAX_HEADLINE
 
 
-def test_a_message_fits_whatever_its_rule_says() -> None:
+def test_a_message_fits_whatever_its_cause_says() -> None:
     alert = replace(widest("exploding", NAMES[1]), resolved_step=9, resolved_by=ResolvedBy.FROZEN)
-    text = message(alert, "begins" + "é" * 5_000)
+    text = message(replace(alert, origin=replace(alert.origin, cause="é" * 5_000)))
 
     assert MAX_TEXT_BYTES - 3 <= len(text.encode()) <= MAX_TEXT_BYTES
-    assert text.startswith("beginsé")
-    assert text.endswith(", over at step 9: its layers are frozen")
+    assert text.startswith("Exploding since step")
+    assert text.endswith("; over at step 9: its layers are frozen")
 
 
 def test_a_list_of_names_keeps_its_bytes() -> None:

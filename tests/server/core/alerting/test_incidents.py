@@ -67,7 +67,7 @@ def test_a_consequence_that_matters_more_raises_what_it_follows_from(job: Any) -
     part = raised[0].update.part
     assert part is not None
     assert part.rule == "vanishing"
-    assert raised[0].message.endswith(f"now critical, as {part.what}")
+    assert raised[0].message.endswith(f"now critical ({part.what})")
     saved = msgpack.unpackb(msgpack.packb(raised[0].state_dict()))
     assert Alert.from_state_dict(saved) == raised[0]
 

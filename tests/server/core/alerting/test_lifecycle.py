@@ -64,8 +64,8 @@ def test_layers_that_join_an_old_alert_are_told() -> None:
     assert (news.worst.step, news.worst.layer, news.worst.value) == (200, "l01", 1e9)
     assert news.origin == first.origin
     assert news.message == (
-        "gradient of l00 has L2 norm 150 > 100 at step 0 on rank 0;"
-        " at step 200: 30 more layers, 31 in all, now 1e+09 in l01"
+        "Exploding since step 0 on rank 0: 31 layers, worst l00 at 150 (limit 100);"
+        " at step 200: 30 more layers, now 1e+09 in l01"
     )
     for step in range(201, 400):
         job.step(step, [150.0] + [1e9] * 30 + [1.0] * 9)
@@ -94,7 +94,7 @@ def test_nan_in_more_layers_is_told() -> None:
     job.step(2, [NAN, NAN, NAN], loss=1.0)
 
     assert told(job.alerts) == ["firing", "firing:1"]
-    assert job.alerts[-1].message.endswith(" on rank 0; at step 2: 2 more layers, 3 in all")
+    assert job.alerts[-1].message.endswith("on rank 0: 3 layers, first c; at step 2: 2 more layers")
 
 
 def test_what_is_worse_before_it_fires_is_told_when_it_fires() -> None:
@@ -104,7 +104,7 @@ def test_what_is_worse_before_it_fires_is_told_when_it_fires() -> None:
     (alert,) = job.step(1, [150.0, 1e6])
 
     assert (alert.change, alert.origin.value, alert.worst.value) == ("firing", 150.0, 1e6)
-    assert alert.message.endswith("at step 0 on rank 0, 2 layers, at worst 1e+06 in b")
+    assert alert.message.endswith("2 layers, worst a at 150 (limit 100); at worst 1e+06 in b")
     assert job.step(2, [150.0, 1e6]) == []
 
 
@@ -220,7 +220,7 @@ def test_a_rule_that_is_turned_off_ends_its_alerts() -> None:
     (alert,) = job.step(2, [500.0])
 
     assert (alert.change, alert.resolved_by) == ("resolved", "rule_off")
-    assert alert.message.endswith("> 100 at step 0 on rank 0, over at step 2: the rule is off")
+    assert alert.message.endswith("a at 500 (limit 100); over at step 2: the rule is off")
 
 
 def test_an_alert_that_begins_at_the_same_step_again_has_an_id_of_its_own() -> None:

@@ -11,11 +11,9 @@ import pytest
 from pydantic import Field
 
 from gradwatch_server.core.alerting.evaluation import Context
-from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.rules.base import Limit
 from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.alerting.rules.registry import REGISTRY
-from gradwatch_server.core.alerting.wording import place
 from gradwatch_server.core.arrays import BoolArray, FloatArray
 from gradwatch_server.core.attempt import Attempt
 from gradwatch_server.core.frames.frame import Frame
@@ -63,9 +61,6 @@ class RecordRule(LayerRule):
         assert isinstance(memory, Highest)
         raised: BoolArray = observation.l2_max > self.factor * memory.learn(observation.l2_max)
         return raised
-
-    def describe(self, origin: Origin) -> str:
-        return f"gradient of {place(origin)} has its highest norm"
 
 
 @pytest.fixture(autouse=True)

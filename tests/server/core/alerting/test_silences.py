@@ -92,7 +92,7 @@ def test_an_alert_outlives_its_silence() -> None:
         False,
         ("silence_ended",),
     )
-    assert told.message.endswith("at step 0 on rank 0; at step 2: no longer silenced")
+    assert told.message.endswith("; at step 2: no longer silenced")
     assert [(a.change, a.silenced) for a in job.alerts[-1:]] == [("resolved", False)]
 
 

@@ -154,7 +154,7 @@ def test_the_rule_fires_and_is_over() -> None:
     assert (fired.layers, fired.num_layers) == ((), 0)
     assert fired.origin.layer == "b0 -> b1"
     assert (fired.origin.value, fired.origin.threshold, fired.origin.rank) == (3.0, 2.0, 0)
-    assert fired.message == "gradient gain of b0 -> b1 is 3 > 2 at step 3 on rank 0"
+    assert fired.message == "Gain off since step 3: b0 -> b1 at 3 (limit 2)"
     assert job.health()["status"] == "unknown"
 
 
@@ -175,7 +175,7 @@ def test_gains_that_damp_name_the_lower_limit() -> None:
     job.gains(0, 0, 1.0, 10.0)
     (alert,) = job.gains(1, 0, 1.0, 10.0)
 
-    assert alert.message == "gradient gain of b0 -> b1 is 0.1 < 0.25 at step 0 on ranks 0, 1"
+    assert alert.message == "Gain off since step 0: b0 -> b1 at 0.1 (limit 0.25)"
     assert (alert.origin.rank, str(alert.severity)) == (None, "critical")
 
 

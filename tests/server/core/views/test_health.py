@@ -14,10 +14,8 @@ from tests.support.core import Cluster
 
 NAN, INF = math.nan, math.inf
 
-FAILED = "training of a rank ended with an exception at step 0 on rank 1"
-NAN_EVERYWHERE = (
-    "the loss or the forward pass may already have been bad: gradients from c back are NaN"
-)
+FAILED = "Rank 1 failed after step 0: exception in training"
+NAN_EVERYWHERE = "NaN gradient since step 0 on a rank not known, maybe the loss before: 3 layers"
 
 
 def test_the_shape_is_the_one_of_the_design() -> None:
@@ -194,24 +192,24 @@ def ended_with_losses(job: Any) -> None:
         (
             degraded,
             "degraded",
-            ["gradient of a has L2 norm 1e-09 < 1e-07 at step 1 on ranks 0, 1"],
+            ["Vanishing since step 1 on ranks 0, 1: a at 1e-09 (limit 1e-07)"],
         ),
         (
             critical,
             "critical",
-            [f"{NAN_EVERYWHERE} at step 0 on a rank that cannot be known"],
+            [NAN_EVERYWHERE],
         ),
         (skipped, "healthy", []),
-        (skipped_often, "critical", ["the GradScaler skipped 3 steps in a row"]),
+        (skipped_often, "critical", ["GradScaler skips steps since step "]),
         (ended, "healthy", []),
-        (ended_badly, "critical", [f"{NAN_EVERYWHERE} at step 0", FAILED, "ranks failed: 1"]),
-        (ended_with_losses, "incomplete", ["3 records lost", "3 records lost at step 0"]),
+        (ended_badly, "critical", [NAN_EVERYWHERE, FAILED, "ranks failed: 1"]),
+        (ended_with_losses, "incomplete", ["3 records lost", "3 records lost since step 0"]),
         (half_ended, "healthy", []),
         (
             one_lost,
             "critical",
             [
-                "a rank lost: no sign of life any more and no BYE, last seen at step 0",
+                "Rank 1 lost after step 0: no heartbeat, no clean exit",
                 "ranks lost: 1",
             ],
         ),
@@ -219,19 +217,19 @@ def ended_with_losses(job: Any) -> None:
             all_lost,
             "critical",
             [
-                "a rank lost: no sign of life any more and no BYE, last seen at step 0",
+                "Ranks 0 and 1 lost after step 0: no heartbeat, no clean exit",
                 "ranks lost: 0, 1",
             ],
         ),
-        (records_lost, "incomplete", ["3 records lost", "3 records lost at step 1"]),
+        (records_lost, "incomplete", ["3 records lost", "3 records lost since step 1"]),
         (records_late, "incomplete", ["1 record too late for their step"]),
         (records_unresolved, "incomplete", ["1 record without their manifest"]),
         (rank_behind, "incomplete", ["last step has 50% of its ranks"]),
-        (critical_and_lost, "critical", [NAN_EVERYWHERE, "a rank lost", "ranks lost: 1"]),
+        (critical_and_lost, "critical", [NAN_EVERYWHERE, "Rank 1 lost", "ranks lost: 1"]),
         (
             degraded_and_lost,
             "incomplete",
-            ["1 record lost", "1 record lost at step 4", "gradient of a has L2 norm 1e-09 < 1e-07"],
+            ["1 record lost", "1 record lost since step 4", "Vanishing since step 1"],
         ),
     ],
 )

@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gradwatch_server.core.alerting.evaluation import Context, Evaluation
 from gradwatch_server.core.alerting.memory import RuleMemory
-from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.rules.patterns import Patterns, matches
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_wire.health import Severity
@@ -115,10 +114,6 @@ class Rule(BaseModel, ABC):
             raised: What `raised` returned, less what `yields_to` took away.
             context: What is known of the attempt.
         """
-
-    @abstractmethod
-    def describe(self, origin: Origin) -> str:
-        """Return what is wrong in a few words: `gradient of h.3 has L2 norm 150 > 100`."""
 
     def memory(self) -> RuleMemory | None:
         """Return a new memory for one attempt, None if the rule judges each observation by itself.

@@ -13,7 +13,6 @@ from gradwatch_server.core.alerting.evaluation import Context
 from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.rules.base import Steps
 from gradwatch_server.core.alerting.rules.module import ModuleRule, began_before, layers_of
-from gradwatch_server.core.alerting.wording import place
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.judge.judge import Findings
@@ -104,14 +103,9 @@ class DeadLayerRule(ModuleRule):
             together &= modules.spread(longest, len(frame.present))
         found = super().origin(frame, context, together)
         if not known:
-            found = replace(found, layer=None)
+            found = replace(found, layer=None, farthest=None)
         return began_before(found, context, int(run.max()) - 1)
 
     def farthest(self, context: Context, flagged: BoolArray) -> int:
         """Return the first of them: zero has no logarithm."""
         return int(np.flatnonzero(flagged)[0])
-
-    def describe(self, origin: Origin) -> str:
-        """Return what is wrong in a few words."""
-        usual = f", usually {origin.usual:.3g}" if origin.usual else ""
-        return f"gradient of {place(origin)} is exactly zero{usual}"

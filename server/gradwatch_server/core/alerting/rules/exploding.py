@@ -14,7 +14,6 @@ from gradwatch_server.core.alerting.origin import Origin, one_rank
 from gradwatch_server.core.alerting.rules.base import HealthShare, Limit
 from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.alerting.rules.module import ModuleRule, layers_of, ranks_with
-from gradwatch_server.core.alerting.wording import jump, place
 from gradwatch_server.core.arrays import BoolArray, FloatArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.judge.deviations import Kind
@@ -124,14 +123,6 @@ class ExplodingRule(ModuleRule):
         return explosion_ranks(frame, index, self.limit) or ranks_with(
             frame, index, lambda part: part.peak > self.limit
         )
-
-    def describe(self, origin: Origin) -> str:
-        """Return what is wrong in a few words."""
-        if origin.threshold is not None:
-            return (
-                f"gradient of {place(origin)} has L2 norm {origin.value:.3g} > {origin.threshold:g}"
-            )
-        return f"gradient norm of {self.subject(origin)} is {jump(origin)}"
 
     def _early(self, frame: Frame, found: Findings, context: Context) -> BoolArray | None:
         """Return (layers,) those above the limit of modules without a history, None if none is."""

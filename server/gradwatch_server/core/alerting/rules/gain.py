@@ -10,7 +10,6 @@ from pydantic import Field, model_validator
 from gradwatch_server.core.alerting.evaluation import Context, Evaluation, Verdict
 from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.rules.base import FOR_STEPS, Limit, Rule, Share, Steps
-from gradwatch_server.core.alerting.wording import comparison, place
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.gains import GainFrame
 from gradwatch_wire.gains import AMPLIFYING_GAIN, DAMPING_GAIN
@@ -104,10 +103,6 @@ class GainRule(Rule):
             _factor(gain) if gain is not None and self._is_outside(gain) else -1.0 for gain in gains
         ]
         return factors.index(max(factors))
-
-    def describe(self, origin: Origin) -> str:
-        """Return what is wrong in a few words."""
-        return f"gradient gain of {place(origin)} is {comparison(origin)}"
 
     def _is_outside(self, gain: float) -> bool:
         return not self.low <= gain <= self.high

@@ -13,7 +13,6 @@ from gradwatch_server.core.alerting.attribution import ranks_of
 from gradwatch_server.core.alerting.evaluation import Context, Evaluation, Verdict
 from gradwatch_server.core.alerting.origin import Origin, one_rank
 from gradwatch_server.core.alerting.rules.base import Limit, Rule, Steps
-from gradwatch_server.core.alerting.wording import comparison, shown
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.frames.merging import total_norm
@@ -111,11 +110,6 @@ class GroupsRule(Rule):
             origin=lambda _: origin,
             severity=lambda _: self.severity,
         )
-
-    def describe(self, origin: Origin) -> str:
-        """Return what is wrong in a few words."""
-        names = f"{shown(self.seed)}/{shown(self.host)}"
-        return f"gradient ratio {names} is {comparison(origin)}"
 
     @staticmethod
     def _group(frame: Frame, context: Context, name: str) -> tuple[float, int] | None:

@@ -18,7 +18,6 @@ from gradwatch_server.core.alerting.origin import Origin, one_rank
 from gradwatch_server.core.alerting.rules.base import Steps
 from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.alerting.rules.module import usual_norm
-from gradwatch_server.core.alerting.wording import place
 from gradwatch_server.core.arrays import BoolArray, IndexArray, grown
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.packing import pack, unpack, unpack_flags
@@ -214,12 +213,6 @@ class LayerMissingRule(LayerRule):
             usual=usual_norm(layer, context),
             detail=UNUSED if memory.unused[layer] else "",
         )
-
-    def describe(self, origin: Origin) -> str:
-        """Return what is wrong in a few words."""
-        usual = f", usually of norm {origin.usual:.3g}" if origin.usual is not None else ""
-        detail = f", {origin.detail}" if origin.detail else ""
-        return f"{place(origin)} has no gradient any more{detail}{usual}"
 
     def _memory(self, context: Context) -> MissingMemory:
         memory = context.memory(self.name)

@@ -15,7 +15,6 @@ from gradwatch_server.core.alerting.causes import find_cause
 from gradwatch_server.core.alerting.evaluation import Context, Evaluation, Verdict
 from gradwatch_server.core.alerting.origin import Origin, one_rank
 from gradwatch_server.core.alerting.rules.base import Rule, Steps
-from gradwatch_server.core.alerting.wording import jump
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.judge.detector import SCALES
@@ -26,7 +25,7 @@ from gradwatch_wire.health import Severity, nonfinite_kind
 GROUP = "loss"
 """The group of its alerts."""
 
-MEAN_NOTE: Final = "mean loss of {} frames"
+MEAN_NOTE: Final = "mean of {} frames"
 
 
 class LossRule(Rule):
@@ -128,13 +127,6 @@ class LossRule(Rule):
             notes=(MEAN_NOTE.format(frames),) if frames > 1 else (),
         )
         return replace(origin, cause=find_cause(frame, context, origin))
-
-    def describe(self, origin: Origin) -> str:
-        """Return what is wrong in a few words."""
-        if origin.kind is not None:
-            return f"the loss is {'NaN' if origin.kind == 'nan' else 'Inf'}, the gradients finite"
-        of_mean = next((note for note in origin.notes if note.startswith("mean loss of")), "")
-        return f"{of_mean} is {jump(origin)}" if of_mean else f"loss {jump(origin)}"
 
 
 def _deviation(context: Context) -> Deviation | None:

@@ -181,12 +181,6 @@ class LossScaleRule(Rule):
             usual=memory.before if has_fallen else None,
         )
 
-    def describe(self, origin: Origin) -> str:
-        """Return what is wrong in a few words."""
-        if origin.threshold is not None:
-            return f"loss scale {origin.value:g} < {origin.threshold:g}"
-        return f"loss scale fell from {origin.usual:g} to {origin.value:g} without growing, first"
-
     def _memory(self, context: Context) -> ScaleMemory:
         memory = context.memory(self.name)
         assert isinstance(memory, ScaleMemory)  # noqa: S101 - for the type checker

@@ -18,7 +18,6 @@ from gradwatch_server.core.alerting.evaluation import NUM_BEFORE, Context, Evalu
 from gradwatch_server.core.alerting.origin import Origin, one_rank
 from gradwatch_server.core.alerting.rules.base import Steps
 from gradwatch_server.core.alerting.rules.layer import LayerRule
-from gradwatch_server.core.alerting.wording import place, shown
 from gradwatch_server.core.arrays import BoolArray, FloatArray
 from gradwatch_server.core.frames.frame import Frame, RankPart
 from gradwatch_server.core.judge.detector import SCALES
@@ -127,7 +126,7 @@ class ModuleRule(LayerRule):
         module = farthest if first is None or not modules[first] else first
         made = self.origin_in(frame, context, raised, module, deviation)
         if first is None:
-            made = replace(made, layer=None, detail=f"farthest off is {place(made)}")
+            made = replace(made, layer=None, farthest=made.layer)
         step = judge.step_of(deviation)
         if step < frame.step:
             made = replace(made, step=step, before=_before(step, made, context))
@@ -171,12 +170,6 @@ class ModuleRule(LayerRule):
         if self.sign < 0:
             return ()
         return rising_ranks(frame, layers, context.judge.usual_loss())
-
-    def subject(self, origin: Origin) -> str:
-        """Return the layer, or which is farthest off where it is not known which was first."""
-        if origin.layer is not None:
-            return shown(origin.layer)
-        return f"several modules ({origin.detail})" if origin.detail else place(origin)
 
 
 def layers_of(context: Context, modules: BoolArray, frame: Frame) -> BoolArray:

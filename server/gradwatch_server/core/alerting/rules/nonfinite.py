@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +15,6 @@ from gradwatch_server.core.alerting.origin import Origin, find_nonfinite, one_ra
 from gradwatch_server.core.alerting.rules.base import SEVERITY, HealthShare
 from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.alerting.skips import was_skipped
-from gradwatch_server.core.alerting.wording import place, shown
 from gradwatch_server.core.arrays import BoolArray, IndexArray
 from gradwatch_server.core.frames.frame import Frame, LateFrame
 from gradwatch_wire.health import Severity
@@ -99,20 +97,6 @@ class NonfiniteRule(LayerRule):
     def severity_of(self, frame: Frame, in_a_row: int) -> Severity:
         """Return how much it matters, less so where a GradScaler skipped the step."""
         return self.skipped_severity if was_skipped(frame) else self.severity
-
-    def describe(self, origin: Origin) -> str:
-        """Return what is wrong in a few words."""
-        if origin.module is not None and origin.magnitude is not None:
-            kind = "NaN" if math.isnan(origin.magnitude) else "Inf"
-            where = f"{shown(origin.module)} is the first module whose output was not finite"
-            return f"{kind} in the forward pass: {where},"
-        kind = "NaN" if origin.kind == "nan" else "Inf"
-        if origin.layer is not None or (origin.first_gradient is None and not origin.bad_loss):
-            return f"{kind} in the gradient of {place(origin)}"
-        first = origin.first_gradient
-        back = "" if first is None else f" from {shown(first)} back"
-        was = "was already bad" if origin.bad_loss else "may already have been bad"
-        return f"the loss or the forward pass {was}: gradients{back} are {kind}"
 
 
 def _before(forward: ForwardOrigin, context: Context) -> tuple[tuple[int, float], ...]:

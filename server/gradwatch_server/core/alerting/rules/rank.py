@@ -118,8 +118,3 @@ def _listed(ranks: Sequence[int]) -> str:
     return (
         f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks[:MAX_LISTED]))}{more}"
     )
-
-
-def ranks_in_words(origin: Origin) -> str:
-    """Return `a rank`, or how many."""
-    return "a rank" if len(origin.ranks) == 1 else f"{len(origin.ranks)} ranks"

@@ -13,7 +13,6 @@ from gradwatch_server.core.alerting.evaluation import NUM_BEFORE, Context, Evalu
 from gradwatch_server.core.alerting.origin import Origin, one_rank
 from gradwatch_server.core.alerting.rules.base import CLEAR_STEPS, FOR_STEPS, Limit, Steps
 from gradwatch_server.core.alerting.rules.layer import LayerRule
-from gradwatch_server.core.alerting.wording import place
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
 from gradwatch_server.core.frames.disagreement import Disagreement
 from gradwatch_server.core.frames.frame import Frame
@@ -220,13 +219,6 @@ class RankDivergenceRule(LayerRule):
         memory = context.memory(self.name)
         assert isinstance(memory, WeightsMemory)  # noqa: S101 - for the type checker
         return memory
-
-    def describe(self, origin: Origin) -> str:
-        """Return what is wrong in a few words."""
-        what = "weights" if origin.kind == WEIGHTS else "averaged gradient"
-        by = f" by {origin.value:.3g}" if origin.value else ""
-        unknown = f" ({UNKNOWN})" if UNKNOWN in origin.notes else ""
-        return f"ranks disagree on the {what} of {place(origin)}{by}{unknown}"
 
 
 def _group(context: Context) -> str:

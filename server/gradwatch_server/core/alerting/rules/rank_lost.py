@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
-from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.rules.base import SEVERITY
-from gradwatch_server.core.alerting.rules.rank import RankRule, ranks_in_words
+from gradwatch_server.core.alerting.rules.rank import RankRule
 from gradwatch_server.core.liveness import Liveness, RankLiveness
 from gradwatch_wire.health import Severity
 
@@ -36,7 +35,3 @@ class RankLostRule(RankRule):
     def affected(self, observation: Liveness) -> Sequence[RankLiveness]:
         """Return the ranks that are gone."""
         return [rank for rank in observation.ranks if rank.is_lost]
-
-    def describe(self, origin: Origin) -> str:
-        """Return what is wrong in a few words."""
-        return f"{ranks_in_words(origin)} lost: no sign of life any more and no BYE, last seen"

@@ -12,7 +12,6 @@ from gradwatch_server.core.alerting.evaluation import NUM_BEFORE, Context
 from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.rules.base import CLEAR_STEPS, Limit, Steps
 from gradwatch_server.core.alerting.rules.layer import LayerRule
-from gradwatch_server.core.alerting.wording import place
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.frames.local_norms import LocalNorms, local_norms
@@ -191,12 +190,6 @@ class RankOutlierRule(LayerRule):
             usual=norm / float(memory.ratio[layer]),
             notes=(f"{len(layers)} of {len(raised)} layers",),
         )
-
-    def describe(self, origin: Origin) -> str:
-        """Return what is wrong in a few words."""
-        what = f"local gradient of {place(origin)} has L2 norm {origin.value:.3g}"
-        usual = origin.usual or 1.0
-        return f"{what}, {origin.value / usual:.3g} times the other ranks' {usual:.3g},"
 
     def _memory(self, context: Context) -> OutlierMemory:
         memory = context.memory(self.name)

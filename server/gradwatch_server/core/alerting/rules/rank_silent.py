@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pydantic import Field
 
 from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.rules.base import Limit, Steps
-from gradwatch_server.core.alerting.rules.rank import RankRule, ranks_in_words
+from gradwatch_server.core.alerting.rules.rank import RankRule
 from gradwatch_server.core.liveness import LOGGED_AFTER_S, Liveness, RankLiveness
 
 
@@ -51,13 +52,11 @@ class RankSilentRule(RankRule):
         """Return the longest silence in seconds."""
         return max((rank.silent_s for rank in affected), default=0.0)
 
+    def origin(self, affected: Sequence[RankLiveness], observation: Liveness) -> Origin:
+        """Return which ranks it is, and how far the others are."""
+        found = super().origin(affected, observation)
+        return replace(found, detail=f"others: {max(rank.step for rank in observation.ranks)}")
+
     def limit(self) -> float:
         """Return after how many seconds a rank is silent."""
         return self.after_s
-
-    def describe(self, origin: Origin) -> str:
-        """Return what is wrong in a few words."""
-        ranks = ranks_in_words(origin)
-        if origin.threshold is not None and origin.value > origin.threshold:
-            return f"nothing heard of {ranks} for {origin.value:.0f} s > {origin.threshold:g} s,"
-        return f"{ranks} behind the others"

@@ -94,10 +94,6 @@ class RecordsLostRule(Rule):
             severity=lambda _: self.severity,
         )
 
-    def describe(self, origin: Origin) -> str:
-        """Return what is wrong in a few words."""
-        return f"{origin.value:.0f} record{'' if origin.value == 1 else 's'} lost"
-
 
 def _extended(origin: Origin, loss: DeclaredLoss) -> Origin:
     """Return *origin* with what else was lost since; it stays where it began."""

@@ -7,9 +7,8 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.rules.base import SEVERITY
-from gradwatch_server.core.alerting.rules.rank import RankRule, ranks_in_words
+from gradwatch_server.core.alerting.rules.rank import RankRule
 from gradwatch_server.core.liveness import Liveness, RankLiveness
 from gradwatch_wire.health import Severity
 
@@ -35,7 +34,3 @@ class RunFailedRule(RankRule):
     def affected(self, observation: Liveness) -> Sequence[RankLiveness]:
         """Return the ranks that failed."""
         return [rank for rank in observation.ranks if rank.has_failed]
-
-    def describe(self, origin: Origin) -> str:
-        """Return what is wrong in a few words."""
-        return f"training of {ranks_in_words(origin)} ended with an exception"

@@ -12,6 +12,7 @@ from gradwatch_server.core.alerting.evaluation import NOT_WORSE, Context, Evalua
 from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.rules.base import Limit
 from gradwatch_server.core.alerting.rules.rank import LivenessRule, last_steps
+from gradwatch_server.core.alerting.sentences import ALL_STOPPED
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.liveness import Liveness
 from gradwatch_wire.health import Severity
@@ -129,9 +130,9 @@ class RunStalledRule(LivenessRule):
         ranks = tuple(rank.rank for rank in living if rank.step == lowest)
         detail = ""
         if len(ranks) < len(living):
-            detail = f"the others are at step {max(rank.step for rank in living)}"
+            detail = f"others at step {max(rank.step for rank in living)}"
         elif len(living) > 1:
-            detail = "all ranks are at the same step"
+            detail = ALL_STOPPED
         return Origin(
             step=max(lowest, 0),
             rank=ranks[0] if len(ranks) == 1 else None,
@@ -148,12 +149,3 @@ class RunStalledRule(LivenessRule):
         """Return *origin* with how long it has lasted by now."""
         value = max(origin.value, observation.idle_s or 0.0)
         return replace(origin, value=value, threshold=self._limit_s(observation))
-
-    def describe(self, origin: Origin) -> str:
-        """Return what is wrong in a few words."""
-        limit_s = origin.threshold
-        # Told as soon as it is beyond the limit, both may be the same number of whole seconds.
-        digits = 1 if limit_s is not None and round(origin.value) == round(limit_s) else 0
-        limit = "" if limit_s is None else f" > {limit_s:.{digits}f} s"
-        detail = f" ({origin.detail})" if origin.detail else ""
-        return f"no step for {origin.value:.{digits}f} s{limit}{detail},"

@@ -198,11 +198,6 @@ class SkippedStepsRule(Rule):
             notes.append("the loss is finite")
         return replace(origin, value=float(count), notes=tuple(notes))
 
-    def describe(self, origin: Origin) -> str:
-        """Return what is wrong in a few words."""
-        which, *more = origin.notes
-        return f"the GradScaler skipped {origin.value:.0f} steps {which} ({', '.join(more)})"
-
     def _memory(self, context: Context) -> SkipsMemory:
         memory = context.memory(self.name)
         assert isinstance(memory, SkipsMemory)  # noqa: S101 - for the type checker

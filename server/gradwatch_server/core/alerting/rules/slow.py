@@ -12,7 +12,6 @@ from gradwatch_server.core.alerting.attribution import ranks_of
 from gradwatch_server.core.alerting.evaluation import Context, Evaluation, Verdict
 from gradwatch_server.core.alerting.origin import Origin, one_rank
 from gradwatch_server.core.alerting.rules.base import Rule, Steps
-from gradwatch_server.core.alerting.wording import jump
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.judge.detector import SCALES
@@ -90,7 +89,3 @@ class SlowRule(Rule):
             usual=math.exp(mean - deviation.rise),
             notes=(f"mean of {SCALES[deviation.scale]} frames",),
         )
-
-    def describe(self, origin: Origin) -> str:
-        """Return what is wrong in a few words."""
-        return f"step time in seconds is {jump(origin)}"

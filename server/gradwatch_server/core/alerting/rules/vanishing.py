@@ -13,7 +13,6 @@ from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.rules.base import FOR_STEPS, HealthShare, Limit, Steps
 from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.alerting.rules.module import ModuleRule, layers_of, ranks_with
-from gradwatch_server.core.alerting.wording import comparison, place
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.judge.deviations import Kind
@@ -196,16 +195,6 @@ class VanishingRule(ModuleRule):
         if frame.l2_min[index] < self.limit:
             return ranks_with(frame, index, lambda part: part.values[L2] < self.limit)
         return super().find_ranks(frame, index)
-
-    def describe(self, origin: Origin) -> str:
-        """Return what is wrong in a few words."""
-        if origin.threshold is not None or not origin.usual:
-            return f"gradient of {place(origin)} has L2 norm {comparison(origin)}"
-        share = origin.value / origin.usual
-        return (
-            f"gradient norm of {self.subject(origin)} is down to {origin.value:.3g}, "
-            f"{share:.2g} of the usual {origin.usual:.3g}"
-        )
 
     def _below(self, frame: Frame, context: Context, limit: float) -> BoolArray:
         """Return (modules,) whether all layers of each are below a limit, on some rank each."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,9 @@ def test_a_loss_that_rises_by_a_third_for_good_is_told_once(job: Any) -> None:
     assert abs(origin.step - HEALTHY) <= 2
     assert told[0].fired_step < HEALTHY + 32
     assert (origin.value, origin.usual) == pytest.approx((2.6, 2.0), rel=0.1)
-    assert told[0].message.startswith("mean loss of 16 frames is ")
+    assert told[0].message.startswith(
+        f"Loss up since step {origin.step} on rank 0: mean of 16 frames "
+    )
 
 
 @pytest.mark.slow
@@ -65,3 +68,9 @@ def test_a_rise_after_a_rate_that_never_was_is_told_soon(job: Any) -> None:
 def test_a_rate_that_does_no_harm_raises_nothing(job: Any) -> None:
     for _ in range(200):
         assert job.next(1.0, lr=3.0) == []
+
+
+def test_a_loss_that_is_bad_in_the_first_frame_is_critical() -> None:
+    (alert,) = Cluster().start().step(0, loss=math.nan)
+
+    assert (alert.rule, alert.severity, alert.origin.step) == ("loss", "critical", 0)

@@ -196,7 +196,7 @@ def test_a_layer_that_is_detached_is_a_warning_and_says_so(training: Any) -> Non
     alert = told[2][0]
     assert (alert.rule, alert.severity, alert.layers) == ("layer_missing", "warning", ("b.weight",))
     assert alert.message.startswith(
-        "b.weight has no gradient any more, though it requires one, usually of norm"
+        "No gradient since step 40: b.weight, though it requires one (usual "
     )
 
 

@@ -81,7 +81,7 @@ def test_three_in_a_row_are_a_warning_and_eight_critical(scaled: Callable[..., S
     assert [events for events in told if events] == [told[2], told[7]]
     origin = run.job.alerts[-1].origin
     assert (origin.step, origin.rank, origin.layer, origin.value) == (32, 0, "b", 8.0)
-    assert "skipped 3 steps in a row" in next(
+    assert "step 32: 3 in a row" in next(
         a.message for a in run.job.alerts if a.rule == "skipped_steps"
     )
 
@@ -107,7 +107,7 @@ def test_a_sixth_skip_among_a_hundred_is_a_warning(scaled: Callable[..., Scaled]
     assert [events for events in told if events] == [[("skipped_steps", "firing", "warning")]]
     assert told[-1]
     assert run.job.alerts[-1].origin.step == 41
-    assert "6 steps of the last 100" in run.job.alerts[-1].message
+    assert "6 of the last 100" in run.job.alerts[-1].message
 
 
 def test_a_scale_that_is_set_anew_is_looked_for_again(scaled: Callable[..., Scaled]) -> None:
@@ -154,7 +154,7 @@ def test_a_scale_that_falls_again_and_again_is_a_warning(scaled: Callable[..., S
     assert [event for events in told for event in events] == [("loss_scale", "firing", "warning")]
     origin = run.job.alerts[-1].origin
     assert (origin.step, origin.usual, origin.value) == (63, 65536.0, 4096.0)
-    assert "loss scale fell from 65536 to 4096" in run.job.alerts[-1].message
+    assert ": 4096, was 65536" in run.job.alerts[-1].message
     later = [event for _ in range(120) for event in run.go()]
     assert later == [("loss_scale", "resolved", "warning")]
 
@@ -164,7 +164,7 @@ def test_a_scale_below_one_is_critical(scaled: Callable[..., Scaled]) -> None:
     told = [event for _ in range(40) for event in run.go()]
 
     assert told == [("loss_scale", "firing", "critical")]
-    assert "loss scale 0.5 < 1" in run.job.alerts[-1].message
+    assert "0.5 (limit 1)" in run.job.alerts[-1].message
 
 
 def test_skips_are_counted_over_a_restart(scaled: Callable[..., Scaled]) -> None:

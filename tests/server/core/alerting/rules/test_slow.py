@@ -35,7 +35,7 @@ def test_steps_that_take_five_times_as_long_are_told_once_and_until_they_do_not(
     assert (alert.origin.step, alert.origin.layer, alert.origin.rank) == (HEALTHY, None, None)
     assert alert.fired_step < HEALTHY + 16
     assert alert.origin.usual == pytest.approx(USUAL_S, rel=0.1)
-    assert alert.message.startswith("step time in seconds is ")
+    assert alert.message.startswith(f"Slow since step {alert.origin.step}: ")
     quick = range(HEALTHY + 60, HEALTHY + 120)
     over = [each for s in quick for each in job.step(s, [1.0], step_time_s=step_time(1.0, s))]
     assert [(each.id, each.state.value) for each in over] == [(alert.id, "resolved")]

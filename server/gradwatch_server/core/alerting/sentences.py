@@ -1,0 +1,258 @@
+"""Sentences of alerts: a headline, the cause, the news of an update, from one table of templates.
+
+A headline says in at most 100 characters, in this order: the fault, since when, on which rank, how
+many layers, and the worst of them beside its usual value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+from gradwatch_server.core.alerting.alert import Alert, News, ResolvedBy, Update, Worst
+from gradwatch_server.core.alerting.origin import Origin
+from gradwatch_server.core.alerting.wording import cut, cut_bytes, shown
+from gradwatch_wire.limits import MAX_TEXT_BYTES
+
+MAX_HEADLINE: Final = 100
+MIN_NAME: Final = 16
+"""Characters that a name keeps at least where a headline is cut."""
+
+MAX_LISTED: Final = 3
+"""Names of layers, or ranks, in a headline; of more ranks two are named and the rest counted."""
+
+HEADLINES: Final[Mapping[str, str]] = {
+    "nonfinite": "{kind} gradient since step {step}{on}: {layers}",
+    "nonfinite/forward": "{kind} in the forward pass since step {step}{on}: first from {module}",
+    "nonfinite/loss": "Loss or forward pass {kind} since step {step}{on}, then {layers}",
+    "nonfinite/maybe": "{kind} gradient since step {step}{on}, maybe the loss before: {layers}",
+    "exploding": "Exploding since step {step}{on}: {layers} at {value} ({usual})",
+    "vanishing": "Vanishing since step {step}{on}: {layers} at {value} ({usual})",
+    "dead_layer": "Zero gradient since step {step}{on}: {layers} ({usual})",
+    "layer_missing": "No gradient since step {step}: {layers}{detail} ({usual})",
+    "loss": "Loss up since step {step}{on}: {mean}{value} ({usual})",
+    "loss/bad": "Loss {kind} since step {step}{on}, the gradients are finite",
+    "loss_scale": "Loss scale falls since step {step}: {value}, was {before}, without growing",
+    "loss_scale/low": "Loss scale too low at step {step}: {value} ({usual})",
+    "skipped_steps": "GradScaler skips steps since step {step}: {value} {detail}",
+    "rank_divergence": "Ranks disagree since step {step}: {layers}, off by {value}{detail}",
+    "rank_divergence/bits": "Ranks disagree since step {step}: {layers}, in bits{detail}",
+    "rank_divergence/rank": "{Ranks} differs since step {step}: {layers}, off by {value}",
+    "rank_divergence/rank/bits": "{Ranks} differs since step {step}: {layers}, in bits",
+    "rank_outlier": "{Ranks} apart since step {step}: {layers} at {value} (other ranks {other})",
+    "rank_lost": "{Ranks} lost after step {step}: no heartbeat, no clean exit",
+    "rank_silent": "{Ranks} silent for {seconds} s ({limit_s} s allowed) after step {step}",
+    "rank_silent/behind": "{Ranks} stuck at step {step} ({detail})",
+    "run_failed": "{Ranks} failed after step {step}: exception in training",
+    "run_stalled": "Hang: no step for {seconds} s (limit {limit_s} s) after step {step}",
+    "run_stalled/all": (
+        "Hang: no step for {seconds} s (limit {limit_s} s); all ranks stopped after step {step}"
+    ),
+    "run_stalled/some": (
+        "Hang: no step for {seconds} s (limit {limit_s} s); {ranks} stopped after step {step}, "
+        "{detail}"
+    ),
+    "records_lost": "{value} record{s} lost since step {step}{on}",
+    "gain": "Gain off since step {step}: {layer} at {value} ({usual})",
+    "groups": "Gradient ratio {group} low since step {step}: {value} ({usual})",
+    "slow": "Slow since step {step}: {value} s a step ({usual})",
+}
+"""Rule, or rule and variant, to the template of a headline."""
+
+OTHER_HEADLINE: Final = "{rule} since step {step}{on}: {value} ({usual})"
+"""Template of a rule that has none of its own."""
+
+ALL_STOPPED: Final = "all ranks are at the same step"
+"""`Origin.detail` of a hang in which no rank is ahead of another."""
+
+_OVER: Final = {
+    ResolvedBy.CLEAR: "",
+    ResolvedBy.FROZEN: ": its layers are frozen",
+    ResolvedBy.GONE: ": its layers have no gradient any more",
+    ResolvedBy.RULE_OFF: ": the rule is off",
+}
+
+_FORMATS: Final = {"records_lost": ".0f", "skipped_steps": ".0f", "loss_scale": "g"}
+"""Formats of values that are no norms."""
+
+_WORST: Final = ("exploding", "vanishing", "rank_divergence", "rank_outlier")
+"""Rules that name the layer which is farthest off; others name the first."""
+
+
+def headline(alert: Alert) -> str:
+    """Return the fault in at most 100 characters; long names lose their middle."""
+    template = HEADLINES.get(_variant(alert), OTHER_HEADLINE)
+    for most in range(MAX_HEADLINE, MIN_NAME - 1, -2):
+        text = template.format_map(_facts(alert, most))
+        if len(text) <= MAX_HEADLINE:
+            return text
+    return cut(text, MAX_HEADLINE)
+
+
+def message(alert: Alert) -> str:
+    """Return all that an alert says: headline, cause, and what became of it."""
+    return cut_bytes(_message(alert), MAX_TEXT_BYTES)
+
+
+def _message(alert: Alert) -> str:
+    text = headline(alert)
+    text += f"; {alert.origin.cause}" if alert.origin.cause else ""
+    if alert.num_flaps:
+        text += f"; over and back {alert.num_flaps:,} time{_s(alert.num_flaps)}"
+    if alert.resolved_step is not None:
+        over = _OVER[alert.resolved_by or ResolvedBy.CLEAR]
+        return f"{text}{_at_worst(alert.worst)}; over at step {alert.resolved_step}{over}"
+    if alert.update is None:
+        return text + _at_worst(alert.worst)
+    if News.SILENCE_ENDED in alert.update.news:  # to those who are told it is all new
+        text += _at_worst(alert.worst)
+    return f"{text}; at step {alert.update.step}: {_news(alert, alert.update)}"
+
+
+def _variant(alert: Alert) -> str:
+    """Return the key of the template."""
+    origin, rule = alert.origin, alert.rule
+    variant = ""
+    match rule:
+        case "nonfinite":
+            is_before = origin.layer is None and origin.first_gradient is not None
+            if origin.magnitude is not None:
+                variant = "/forward"
+            elif origin.bad_loss:
+                variant = "/loss"
+            elif is_before:
+                variant = "/maybe"
+        case "loss" if origin.kind is not None:
+            variant = "/bad"
+        case "loss_scale" if origin.threshold is not None:
+            variant = "/low"
+        case "rank_divergence":
+            variant = "" if origin.rank is None else "/rank"
+            variant += "" if origin.value else "/bits"
+        case "rank_silent" if not origin.value > (origin.threshold or 0.0):
+            variant = "/behind"
+        case "run_stalled" if origin.detail:
+            variant = "/all" if origin.detail == ALL_STOPPED else "/some"
+    return rule + variant
+
+
+def _facts(alert: Alert, most: int) -> dict[str, Any]:
+    """Return what templates name; *most* is the number of characters of a name."""
+    origin = alert.origin
+    bad = origin.magnitude
+    is_nan = origin.kind == "nan" if bad is None else math.isnan(bad)
+    limit_s = origin.threshold or 0.0
+    # Told as soon as it is beyond the limit, both may be the same number of whole seconds.
+    digits = 1 if round(origin.value if math.isfinite(origin.value) else 0) == round(limit_s) else 0
+    return {
+        "rule": alert.rule,
+        "step": origin.step,
+        "on": _on(origin),
+        "Ranks": _ranks(origin.ranks if origin.rank is None else (origin.rank,), "Rank"),
+        "ranks": _ranks(origin.ranks, "rank"),
+        "kind": "NaN" if is_nan else "Inf",
+        "layers": _layers(alert, most),
+        "layer": _name(origin.layer, most),
+        "module": _name(origin.module, most),
+        "group": _name(alert.group, most),
+        "value": format(origin.value, _FORMATS.get(alert.rule, ".3g")),
+        "s": _s(origin.value),
+        "usual": _usual(origin),
+        "other": f"{origin.usual or 0.0:.3g}",
+        "before": f"{origin.usual or 0.0:g}",
+        "mean": f"{origin.notes[0]} " if alert.rule == "loss" and origin.notes else "",
+        "detail": _detail(alert),
+        "seconds": f"{origin.value:.{digits}f}",
+        "limit_s": f"{limit_s:.{digits}f}",
+    }
+
+
+def _detail(alert: Alert) -> str:
+    origin = alert.origin
+    match alert.rule:
+        case "skipped_steps":
+            which, *more = origin.notes
+            return f"{which} ({', '.join(more)})"
+        case "rank_divergence":
+            return " (odd one unknown)"
+        case "layer_missing" if origin.detail:
+            return f", {origin.detail}"
+    return origin.detail
+
+
+def _usual(origin: Origin) -> str:
+    if origin.threshold is not None:
+        return f"limit {origin.threshold:g}"
+    return f"usual {origin.usual:.3g}" if origin.usual else "no history"
+
+
+def _layers(alert: Alert, most: int) -> str:
+    """Return how many layers, and the one to look at, or the first few names."""
+    origin = alert.origin
+    what = ""
+    if alert.rule == "rank_divergence":
+        what = "weights of " if origin.kind is not None else "gradients of "
+    name = origin.layer or origin.first_gradient
+    if alert.num_layers < 2:
+        return what + _name(name or (alert.layers[0] if alert.layers else None), most)
+    text = f"{what}{alert.num_layers} layers"
+    if name is not None:
+        return f"{text}, {'worst' if alert.rule in _WORST else 'first'} {_name(name, most)}"
+    if origin.farthest is not None:
+        return f"{text}, worst {_name(origin.farthest, most)}"
+    names = ", ".join(_name(own, most) for own in alert.layers[:MAX_LISTED])
+    return f"{text} ({names}{', …' if alert.num_layers > MAX_LISTED else ''})"
+
+
+def _name(name: str | None, most: int) -> str:
+    return "a layer not known" if name is None else cut(shown(name), most)
+
+
+def _on(origin: Origin) -> str:
+    if origin.rank is not None:
+        return f" on rank {origin.rank}"
+    if not origin.ranks:
+        return " on a rank not known"
+    if len(origin.ranks) > MAX_LISTED:
+        return f" on {len(origin.ranks)} ranks"
+    return f" on ranks {', '.join(map(str, origin.ranks))}"
+
+
+def _ranks(ranks: tuple[int, ...], word: str) -> str:
+    """Return the ranks: a list that nobody takes for a count."""
+    if len(ranks) < 2:
+        return f"{word} {ranks[0]}" if ranks else f"{word} not known"
+    if len(ranks) <= MAX_LISTED:
+        return f"{word}s {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+    return f"{word}s {ranks[0]}, {ranks[1]} and {len(ranks) - 2} more"
+
+
+def _s(number: float) -> str:
+    return "" if number == 1 else "s"
+
+
+def _at_worst(worst: Worst | None) -> str:
+    return "" if worst is None else f"; at worst {_worst(worst)}"
+
+
+def _worst(worst: Worst) -> str:
+    where = "" if worst.layer is None else f" in {shown(worst.layer)}"
+    return f"{worst.value:.3g}{where}"
+
+
+def _news(alert: Alert, update: Update) -> str:
+    told = []
+    for news in update.news:
+        if news is News.SEVERITY:
+            because = "" if update.part is None else f" ({update.part.what})"
+            told.append(f"now {alert.severity}{because}")
+        elif news is News.LAYERS:
+            told.append(f"{update.num_layers} more layer{_s(update.num_layers)}")
+        elif news is News.VALUE and alert.worst is not None:
+            told.append(f"now {_worst(alert.worst)}")
+        elif news is News.ACKNOWLEDGED and alert.acknowledged is not None:
+            told.append(f"acknowledged by {shown(alert.acknowledged.by)}")
+        elif news is News.SILENCE_ENDED:
+            told.append("no longer silenced")
+    return ", ".join(told)
