@@ -112,6 +112,13 @@ def test_a_closed_stream_ends_every_subscription(stored: AlertEvents) -> None:
     assert asyncio.run(follow()) == [1, 0, 0]
 
 
+def test_silenced_events_are_for_those_who_ask_for_them() -> None:
+    loud, silenced = (StreamEvent(1, "gpt", is_silenced, b"") for is_silenced in (False, True))
+
+    assert [Wanted().takes(event) for event in (loud, silenced)] == [True, False]
+    assert [Wanted(silenced=True).takes(event) for event in (loud, silenced)] == [True, True]
+
+
 def test_many_subscribers_are_woken_few_at_a_time(
     stored: AlertEvents, monkeypatch: pytest.MonkeyPatch
 ) -> None:

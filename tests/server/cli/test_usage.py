@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
 
 from gradwatch_wire import __version__
-from tests.support.aggregator import GRADWATCH, Aggregator
+from tests.support.aggregator import Aggregator
 from tests.support.command import Command, error
-from tests.support.waiting import PATIENCE_S
 
 
 class Other(BaseHTTPRequestHandler):
@@ -29,43 +24,6 @@ class Other(BaseHTTPRequestHandler):
 
     def log_message(self, *_: Any) -> None:
         """Say nothing."""
-
-
-class Tail:
-    """A `gradwatch tail` process, read line by line."""
-
-    def __init__(self, *arguments: str) -> None:
-        self.process = subprocess.Popen(
-            [GRADWATCH, "tail", *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"COLUMNS": "60"},
-        )
-
-    def lines(self, count: int) -> list[str]:
-        assert self.process.stdout is not None
-        return [self.process.stdout.readline() for _ in range(count)]
-
-    def end(self, number: int = signal.SIGINT) -> tuple[int, str]:
-        self.process.send_signal(number)
-        _, errors = self.process.communicate(timeout=PATIENCE_S)
-        return self.process.returncode, errors
-
-
-@pytest.fixture
-def tail() -> Iterator[Callable[..., Tail]]:
-    made: list[Tail] = []
-
-    def start(*arguments: str) -> Tail:
-        made.append(Tail(*arguments))
-        return made[-1]
-
-    yield start
-    for one in made:
-        if one.process.poll() is None:
-            one.end(signal.SIGKILL)
-        one.process.communicate()
 
 
 @pytest.mark.parametrize("command", ["health", "tail", "replay", ""])

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from tests.support.command import Command
 from tests.support.peer import Peer
-
-NAN = math.nan
 
 
 def test_an_alert_is_acknowledged(ask: Command, fired: tuple[dict[str, Any], Peer]) -> None:

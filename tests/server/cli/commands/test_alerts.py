@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from typing import Any
 
 import pytest
@@ -11,8 +10,6 @@ import pytest
 from tests.support.command import Command
 from tests.support.peer import Peer
 from tests.support.waiting import wait_until
-
-NAN = math.nan
 
 
 def test_alerts_are_listed_as_they_stand(ask: Command, fired: tuple[dict[str, Any], Peer]) -> None:

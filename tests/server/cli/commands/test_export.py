@@ -225,6 +225,15 @@ def test_only_what_is_asked_for_is_written(export: Callable[..., Any]) -> None:
     assert sorted(files_of(place)) == ["alerts.csv", "steps.csv"]
 
 
+@pytest.mark.slow
+def test_parts_of_a_table_are_numbered_from_zero(fed: Any, tmp_path: Path) -> None:
+    export_in_parts(fed.url, "parquet", str(tmp_path / "whole"))
+    names = sorted(path.name for path in (tmp_path / "whole" / "layers").iterdir())
+
+    assert len(names) > 2
+    assert names == [f"part-{number:05}.parquet" for number in range(len(names))]
+
+
 @pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["parquet", "csv", "tensorboard"])

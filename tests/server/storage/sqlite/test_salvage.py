@@ -128,10 +128,6 @@ def overwrite(path: Path, at: int, data: bytes) -> None:
         file.write(data)
 
 
-def pages_of(path: Path) -> int:
-    return path.stat().st_size // PAGE_BYTES
-
-
 def flip(path: Path) -> None:
     """Flip 39 bits anywhere."""
     generator = random.Random(1)
