@@ -30,7 +30,7 @@ class NonfiniteGradient(Fault):
         super().__init__(site)
         if site.job.training.scaler is not None:
             # One skipped step is what a scaler does now and then: nobody can tell it from this.
-            self.kind, self.rules = "nonfinite_skipped", ("nonfinite", "skipped_steps")
+            self.kind, self.rules = "nonfinite_skipped", ("nonfinite", "loss_scaler")
         self.last_step = self.step
         self.layers = (str(site.random.choice(self.layers)),)
 

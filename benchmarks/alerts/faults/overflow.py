@@ -16,7 +16,7 @@ class Overflow(Fault):
     """
 
     kind = "skipped_steps"
-    rules = ("skipped_steps", "loss_scale", "nonfinite")
+    rules = ("loss_scaler", "nonfinite")
     needs = "scaler"
 
     def __init__(self, site: Site, factor: float) -> None:

@@ -16,6 +16,7 @@ from gradwatch_server.core.alerting.evidence import (
     loss,
     probe,
 )
+from gradwatch_server.core.alerting.forward import forward_was_bad
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame, RankPart
 from gradwatch_wire.columns import L2, NANS
@@ -185,6 +186,18 @@ def loss_was_bad(frame: Frame, ranks: tuple[int, ...]) -> bool | None:
     if matter.issubset(found.fine) and (ranks or frame.coverage == 1.0):
         return False
     return True if found.bad else None
+
+
+def was_skipped(frame: Frame) -> bool:
+    """Tell whether a GradScaler skipped the step of a frame for an overflow.
+
+    A loss that is not finite, or an output of the forward pass, is no matter of the scale: then the
+    step was skipped as well, and not for that.
+    """
+    scale = frame.loss_scale
+    if scale is None or not math.isfinite(scale) or not frame.nonfinite.any():
+        return False
+    return not loss_was_bad(frame, ()) and not forward_was_bad(frame, ())
 
 
 def _bad_gradients(frame: Frame) -> tuple[int, ...]:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 
-from gradwatch_server.core.alerting.memory import RuleMemory
 from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.arrays import BoolArray, FloatArray
 from gradwatch_server.core.frames.outputs import OutputHistory
 from gradwatch_server.core.frames.window import Window
 from gradwatch_server.core.judge.judge import Findings, Judge
 from gradwatch_wire.health import Severity
+
+Memory = TypeVar("Memory")
 
 ALL_LAYERS: Final = "all"
 """The group of the layers that are in no named group."""
@@ -63,7 +64,7 @@ class Context:
     window: Window
     outputs: OutputHistory = field(default_factory=OutputHistory)
     judge: Judge = field(default_factory=Judge)
-    memories: Mapping[str, RuleMemory] = field(default_factory=dict)
+    memories: Mapping[str, object] = field(default_factory=dict)
     watched: BoolArray | None = None
     limited: Mapping[str, Context] = field(default_factory=dict)
     references: Mapping[str, FloatArray] = field(default_factory=dict)
@@ -81,13 +82,15 @@ class Context:
         assert found is not None  # noqa: S101 - rules about frames are asked after the judge
         return found
 
-    def memory(self, rule: str) -> RuleMemory:
-        """Return what a rule remembers of this attempt; *rule* is `self.name` in a rule.
+    def memory(self, rule: str, kind: type[Memory]) -> Memory:
+        """Return the memory of a rule; *rule* is `self.name` in a rule, *kind* is `self.memory`.
 
         Raises:
             KeyError: If the rule has no memory, or is not in force.
         """
-        return self.memories[rule]
+        found = self.memories[rule]
+        assert isinstance(found, kind)  # noqa: S101 - for the type checker
+        return found
 
 
 @dataclass(frozen=True, slots=True)

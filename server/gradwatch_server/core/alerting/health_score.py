@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
+from gradwatch_server.core.alerting.attribution import was_skipped
 from gradwatch_server.core.alerting.flags import Flags
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.alerting.rules.base import HealthShare
-from gradwatch_server.core.alerting.skips import was_skipped
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_wire.health import health_score

@@ -33,9 +33,9 @@ HEADLINES: Final[Mapping[str, str]] = {
     "layer_missing": "No gradient since step {step}: {layers}{detail} ({usual})",
     "loss": "Loss up since step {step}{on}: {mean}{value} ({usual})",
     "loss/bad": "Loss {kind} since step {step}{on}, the gradients are finite",
-    "loss_scale": "Loss scale falls since step {step}: {value}, was {before}, without growing",
-    "loss_scale/low": "Loss scale too low at step {step}: {value} ({usual})",
-    "skipped_steps": "GradScaler skips steps since step {step}: {value} {detail}",
+    "loss_scaler/falls": "Loss scale falls since step {step}: {value} (was {before})",
+    "loss_scaler/low": "Loss scale too low at step {step}: {value} ({usual})",
+    "loss_scaler/skips": "GradScaler skips steps since step {step}: {value} {detail}",
     "rank_divergence": "Ranks disagree since step {step}: {layers}, off by {value}{detail}",
     "rank_divergence/bits": "Ranks disagree since step {step}: {layers}, in bits{detail}",
     "rank_divergence/rank": "{Ranks} differs since step {step}: {layers}, off by {value}",
@@ -63,6 +63,9 @@ HEADLINES: Final[Mapping[str, str]] = {
 OTHER_HEADLINE: Final = "{rule} since step {step}{on}: {value} ({usual})"
 """Template of a rule that has none of its own."""
 
+SKIPS: Final = "skips"
+"""Group of alerts about steps that a GradScaler skips."""
+
 ALL_STOPPED: Final = "all ranks are at the same step"
 """`Origin.detail` of a hang in which no rank is ahead of another."""
 
@@ -73,7 +76,7 @@ _OVER: Final = {
     ResolvedBy.RULE_OFF: ": the rule is off",
 }
 
-_FORMATS: Final = {"records_lost": ".0f", "skipped_steps": ".0f", "loss_scale": "g"}
+_FORMATS: Final = {"records_lost": ".0f", "loss_scaler": "g"}
 """Formats of values that are no norms."""
 
 _WORST: Final = ("exploding", "vanishing", "rank_divergence", "rank_outlier")
@@ -125,8 +128,9 @@ def _variant(alert: Alert) -> str:
                 variant = "/maybe"
         case "loss" if origin.kind is not None:
             variant = "/bad"
-        case "loss_scale" if origin.threshold is not None:
-            variant = "/low"
+        case "loss_scaler":
+            is_low = origin.threshold is not None
+            variant = "/skips" if alert.group == SKIPS else "/low" if is_low else "/falls"
         case "rank_divergence":
             variant = "" if origin.rank is None else "/rank"
             variant += "" if origin.value else "/bits"
@@ -171,7 +175,7 @@ def _facts(alert: Alert, most: int) -> dict[str, Any]:
 def _detail(alert: Alert) -> str:
     origin = alert.origin
     match alert.rule:
-        case "skipped_steps":
+        case "loss_scaler" if origin.notes:
             which, *more = origin.notes
             return f"{which} ({', '.join(more)})"
         case "rank_divergence":

@@ -10,6 +10,7 @@ import numpy as np
 
 from gradwatch_server.core.alerting.active import ActiveAlerts
 from gradwatch_server.core.alerting.alert import Alert
+from gradwatch_server.core.alerting.attribution import was_skipped
 from gradwatch_server.core.alerting.evaluation import Context, all_groups
 from gradwatch_server.core.alerting.flags import (
     Flags,
@@ -22,7 +23,6 @@ from gradwatch_server.core.alerting.limits import LimitedRules
 from gradwatch_server.core.alerting.memory import Memories
 from gradwatch_server.core.alerting.origin import FirstBad, find_first_bad
 from gradwatch_server.core.alerting.rules import Rules
-from gradwatch_server.core.alerting.skips import was_skipped
 from gradwatch_server.core.arrays import FloatArray
 from gradwatch_server.core.attempt.predecessor import Predecessor
 from gradwatch_server.core.frames.assembler import Gathered
@@ -197,7 +197,7 @@ class ClosedFrames:
         if rules is not self._rules:
             self._rules, self._in_force = rules, rules.watching(self._run)
             self._context = None
-            self.memories.follow(self._in_force.root.items())
+            self.memories.follow((own.name, own.memory) for own in self._in_force.root.values())
         return self._in_force
 
     def _describe(self) -> Context:

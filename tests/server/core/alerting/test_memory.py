@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import msgpack
 import numpy as np
@@ -17,17 +18,15 @@ from gradwatch_server.core.alerting.rules.registry import REGISTRY
 from gradwatch_server.core.arrays import BoolArray, FloatArray
 from gradwatch_server.core.attempt import Attempt
 from gradwatch_server.core.frames.frame import Frame
-from gradwatch_server.core.packing import pack, unpack_numbers
 from gradwatch_server.core.run import Run
 from tests.support.core import Cluster
 
 
+@dataclass
 class Highest:
     """The highest norm of each layer so far."""
 
-    def __init__(self, unit: float) -> None:
-        self.unit = unit
-        self.norms: FloatArray = np.zeros(0)
+    norms: FloatArray = field(default_factory=lambda: np.zeros(0))
 
     def learn(self, norms: FloatArray) -> FloatArray:
         """Return the highest before *norms*, (layers,)."""
@@ -35,31 +34,18 @@ class Highest:
         self.norms = np.fmax(before, norms)
         return before
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"unit": self.unit, "norms": pack(self.norms)}
-
-    def load_state_dict(self, plain: Mapping[str, Any]) -> None:
-        self.norms = unpack_numbers(plain["norms"])
-        if plain["unit"] != self.unit:
-            msg = f"counted in {plain['unit']}, not in {self.unit}"
-            raise ValueError(msg)
-
 
 class RecordRule(LayerRule):
     """A norm above the highest so far."""
 
     name = "record"
+    memory: ClassVar[type | None] = Highest
 
-    unit: Limit = Field(1.0, description="What its memory counts in.")
     factor: Limit = Field(1.0, description="Times the highest so far that a norm must be above.")
 
-    def memory(self) -> Highest:
-        return Highest(self.unit)
-
     def raised(self, observation: Frame, context: Context) -> BoolArray:
-        memory = context.memory(self.name)
-        assert isinstance(memory, Highest)
-        raised: BoolArray = observation.l2_max > self.factor * memory.learn(observation.l2_max)
+        highest = context.memory(self.name, Highest).learn(observation.l2_max)
+        raised: BoolArray = observation.l2_max > self.factor * highest
         return raised
 
 
@@ -119,12 +105,9 @@ def test_other_settings_go_on_with_what_was_known(restarts: bool) -> None:
     job.rules(record={"factor": 2.0})
     if restarts:
         restart(job)
-    assert not is_raised(job, 1, 9.0)  # not twice 5
-    job.rules(record={"unit": 3.0})
-    if restarts:
-        restart(job)
 
-    assert is_raised(job, 2, 1.0)
+    assert not is_raised(job, 1, 9.0)  # not twice 5
+    assert is_raised(job, 2, 19.0)
 
 
 def test_what_no_rule_has_any_more_is_forgotten() -> None:

@@ -14,7 +14,14 @@ from gradwatch_server.core.alerting.sentences import ALL_STOPPED, HEADLINES, hea
 from gradwatch_wire.health import AlertState, Severity
 
 
-def alert(rule: str, *, ranks: tuple[int, ...] = (0,), layers: int = 0, **origin: Any) -> Alert:
+def alert(
+    rule: str,
+    *,
+    group: str = "seed/host",
+    ranks: tuple[int, ...] = (0,),
+    layers: int = 0,
+    **origin: Any,
+) -> Alert:
     """Return an alert of a rule with such an origin."""
     rank = ranks[0] if len(ranks) == 1 else None
     known: dict[str, Any] = {"layer": None, "kind": None, "value": 0.0, "threshold": None}
@@ -24,7 +31,7 @@ def alert(rule: str, *, ranks: tuple[int, ...] = (0,), layers: int = 0, **origin
         run="gpt",
         attempt=1,
         rule=rule,
-        group="seed/host",
+        group=group,
         severity=Severity.WARNING,
         state=AlertState.FIRING,
         first_step=found.step,
@@ -120,15 +127,15 @@ TABLE: tuple[tuple[Alert, str], ...] = (
         "Loss NaN since step 79 on rank 0, the gradients are finite",
     ),
     (
-        alert("loss_scale", value=4096.0, usual=65536.0),
-        "Loss scale falls since step 79: 4096, was 65536, without growing",
+        alert("loss_scaler", value=4096.0, usual=65536.0),
+        "Loss scale falls since step 79: 4096 (was 65536)",
     ),
     (
-        alert("loss_scale", value=0.5, threshold=1.0, usual=8.0),
+        alert("loss_scaler", value=0.5, threshold=1.0, usual=8.0),
         "Loss scale too low at step 79: 0.5 (limit 1)",
     ),
     (
-        alert("skipped_steps", value=3.0, notes=("in a row", "loss scale 0.5")),
+        alert("loss_scaler", group="skips", value=3.0, notes=("in a row", "loss scale 0.5")),
         "GradScaler skips steps since step 79: 3 in a row (loss scale 0.5)",
     ),
     (

@@ -10,7 +10,6 @@ from typing import Annotated, Any, ClassVar, Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from gradwatch_server.core.alerting.evaluation import Context, Evaluation
-from gradwatch_server.core.alerting.memory import RuleMemory
 from gradwatch_server.core.alerting.rules.patterns import Patterns, matches
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_wire.health import Severity
@@ -51,6 +50,9 @@ class Rule(BaseModel, ABC):
             few frames; not where time passes without steps.
         health: Share of the health score that the layers it flags count towards; with None
             `/health` does not count them at all.
+        memory: Dataclass of what it knows of an attempt, made without arguments; None if it judges
+            each observation by itself. The attempt keeps and saves it. `raised` comes by every
+            observation once and is where it learns.
         formula: When it raises, in the names of its settings, as Markdown.
         tuning: Which settings to change when it says too much or too little, as Markdown.
         source: Where the rule and its defaults come from, as Markdown.
@@ -64,6 +66,7 @@ class Rule(BaseModel, ABC):
     follows: ClassVar[tuple[str, ...]] = ()
     recurs: ClassVar[bool] = False
     health: ClassVar[HealthShare | None] = None
+    memory: ClassVar[type | None] = None
     formula: ClassVar[str] = ""
     tuning: ClassVar[str] = ""
     source: ClassVar[str] = ""
@@ -114,11 +117,3 @@ class Rule(BaseModel, ABC):
             raised: What `raised` returned, less what `yields_to` took away.
             context: What is known of the attempt.
         """
-
-    def memory(self) -> RuleMemory | None:
-        """Return a new memory for one attempt, None if the rule judges each observation by itself.
-
-        The attempt keeps and saves it. `raised` comes by every observation once and is where it
-        learns: `context.memory(self.name)` is the one of the attempt.
-        """
-        return None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import ClassVar, Final
 
 import numpy as np
 from pydantic import Field
@@ -20,7 +20,6 @@ from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.alerting.rules.module import usual_norm
 from gradwatch_server.core.arrays import BoolArray, IndexArray, grown
 from gradwatch_server.core.frames.frame import Frame
-from gradwatch_server.core.packing import pack, unpack, unpack_flags
 from gradwatch_wire.health import Severity
 
 STEADY_FRAMES: Final = 32
@@ -35,6 +34,7 @@ _COUNTS: Final = ("there", "missing", "since")
 _NUMBER: Final = re.compile(r"\d+")
 
 
+@dataclass(slots=True)
 class MissingMemory:
     """How long each layer was there, and for how long it has been missing.
 
@@ -45,16 +45,16 @@ class MissingMemory:
         unused: (layers,) whether the latest frame says that it requires a gradient and got none.
         occasional: Kinds of layers of which one was unused and came back; see `kind_of`.
         any_missing: Whether a layer is missing.
+        any_unused: Whether a layer is unused.
     """
 
-    def __init__(self) -> None:
-        self.there: IndexArray = np.zeros(0, dtype=np.int64)
-        self.missing: IndexArray = np.zeros(0, dtype=np.int64)
-        self.since: IndexArray = np.zeros(0, dtype=np.int64)
-        self.unused: BoolArray = np.zeros(0, dtype=np.bool_)
-        self.occasional: set[str] = set()
-        self.any_missing = False
-        self._any_unused = False
+    there: IndexArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    missing: IndexArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    since: IndexArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    unused: BoolArray = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+    occasional: set[str] = field(default_factory=set)
+    any_missing: bool = False
+    any_unused: bool = False
 
     def follow(self, frame: Frame, names: Sequence[str]) -> None:
         """Take in a frame; one that lacks ranks or shards says nothing."""
@@ -65,7 +65,7 @@ class MissingMemory:
             self.unused = np.pad(self.unused, (0, len(present) - len(self.unused)))
         if frame.num_partial or frame.coverage < 1.0:
             return
-        is_quiet = not self.any_missing and not self._any_unused
+        is_quiet = not self.any_missing and not self.any_unused
         if is_quiet and np.count_nonzero(present) == len(present):  # nearly always
             self.there += 1
             return
@@ -81,30 +81,12 @@ class MissingMemory:
         self.missing = np.where(went, 1, np.where(goes_on, self.missing + 1, 0))
         self.there = np.where(present, self.there + 1, 0)
         self.unused = unused
-        self._look_again()
+        self.any_missing = bool(np.count_nonzero(self.missing))
+        self.any_unused = bool(np.count_nonzero(self.unused))
 
     def is_cut_off(self, layer: int, names: Sequence[str]) -> bool:
         """Tell whether a missing layer is one that every step is known to use."""
         return bool(self.unused[layer]) and kind_of(names[layer]) not in self.occasional
-
-    def _look_again(self) -> None:
-        self.any_missing = bool(np.count_nonzero(self.missing))
-        self._any_unused = bool(np.count_nonzero(self.unused))
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return plain data for `load_state_dict`."""
-        return {
-            **{name: pack(getattr(self, name)) for name in (*_COUNTS, "unused")},
-            "occasional": sorted(self.occasional),
-        }
-
-    def load_state_dict(self, plain: Mapping[str, Any]) -> None:
-        """Take over what `state_dict` described."""
-        for name in _COUNTS:
-            setattr(self, name, np.array(unpack(plain[name]), dtype=np.int64))
-        self.unused = np.array(unpack_flags(plain["unused"]), dtype=np.bool_)
-        self.occasional = set(plain["occasional"])
-        self._look_again()
 
 
 def kind_of(name: str) -> str:
@@ -134,6 +116,7 @@ class LayerMissingRule(LayerRule):
     """
 
     name = "layer_missing"
+    memory: ClassVar[type | None] = MissingMemory
     follows = ("nonfinite", "loss")
     formula = """
         a layer that was in each of 32 frames is in none of the `missing_steps` after them, and is
@@ -157,13 +140,9 @@ class LayerMissingRule(LayerRule):
         Severity.INFO, description="Severity instead where it may be on purpose."
     )
 
-    def memory(self) -> MissingMemory:
-        """Return a new memory."""
-        return MissingMemory()
-
     def raised(self, observation: Frame, context: Context) -> BoolArray | None:
         """Return the layers that are missing, (layers,)."""
-        memory = self._memory(context)
+        memory = context.memory(self.name, MissingMemory)
         memory.follow(observation, context.names)
         if not memory.any_missing:
             return None
@@ -186,7 +165,7 @@ class LayerMissingRule(LayerRule):
     def _severity_of(
         self, frame: Frame, context: Context, raised: BoolArray, in_a_row: int
     ) -> Severity:
-        memory = self._memory(context)
+        memory = context.memory(self.name, MissingMemory)
         cut_off = (memory.is_cut_off(i, context.names) for i in np.flatnonzero(raised).tolist())
         if any(cut_off):
             return self.severity
@@ -196,7 +175,7 @@ class LayerMissingRule(LayerRule):
 
     def origin(self, frame: Frame, context: Context, raised: BoolArray) -> Origin:
         """Return the step that first lacked a layer, and the first such layer in order."""
-        memory = self._memory(context)
+        memory = context.memory(self.name, MissingMemory)
         indices = np.flatnonzero(raised)
         cut_off = [memory.is_cut_off(i, context.names) for i in indices.tolist()]
         layer = int(indices[np.lexsort((-memory.missing[indices], ~np.array(cut_off)))[0]])
@@ -213,8 +192,3 @@ class LayerMissingRule(LayerRule):
             usual=usual_norm(layer, context),
             detail=UNUSED if memory.unused[layer] else "",
         )
-
-    def _memory(self, context: Context) -> MissingMemory:
-        memory = context.memory(self.name)
-        assert isinstance(memory, MissingMemory)  # noqa: S101 - for the type checker
-        return memory

@@ -7,14 +7,13 @@ from dataclasses import replace
 import numpy as np
 from pydantic import Field
 
-from gradwatch_server.core.alerting.attribution import layer_kind
+from gradwatch_server.core.alerting.attribution import layer_kind, was_skipped
 from gradwatch_server.core.alerting.causes import find_cause
 from gradwatch_server.core.alerting.evaluation import NUM_BEFORE, Context
 from gradwatch_server.core.alerting.forward import ForwardOrigin
 from gradwatch_server.core.alerting.origin import Origin, find_nonfinite, one_rank
 from gradwatch_server.core.alerting.rules.base import SEVERITY, HealthShare
 from gradwatch_server.core.alerting.rules.layer import LayerRule
-from gradwatch_server.core.alerting.skips import was_skipped
 from gradwatch_server.core.arrays import BoolArray, IndexArray
 from gradwatch_server.core.frames.frame import Frame, LateFrame
 from gradwatch_wire.health import Severity
@@ -25,7 +24,7 @@ class NonfiniteRule(LayerRule):
 
     Under a GradScaler (records carry `loss_scale`) a non-finite step is skipped, which is normal
     now and then: that is how the scaler finds its scale. So it is `skipped_severity`; too many are
-    what the rule `skipped_steps` tells of. Where the loss or an output of the forward pass was
+    what the rule `loss_scaler` tells of. Where the loss or an output of the forward pass was
     non-finite no scale could have helped, and it is `severity` all the same. A rise of the severity
     while the alert fires is an event of its own, with the step in `raised_step`.
 
@@ -49,7 +48,7 @@ class NonfiniteRule(LayerRule):
     formula = "a layer's gradient has a NaN or an Inf on any rank: `nan > 0` or `inf > 0`."
     tuning = """
         A scaler that skips now and then is only told as info; how many skips are too many is set
-        in `skipped_steps`. Silence is no cure: what is non-finite without a scaler is in the
+        in `loss_scaler`. Silence is no cure: what is non-finite without a scaler is in the
         weights after the step.
     """
     source = """

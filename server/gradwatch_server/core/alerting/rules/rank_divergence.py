@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import ClassVar, Final
 
 import numpy as np
 from pydantic import Field
@@ -23,7 +24,6 @@ from gradwatch_server.core.frames.replicas import (
     weight_differences,
     weight_norms,
 )
-from gradwatch_server.core.packing import pack, unpack
 from gradwatch_wire.health import Severity
 
 WEIGHTS: Final = "weights"
@@ -32,6 +32,7 @@ WEIGHTS: Final = "weights"
 UNKNOWN: Final = "odd one unknown"
 
 
+@dataclass(slots=True)
 class WeightsMemory:
     """What the weights of replicas were when they were last equal.
 
@@ -40,9 +41,8 @@ class WeightsMemory:
         steps: (layers,) the step, -1 likewise.
     """
 
-    def __init__(self) -> None:
-        self.norms: FloatArray = np.zeros((2, 0))
-        self.steps: IndexArray = np.zeros(0, dtype=np.int64)
+    norms: FloatArray = field(default_factory=lambda: np.zeros((2, 0)))
+    steps: IndexArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     def follow(self, frame: Frame, found: Disagreement) -> None:
         """Take in a frame with digests."""
@@ -54,15 +54,6 @@ class WeightsMemory:
         norms = weight_norms(frame.parts, equal)
         self.norms[:, : len(equal)] = np.where(equal, norms, self.norms[:, : len(equal)])
         self.steps[: len(equal)] = np.where(equal, frame.step, self.steps[: len(equal)])
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return plain data for `load_state_dict`."""
-        return {"norms": pack(self.norms), "steps": pack(self.steps)}
-
-    def load_state_dict(self, plain: Mapping[str, Any]) -> None:
-        """Take over what `state_dict` described."""
-        self.norms = np.array(unpack(plain["norms"]), dtype=np.float64)
-        self.steps = np.array(unpack(plain["steps"]), dtype=np.int64)
 
 
 class RankDivergenceRule(LayerRule):
@@ -94,6 +85,7 @@ class RankDivergenceRule(LayerRule):
     """
 
     name = "rank_divergence"
+    memory: ClassVar[type | None] = WeightsMemory
     follows = ("nonfinite", "rank_divergence")
     formula = """
         of gradients: `linf`, `zeros`, `nans` or `infs` are not equal on two ranks, or `l2` or `l1`
@@ -131,12 +123,8 @@ class RankDivergenceRule(LayerRule):
         if found is None:
             return None
         if np.count_nonzero(found.weights_seen):
-            self._memory(context).follow(observation, found)
+            context.memory(self.name, WeightsMemory).follow(observation, found)
         return self._gradients(found) | found.weights
-
-    def memory(self) -> WeightsMemory:
-        """Return a new memory."""
-        return WeightsMemory()
 
     def seen(self, frame: Frame) -> BoolArray:
         """Return the layers whose gradients could be compared, (layers,)."""
@@ -190,7 +178,7 @@ class RankDivergenceRule(LayerRule):
         layers = np.flatnonzero(raised)
         layer = int(layers[np.argmax(values[layers])])
         odd, compared = odd_ranks(frame.parts, layer, weights=weights)
-        memory = self._memory(context)
+        memory = context.memory(self.name, WeightsMemory)
         if not odd and weights:
             odd = moved_ranks(frame.parts, layer, memory.norms[:, layer])
         elif not odd:
@@ -214,11 +202,6 @@ class RankDivergenceRule(LayerRule):
             notes=tuple(notes),
             last_good_step=last_good if last_good >= 0 else None,
         )
-
-    def _memory(self, context: Context) -> WeightsMemory:
-        memory = context.memory(self.name)
-        assert isinstance(memory, WeightsMemory)  # noqa: S101 - for the type checker
-        return memory
 
 
 def _group(context: Context) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import ClassVar, Final
 
 import numpy as np
 from pydantic import Field
@@ -15,7 +15,6 @@ from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.frames.local_norms import LocalNorms, local_norms
-from gradwatch_server.core.packing import pack, unpack
 
 FRAMES: Final = 8
 LEAST: Final = 6
@@ -38,6 +37,7 @@ WEIGHT: Final = 0.03
 NOBODY: Final = -1
 
 
+@dataclass(slots=True)
 class OutlierMemory:
     """Which rank was far above the others in each layer, in the last frames.
 
@@ -46,34 +46,38 @@ class OutlierMemory:
         rank: (layers,) the rank that has it.
         norm: (layers,) its norm.
         unsteady: (layers,) share of the frames before the last 8 in which some rank was far above.
+        num_frames: Frames so far.
+        steps: (8,) steps of the last frames, the newest first.
+        above: (8, layers) rank that was far above the others in each of them, -1 if none was.
     """
 
-    def __init__(self) -> None:
-        self.unsteady: FloatArray = np.zeros(0)
-        self._frames = 0
-        self.steps: IndexArray = np.full(FRAMES, -1, dtype=np.int64)
-        self._above: IndexArray = np.full((FRAMES, 0), NOBODY, dtype=np.int64)
-        self._forget(0)
+    ratio: FloatArray = field(default_factory=lambda: np.zeros(0))
+    rank: IndexArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    norm: FloatArray = field(default_factory=lambda: np.zeros(0))
+    unsteady: FloatArray = field(default_factory=lambda: np.zeros(0))
+    num_frames: int = 0
+    steps: IndexArray = field(default_factory=lambda: np.full(FRAMES, -1, dtype=np.int64))
+    above: IndexArray = field(default_factory=lambda: np.full((FRAMES, 0), NOBODY, dtype=np.int64))
 
     def _forget(self, num_layers: int) -> None:
         self.ratio, self.norm = np.zeros(num_layers), np.zeros(num_layers)
-        self.rank: IndexArray = np.full(num_layers, NOBODY, dtype=np.int64)
+        self.rank = np.full(num_layers, NOBODY, dtype=np.int64)
 
     def follow(self, step: int, num_layers: int, gathered: list[LocalNorms], ratio: float) -> None:
         """Take in a frame with local norms; *ratio* is what counts as above the others."""
         self._forget(num_layers)
-        if (more := num_layers - self._above.shape[1]) > 0:
-            self._above = np.pad(self._above, ((0, 0), (0, more)), constant_values=NOBODY)
+        if (more := num_layers - self.above.shape[1]) > 0:
+            self.above = np.pad(self.above, ((0, 0), (0, more)), constant_values=NOBODY)
             self.unsteady = np.append(self.unsteady, np.zeros(more))
-        if self._frames >= FRAMES:
-            weight = max(WEIGHT, 1.0 / (self._frames - FRAMES + 1))
-            self.unsteady += weight * ((self._above[-1] != NOBODY) - self.unsteady)
-        self._frames += 1
+        if self.num_frames >= FRAMES:
+            weight = max(WEIGHT, 1.0 / (self.num_frames - FRAMES + 1))
+            self.unsteady += weight * ((self.above[-1] != NOBODY) - self.unsteady)
+        self.num_frames += 1
         for own in gathered:
             self._compare(own)
-        self._above = np.roll(self._above, 1, axis=0)
-        self._above[0] = NOBODY
-        self._above[0, :num_layers] = np.where(self.ratio > ratio, self.rank, NOBODY)
+        self.above = np.roll(self.above, 1, axis=0)
+        self.above[0] = NOBODY
+        self.above[0, :num_layers] = np.where(self.ratio > ratio, self.rank, NOBODY)
         self.steps = np.roll(self.steps, 1)
         self.steps[0] = step
 
@@ -93,25 +97,14 @@ class OutlierMemory:
 
     def lasting(self) -> BoolArray:
         """Return (layers,) whether one rank was above the others in 6 of the last 8 frames."""
-        above = self._above[:, : len(self.rank)]
+        above = self.above[:, : len(self.rank)]
         enough: BoolArray = ((above == above[0]) & (above != NOBODY)).sum(axis=0) >= LEAST
         return enough
 
     def first_step(self, layer: int) -> int:
         """Return the first of the last 8 frames in which the layer's rank was above the others."""
-        own = self._above[:, layer] == self._above[0, layer]
-        return int(self.steps[own].min()) if self._above[0, layer] != NOBODY else int(self.steps[0])
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return plain data for `load_state_dict`; what is of the latest frame is not needed."""
-        kept = {"steps": self.steps, "above": self._above, "unsteady": self.unsteady}
-        return {name: pack(array) for name, array in kept.items()} | {"frames": self._frames}
-
-    def load_state_dict(self, plain: Mapping[str, Any]) -> None:
-        """Take over what `state_dict` described."""
-        self.steps, self._above = unpack(plain["steps"]), unpack(plain["above"])
-        self.unsteady = np.array(unpack(plain["unsteady"]), dtype=np.float64)
-        self._frames = plain["frames"]
+        own = self.above[:, layer] == self.above[0, layer]
+        return int(self.steps[own].min()) if self.above[0, layer] != NOBODY else int(self.steps[0])
 
 
 class RankOutlierRule(LayerRule):
@@ -131,6 +124,7 @@ class RankOutlierRule(LayerRule):
     """
 
     name = "rank_outlier"
+    memory: ClassVar[type | None] = OutlierMemory
     follows = ("nonfinite", "exploding")
     formula = """
         with r the largest local norm of a layer over the median of the other ranks': `r > ratio` in
@@ -151,16 +145,12 @@ class RankOutlierRule(LayerRule):
     ratio: Limit = Field(3.0, description="Times the median of the other ranks, where it lasts.")
     factor: Limit = Field(30.0, description="Times the median of the other ranks, at once.")
 
-    def memory(self) -> OutlierMemory:
-        """Return a new memory."""
-        return OutlierMemory()
-
     def raised(self, observation: Frame, context: Context) -> BoolArray | None:
         """Return the layers in which one rank is far above the others, (layers,)."""
         gathered, num_layers = local_norms(observation), len(observation.present)
         if not gathered:
             return None
-        memory = self._memory(context)
+        memory = context.memory(self.name, OutlierMemory)
         memory.follow(observation.step, num_layers, gathered, self.ratio)
         above: BoolArray = memory.ratio > self.factor
         return (above | memory.lasting()) & (memory.unsteady[:num_layers] <= MAX_UNSTEADY)
@@ -174,7 +164,7 @@ class RankOutlierRule(LayerRule):
 
     def origin(self, frame: Frame, context: Context, raised: BoolArray) -> Origin:
         """Return the layer in which a rank is farthest above the others, and that rank."""
-        memory = self._memory(context)
+        memory = context.memory(self.name, OutlierMemory)
         layers = np.flatnonzero(raised)
         layer = int(layers[np.argmax(memory.ratio[layers])])
         rank, norm = int(memory.rank[layer]), float(memory.norm[layer])
@@ -190,11 +180,6 @@ class RankOutlierRule(LayerRule):
             usual=norm / float(memory.ratio[layer]),
             notes=(f"{len(layers)} of {len(raised)} layers",),
         )
-
-    def _memory(self, context: Context) -> OutlierMemory:
-        memory = context.memory(self.name)
-        assert isinstance(memory, OutlierMemory)  # noqa: S101 - for the type checker
-        return memory
 
 
 def _medians_of_others(norms: FloatArray) -> FloatArray:

@@ -27,6 +27,8 @@ REPLACED: Final[Mapping[str, str]] = {
     "drift": "exploding",
     "group_ratio": "groups",
     "imbalance": "exploding",
+    "loss_scale": "loss_scaler",
+    "skipped_steps": "loss_scaler",
     "spike": "exploding",
     "zero_fraction": "dead_layer",
 }

@@ -54,7 +54,7 @@ class VanishingRule(ModuleRule):
         "nonfinite",
         "exploding",
         "dead_layer",
-        "skipped_steps",
+        "loss_scaler",
         "loss_scale",
         "rank_divergence",
         "layer_missing",

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from gradwatch_server.core.alerting.memory import Memories
-from gradwatch_server.core.alerting.rules.layer_missing import LayerMissingRule
+from gradwatch_server.core.alerting.rules.layer_missing import MissingMemory
+from gradwatch_server.core.state_codec import decode, encode
 from tests.support.core import Cluster
 
 ONES = (1.0, 1.0, 1.0, 1.0)
@@ -244,18 +245,16 @@ def test_a_layer_that_is_used_now_and_then_is_info(training: Any) -> None:
 
 
 def test_what_was_unused_and_came_back_is_known_after_a_restart(training: Any) -> None:
-    rule = LayerMissingRule()
     run = training()
     run.healthy(40)
     without_b(run, range(40, 42), unused=("b.weight",))
     memory = run.job.attempt.closed.memories["layer_missing"]
-    again = rule.memory()
-    again.load_state_dict(msgpack.unpackb(msgpack.packb(memory.state_dict())))
+    again = decode(msgpack.unpackb(msgpack.packb(encode(memory))), MissingMemory)
 
     assert again.is_cut_off(2, run.job.names)
     assert again.missing.tolist() == [0, 0, 2, 0]
     run.job.stats(0, 42, [1.0] * 4)
-    again.load_state_dict(msgpack.unpackb(msgpack.packb(memory.state_dict())))
+    again = decode(msgpack.unpackb(msgpack.packb(encode(memory))), MissingMemory)
     assert again.occasional == {"b.weight"}
 
 

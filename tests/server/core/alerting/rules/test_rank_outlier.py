@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from gradwatch_server.core.alerting.rules.rank_outlier import OutlierMemory, RankOutlierRule
+from gradwatch_server.core.state_codec import decode, encode
 from tests.support.core import Cluster
 
 WORLD = 4
@@ -115,9 +116,8 @@ def test_what_it_remembers_outlives_a_restart(job: Callable[..., Any]) -> None:
     made = job()
     for _ in range(5):
         made.go(3, 2, 10.0)
-    memory = made.attempt.closed.memories[RankOutlierRule.name]
-    again = OutlierMemory()
-    again.load_state_dict(memory.state_dict())
-    made.attempt.closed.memories[RankOutlierRule.name] = again
+    memories = made.attempt.closed.memories
+    again = decode(encode(memories[RankOutlierRule.name]), OutlierMemory)
+    memories[RankOutlierRule.name] = again
 
     assert made.go(3, 2, 10.0) == FIRING

@@ -39,11 +39,9 @@ def test_defaults_are_those_of_the_design() -> None:
         "gain": of_run
         | {"for_steps": 3, "severity": "warning"}
         | {"low": 0.5, "high": 2.0, "share": 0.5, "clear": 0.25},
-        "skipped_steps": of_run
-        | {"for_steps": 1, "clear_steps": 16, "severity": "warning"}
+        "loss_scaler": once
         | {"skips": 3, "critical_skips": 8, "max_skips": 5, "calibration_skips": 16}
-        | {"min_loss_scale": 1.0},
-        "loss_scale": once | {"severity": "warning", "falls": 4, "min_loss_scale": 1.0},
+        | {"severity": "warning", "falls": 4, "min_loss_scale": 1.0},
         "rank_divergence": warning
         | {"for_steps": 2, "clear_steps": 8, "critical_steps": 3}
         | {"tolerance": 1e-6, "mixed_tolerance": 5e-5},
@@ -81,8 +79,8 @@ def test_defaults_are_those_of_the_design() -> None:
         ({"vanishing": {"for_steps": 0}}, "vanishing.for_steps", "greater than or equal to 1"),
         ({"nonfinite": {"clear_steps": 1e9}}, "nonfinite.clear_steps", "less than or equal"),
         ({"nonfinite": {"severity": "fatal"}}, "nonfinite.severity", "'warning'"),
-        ({"skipped_steps": {"skips": 0}}, "skipped_steps.skips", "greater than or equal to 1"),
-        ({"loss_scale": {"min_loss_scale": 0}}, "loss_scale.min_loss_scale", "greater than 0"),
+        ({"loss_scaler": {"skips": 0}}, "loss_scaler.skips", "greater than or equal to 1"),
+        ({"loss_scaler": {"min_loss_scale": 0}}, "loss_scaler.min_loss_scale", "greater than 0"),
         ({"rank_divergence": {"tolerance": 0}}, "rank_divergence.tolerance", "greater than 0"),
         ({"rank_outlier": {"ratio": -3}}, "rank_outlier.ratio", "greater than 0"),
         ({"nonfinite": {"skips": 2}}, "nonfinite.skips", "the keys of nonfinite are"),

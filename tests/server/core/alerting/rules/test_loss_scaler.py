@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gradwatch_server.core.alerting.rules.loss_scale import ScaleMemory
-from gradwatch_server.core.alerting.rules.skipped_steps import SkipsMemory
+from gradwatch_server.core.alerting.rules.loss_scaler import ScalerMemory
+from gradwatch_server.core.state_codec import decode, encode
 from tests.support.core import Cluster
 
 INF = math.inf
@@ -76,13 +76,13 @@ def test_three_in_a_row_are_a_warning_and_eight_critical(scaled: Callable[..., S
     run = scaled().settle()
     told = [run.go(skip=True) for _ in range(10)]
 
-    assert told[2] == [("skipped_steps", "firing", "warning")]
-    assert told[7] == [("skipped_steps", "firing", "critical")]
+    assert told[2] == [("loss_scaler", "firing", "warning")]
+    assert told[7] == [("loss_scaler", "firing", "critical")]
     assert [events for events in told if events] == [told[2], told[7]]
     origin = run.job.alerts[-1].origin
     assert (origin.step, origin.rank, origin.layer, origin.value) == (32, 0, "b", 8.0)
     assert "step 32: 3 in a row" in next(
-        a.message for a in run.job.alerts if a.rule == "skipped_steps"
+        a.message for a in run.job.alerts if a.rule == "loss_scaler"
     )
 
 
@@ -93,7 +93,7 @@ def test_it_is_over_after_sixteen_steps_that_were_taken(scaled: Callable[..., Sc
         run.go(skip=True)
     told = [run.go() for _ in range(16)]
 
-    assert told == [[]] * 15 + [[("skipped_steps", "resolved", "warning")]]
+    assert told == [[]] * 15 + [[("loss_scaler", "resolved", "warning")]]
 
 
 def test_a_sixth_skip_among_a_hundred_is_a_warning(scaled: Callable[..., Scaled]) -> None:
@@ -104,7 +104,7 @@ def test_a_sixth_skip_among_a_hundred_is_a_warning(scaled: Callable[..., Scaled]
         told += [run.go() for _ in range(9)]
         told.append(run.go(skip=True))
 
-    assert [events for events in told if events] == [[("skipped_steps", "firing", "warning")]]
+    assert [events for events in told if events] == [[("loss_scaler", "firing", "warning")]]
     assert told[-1]
     assert run.job.alerts[-1].origin.step == 41
     assert "6 of the last 100" in run.job.alerts[-1].message
@@ -131,15 +131,15 @@ def test_a_loss_that_nobody_gave_is_told_of_by_the_scale(scaled: Callable[..., S
     told = [event for _ in range(60) for event in run.go(skip=True, loss=None)]
 
     assert told == [
-        ("skipped_steps", "firing", "warning"),
-        ("skipped_steps", "firing", "critical"),
+        ("loss_scaler", "firing", "warning"),
+        ("loss_scaler", "firing", "critical"),
     ]
 
 
 def test_skips_below_one_are_not_the_search_for_a_scale(scaled: Callable[..., Scaled]) -> None:
     run = scaled(scale=0.5)
 
-    assert [run.go(skip=True) for _ in range(3)][-1] == [("skipped_steps", "firing", "critical")]
+    assert [run.go(skip=True) for _ in range(3)][-1] == [("loss_scaler", "firing", "critical")]
 
 
 def test_a_scale_that_falls_again_and_again_is_a_warning(scaled: Callable[..., Scaled]) -> None:
@@ -151,30 +151,29 @@ def test_a_scale_that_falls_again_and_again_is_a_warning(scaled: Callable[..., S
         told.append(run.go(skip=True))
     told.append(run.go())
 
-    assert [event for events in told for event in events] == [("loss_scale", "firing", "warning")]
+    assert [event for events in told for event in events] == [("loss_scaler", "firing", "warning")]
     origin = run.job.alerts[-1].origin
     assert (origin.step, origin.usual, origin.value) == (63, 65536.0, 4096.0)
-    assert ": 4096, was 65536" in run.job.alerts[-1].message
+    assert ": 4096 (was 65536)" in run.job.alerts[-1].message
     later = [event for _ in range(120) for event in run.go()]
-    assert later == [("loss_scale", "resolved", "warning")]
+    assert later == [("loss_scaler", "resolved", "warning")]
 
 
 def test_a_scale_below_one_is_critical(scaled: Callable[..., Scaled]) -> None:
     run = scaled(scale=0.5)
     told = [event for _ in range(40) for event in run.go()]
 
-    assert told == [("loss_scale", "firing", "critical")]
+    assert told == [("loss_scaler", "firing", "critical")]
     assert "0.5 (limit 1)" in run.job.alerts[-1].message
 
 
 def test_skips_are_counted_over_a_restart(scaled: Callable[..., Scaled]) -> None:
     run = scaled().settle()
     run.go(skip=True)
-    memories = run.job.attempt.closed.memories
-    for name, again in (("skipped_steps", SkipsMemory()), ("loss_scale", ScaleMemory())):
-        plain = memories[name].state_dict()
-        again.load_state_dict(plain)
-        assert again.state_dict() == plain
+    memory = run.job.attempt.closed.memories["loss_scaler"]
+
+    assert memory.in_a_row == 1
+    assert decode(encode(memory), ScalerMemory) == memory
 
 
 def test_a_frame_that_was_skipped_scores_what_its_layers_do() -> None:
