@@ -107,7 +107,7 @@ class ClosedFrames:
         frame = merge(gathered, len(self.layers.names), self._world)
         rules = self._follow(rules)
         context = self._describe()
-        self.judge.add(frame, context.names, context.numel)
+        self.judge.add(frame, context.names, context.numel, rules.false_alerts_per_100k_steps)
         flags = find_flags(frame, rules, context)
         if self.first_bad is None:
             self.first_bad = find_first_bad(frame, context.names)

@@ -58,6 +58,12 @@ JUDGED_FROM: Final = np.array([[4.0], [8.0], [32.0], [128.0]])
 """(scales, 1) samples from which on a series is judged."""
 
 
+FALSE_ALERTS_PER_100K: Final = 5.0
+MIN_FALSE_ALERTS: Final = 0.01
+MAX_FALSE_ALERTS: Final = 1000.0
+"""False alerts allowed in 100,000 frames: by default, at least, at most."""
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """Constants of one kind of series.

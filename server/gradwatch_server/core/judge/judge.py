@@ -13,7 +13,14 @@ from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.judge.away import Away
 from gradwatch_server.core.judge.change_point import change_point
-from gradwatch_server.core.judge.detector import RAW_LOSS, RING, SCALES, Detector, SeriesState
+from gradwatch_server.core.judge.detector import (
+    FALSE_ALERTS_PER_100K,
+    RAW_LOSS,
+    RING,
+    SCALES,
+    Detector,
+    SeriesState,
+)
 from gradwatch_server.core.judge.deviations import LOSS_FEELS, Deviation, DeviationFinder, Kind
 from gradwatch_server.core.judge.levels import ModuleLevels
 from gradwatch_server.core.judge.logarithm import natural_log
@@ -32,8 +39,6 @@ from gradwatch_server.core.judge.series import (
 from gradwatch_server.core.judge.smallness import Smallness
 from gradwatch_server.core.judge.zeros import Zeros
 from gradwatch_server.core.state_codec import decode, encode
-
-FALSE_ALERTS_PER_100K: Final = 5.0
 
 EARLY_GROWTH: Final = math.log(4.0)
 LARGEST: Final = 700.0
@@ -138,16 +143,24 @@ class Judge:
         self.modules = Modules()
         self.state = state or JudgeState()
         self.findings: Findings | None = None
+        self._budget = FALSE_ALERTS_PER_100K
         num_series = len(self.state.series.level)
         self.detector = self._new_detector(max(0, num_series - FIRST_MODULE) // 2)
 
-    def add(self, frame: Frame, names: Sequence[str], numel: FloatArray) -> Findings:
+    def add(
+        self,
+        frame: Frame,
+        names: Sequence[str],
+        numel: FloatArray,
+        budget: float = FALSE_ALERTS_PER_100K,
+    ) -> Findings:
         """Judge a closed frame and learn from it.
 
         Args:
             frame: The frame.
             names: (layers,) names of the attempt's layers.
             numel: (layers,) elements, empty where they are not known.
+            budget: False alerts allowed in 100,000 frames.
         """
         self.modules.extend(names)
         state = self.state
@@ -160,7 +173,9 @@ class Judge:
         numbers = self._numbers(frame, norms, total if is_whole else math.nan)
         was_raw = state.maker.is_raw_loss
         values = state.maker.values(numbers)
-        if len(values) != len(self.detector.deviation) or was_raw != state.maker.is_raw_loss:
+        is_new = len(values) != len(self.detector.deviation) or budget != self._budget
+        if is_new or was_raw != state.maker.is_raw_loss:
+            self._budget = budget
             if was_raw != state.maker.is_raw_loss:
                 state.series.restart(LOSS_SERIES)
             self.detector = self._new_detector(len(norms))
@@ -299,7 +314,7 @@ class Judge:
         if self.state.maker.is_raw_loss:
             of_series[LOSS_SERIES] = RAW_LOSS
         self.state.away.grow(len(of_series))
-        return Detector(self.state.series, of_series, tests(num_modules), FALSE_ALERTS_PER_100K)
+        return Detector(self.state.series, of_series, tests(num_modules), self._budget)
 
     def _norms(self, frame: Frame) -> FloatArray:
         if not np.count_nonzero(frame.nonfinite):

@@ -11,17 +11,23 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    RootModel,
     SerializeAsAny,
+    SerializerFunctionWrapHandler,
     ValidationError,
     create_model,
-    field_validator,
+    model_serializer,
+    model_validator,
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from gradwatch_server.core.alerting.rules.base import HealthShare, Rule
 from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.alerting.rules.registry import REGISTRY, UnknownRuleError
+from gradwatch_server.core.judge.detector import (
+    FALSE_ALERTS_PER_100K,
+    MAX_FALSE_ALERTS,
+    MIN_FALSE_ALERTS,
+)
 
 REPLACED: Final[Mapping[str, str]] = {
     "drift": "exploding",
@@ -35,12 +41,25 @@ REPLACED: Final[Mapping[str, str]] = {
 """Names of rules that are no more, and the rule that tells of the same."""
 
 
-class Rules(RootModel[dict[str, SerializeAsAny[Rule]]]):
-    """All rules by name; one that is not set has its defaults."""
+BUDGET: Final = "false_alerts_per_100k_steps"
+
+
+class Rules(BaseModel):
+    """All rules by name; one that is not set has its defaults.
+
+    Attributes:
+        false_alerts_per_100k_steps: Alerts of healthy training that the detector may raise in
+            100,000 frames; the margins of `exploding`, `vanishing`, `loss` and `slow` follow from
+            it.
+        root: Name to rule.
+    """
 
     model_config = ConfigDict(frozen=True)
 
-    root: dict[str, SerializeAsAny[Rule]] = Field(default_factory=dict, validate_default=True)
+    false_alerts_per_100k_steps: float = Field(
+        FALSE_ALERTS_PER_100K, ge=MIN_FALSE_ALERTS, le=MAX_FALSE_ALERTS, allow_inf_nan=False
+    )
+    root: dict[str, SerializeAsAny[Rule]] = Field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Rule:
         """Return a rule.
@@ -63,12 +82,14 @@ class Rules(RootModel[dict[str, SerializeAsAny[Rule]]]):
     def watching(self, run: str) -> Rules:
         """Return those that watch runs of this name."""
         own = {name: rule for name, rule in self.root.items() if rule.watches(run)}
-        return self if len(own) == len(self.root) else Rules.model_construct(own)
+        return self if len(own) == len(self.root) else self.model_copy(update={"root": own})
 
     def differing(self, other: Rules) -> list[str]:
         """Return the names of the rules that only one of the two has, or has set like this."""
         names = (*other.root, *(name for name in self.root if name not in other.root))
-        return [name for name in names if self.root.get(name) != other.root.get(name)]
+        found = [name for name in names if self.root.get(name) != other.root.get(name)]
+        is_same = self.false_alerts_per_100k_steps == other.false_alerts_per_100k_steps
+        return found if is_same else [BUDGET, *found]
 
     @cached_property
     def by_kind(self) -> Mapping[type, Sequence[tuple[str, Rule]]]:
@@ -104,14 +125,22 @@ class Rules(RootModel[dict[str, SerializeAsAny[Rule]]]):
             for share in HealthShare
         }
 
-    @field_validator("root", mode="before")
+    @model_validator(mode="before")
     @classmethod
-    def _with_defaults(cls, given: Any) -> Any:
+    def _of_table(cls, given: Any) -> Any:
+        """Take the table of the configuration, in which the budget is beside the rules."""
         if not isinstance(given, Mapping):
             return given  # what comes next says that it must be a table
-        if errors := list(_unknown(given)):
+        rules = {name: table for name, table in given.items() if name != BUDGET}
+        if errors := list(_unknown(rules)):
             raise ValidationError.from_exception_data("Rules", errors)
-        return dict(_settings_model(tuple(REGISTRY)).model_validate(given))
+        root = dict(_settings_model(tuple(REGISTRY)).model_validate(rules))
+        return {"root": root} | ({BUDGET: given[BUDGET]} if BUDGET in given else {})
+
+    @model_serializer(mode="wrap")
+    def _as_table(self, to_plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        plain = to_plain(self)
+        return {BUDGET: plain[BUDGET], **plain["root"]}
 
 
 @lru_cache

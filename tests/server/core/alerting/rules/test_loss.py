@@ -70,6 +70,17 @@ def test_a_rate_that_does_no_harm_raises_nothing(job: Any) -> None:
         assert job.next(1.0, lr=3.0) == []
 
 
+@pytest.mark.parametrize(("budget", "rules"), [(0.01, []), (1000.0, ["loss"])])
+def test_a_budget_of_false_alerts_sets_the_margins(
+    job: Any, budget: float, rules: list[str]
+) -> None:
+    """Three times the usual loss, of which the logarithm varies by 0.1."""
+    job.rules(false_alerts_per_100k_steps=budget)
+    told = [alert for _ in range(2) for alert in job.next(3.0)]
+
+    assert [alert.rule for alert in told] == rules
+
+
 def test_a_loss_that_is_bad_in_the_first_frame_is_critical() -> None:
     (alert,) = Cluster().start().step(0, loss=math.nan)
 

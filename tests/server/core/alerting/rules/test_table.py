@@ -24,6 +24,7 @@ def test_defaults_are_those_of_the_design() -> None:
     info_of_run = of_run | {"for_steps": 1, "severity": "info"}
 
     assert rules == {
+        "false_alerts_per_100k_steps": 5.0,
         "nonfinite": common
         | {"for_steps": 1, "severity": "critical"}
         | {"skipped_severity": "info"},
@@ -97,6 +98,11 @@ def test_defaults_are_those_of_the_design() -> None:
         ({"nonfinite": {"runs": ["!"]}}, "nonfinite.runs.0", "match pattern"),
         ({"nonfinite": {"groups": [5]}}, "nonfinite.groups.0", "valid string"),
         ({"nonfinite": {"layers": ["a"] * 65}}, "nonfinite.layers", "at most 64 items"),
+        (
+            {"false_alerts_per_100k_steps": 0},
+            "false_alerts_per_100k_steps",
+            "greater than or equal to 0.01",
+        ),
         ({"nonfinite": 5}, "nonfinite", "valid dictionary or instance of NonfiniteRule"),
     ],
 )
@@ -111,8 +117,10 @@ def test_a_bad_value_is_refused_by_name(rules: dict[str, Any], key: str, says: s
 
 
 def test_rules_survive_the_log() -> None:
-    rules = Rules.model_validate({"vanishing": {"limit": 1e-9, "severity": "info"}})
+    table = {"false_alerts_per_100k_steps": 0.5, "vanishing": {"limit": 1e-9, "severity": "info"}}
+    rules = Rules.model_validate(table)
 
+    assert (rules.false_alerts_per_100k_steps, rules != Rules()) == (0.5, True)
     assert Rules.model_validate(rules.model_dump(mode="json")) == rules
 
 
