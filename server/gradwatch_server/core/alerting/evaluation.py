@@ -12,7 +12,8 @@ from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.arrays import BoolArray, FloatArray
 from gradwatch_server.core.frames.outputs import OutputHistory
 from gradwatch_server.core.frames.window import Window
-from gradwatch_server.core.judge.judge import Findings, Judge
+from gradwatch_server.core.judge.findings import Findings
+from gradwatch_server.core.judge.judge import Judge
 from gradwatch_wire.health import Severity
 
 Memory = TypeVar("Memory")

@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
+from gradwatch_server.core.arrays import FloatArray, IndexArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.judge.away import Away
 from gradwatch_server.core.judge.change_point import change_point
@@ -22,9 +22,11 @@ from gradwatch_server.core.judge.detector import (
     SeriesState,
 )
 from gradwatch_server.core.judge.deviations import LOSS_FEELS, Deviation, DeviationFinder, Kind
+from gradwatch_server.core.judge.divergence import DIVERGED, Divergence
+from gradwatch_server.core.judge.findings import UP, Findings
 from gradwatch_server.core.judge.levels import ModuleLevels
 from gradwatch_server.core.judge.logarithm import natural_log
-from gradwatch_server.core.judge.modules import Modules
+from gradwatch_server.core.judge.modules import Modules, norm_of
 from gradwatch_server.core.judge.presence import Absence, Presence
 from gradwatch_server.core.judge.series import (
     FIRST_MODULE,
@@ -36,7 +38,7 @@ from gradwatch_server.core.judge.series import (
     kinds,
     tests,
 )
-from gradwatch_server.core.judge.smallness import Smallness
+from gradwatch_server.core.judge.smallness import DEPTH_FRAMES, Smallness
 from gradwatch_server.core.judge.zeros import Zeros
 from gradwatch_server.core.state_codec import decode, encode
 
@@ -48,16 +50,8 @@ MAX_AWAY_FRAMES: Final = 256
 MAX_AWAY_FRAMES_BETTER: Final = 64
 """Frames after which the new level is the usual one; the fewer where the loss is better."""
 
-DIVERGED: Final = 1.5
-DIVERGED_FRAMES: Final = 32
-"""Times the first losses at which the mean of 16 frames stays while a training diverges."""
-
 SOLVED: Final = 0.1
 """Share of the first losses below which a task is solved."""
-
-LOST: Final = 100.0
-LOST_SCALE: Final = 1
-"""Times the first losses beyond which the mean of 4 frames says at once that training is lost."""
 
 HISTORY_FRAMES: Final = 32
 SLOW_SCALE: Final = 2
@@ -70,48 +64,6 @@ STANDS_OUT: Final = math.log(3.0)
 TWICE: Final = 2.0
 CALM_DEVIATIONS: Final = 3.0
 LEAST_DEVIATION: Final = 0.1
-
-UP: Final = (Kind.SPIKE, Kind.GROWTH, Kind.TOTAL)
-DOWN: Final = (Kind.SHRINK, Kind.COLLAPSE)
-
-
-@dataclass(frozen=True, slots=True)
-class Findings:
-    """Findings of one frame.
-
-    Args:
-        norms: (modules,) L2 norms, NaN where absent or non-finite.
-        deviations: Flags of the detector, the largest part first.
-        rising: (modules,) beyond their record, in a deviation that is paged.
-        falling: Likewise of falls.
-        high: (modules,) still above the level that they had before such a rise.
-        low: Likewise of falls.
-        is_loss_high: Whether the loss is still above its level before a paged rise.
-        is_slow: Whether a step still takes longer than before a paged rise of its time.
-        is_loss_felt: Whether the loss is so far up that another finding does harm.
-        is_diverging: Whether the loss has been far above the first losses for long.
-        is_young: (modules,) whether there is no history to judge by.
-        is_early_growth: Whether the total grows or the loss is worse than first, without a history.
-    """
-
-    norms: FloatArray
-    deviations: tuple[Deviation, ...]
-    rising: BoolArray
-    falling: BoolArray
-    high: BoolArray
-    low: BoolArray
-    is_loss_high: bool
-    is_slow: bool
-    is_loss_felt: bool
-    is_diverging: bool
-    is_young: BoolArray
-    is_early_growth: bool
-
-    def largest(self, *kinds: Kind) -> Deviation | None:
-        """Return the paged deviation of some kinds that is farthest beyond its record."""
-        return next(
-            (each for each in self.deviations if each.is_paged and each.kind in kinds), None
-        )
 
 
 @dataclass(slots=True)
@@ -127,7 +79,7 @@ class JudgeState:
     presence: Presence = field(default_factory=Presence)
     steps: IndexArray = field(default_factory=lambda: np.full(RING, -1, dtype=np.int64))
     """(RING,) steps of the latest frames."""
-    diverged_frames: int = 0
+    divergence: Divergence = field(default_factory=Divergence)
 
 
 class Judge:
@@ -167,7 +119,7 @@ class Judge:
         is_whole = bool(not frame.num_partial and frame.coverage >= 1.0)
         absence = state.presence.add(frame.present, frame.l2_max, is_whole=is_whole)
         norms = self._norms(frame)
-        total = _norm_of(norms)
+        total = norm_of(norms)
         if absence is not None:
             norms, total = self._comparable(norms, absence)
         numbers = self._numbers(frame, norms, total if is_whole else math.nan)
@@ -183,7 +135,8 @@ class Judge:
         with np.errstate(all="ignore"):  # NaN stands for what is absent, and Inf for no record
             self.detector.update(values)
         state.zeros.add(norms)
-        state.smallness.add(norms, self.numel(numel), numbers.loss)
+        sizes = self.numel(numel) if state.smallness.num_frames < DEPTH_FRAMES else np.zeros(0)
+        state.smallness.add(norms, sizes, numbers.loss)
         is_raw = state.maker.is_raw_loss
         found = state.finder.find(numbers, self.detector, is_raw_loss=is_raw)
         if found:
@@ -339,9 +292,9 @@ class Judge:
         if changed and num_known:
             self.state.series.restart(TOTAL)
         if not np.count_nonzero(absence.missing):
-            return norms, _norm_of(norms)
+            return norms, norm_of(norms)
         last = np.where(absence.missing, presence.norm, np.nan)
-        held = np.hypot(_norm_of(norms), _norm_of(last))
+        held = np.hypot(norm_of(norms), norm_of(last))
         norms = norms.copy()
         norms[modules.any_of(absence.missing)] = np.nan
         return norms, float(held)
@@ -397,6 +350,7 @@ class Judge:
         signs = away.sign[FIRST_MODULE::2]
         loss_part = float(self.detector.part[0, :, LOSS_SERIES].max())
         young = self.state.series.num_samples[FIRST_MODULE::2] <= HISTORY_FRAMES
+        first_loss = 0.0 if self.state.maker.is_raw_loss else self.state.finder.first_loss
         return Findings(
             norms=norms,
             deviations=tuple(found),
@@ -407,7 +361,7 @@ class Judge:
             is_loss_high=bool(still[LOSS_SERIES]),
             is_slow=bool(still[PACE]),
             is_loss_felt=loss_part >= LOSS_FEELS,
-            is_diverging=self._is_diverging(),
+            is_diverging=self.state.divergence.add(self.detector.mean[:, LOSS_SERIES], first_loss),
             is_young=young,
             is_early_growth=self._is_early_growth(numbers, values),
         )
@@ -422,18 +376,6 @@ class Judge:
             found = np.array([int(np.nanargmax(rise / deviation.rise))])
         return found.astype(np.int64)
 
-    def _is_diverging(self) -> bool:
-        state = self.state
-        if state.maker.is_raw_loss:
-            return False
-        mean = float(self.detector.mean[SLOW_SCALE, LOSS_SERIES])
-        first = state.finder.first_loss
-        is_up = first > 0.0 and mean > math.log(DIVERGED * first)
-        state.diverged_frames = state.diverged_frames + 1 if is_up else 0
-        few = float(self.detector.mean[LOST_SCALE, LOSS_SERIES])
-        is_lost = first > 0.0 and few > math.log(LOST * first)
-        return is_lost or state.diverged_frames >= DIVERGED_FRAMES
-
     def _is_early_growth(self, numbers: FrameNumbers, values: FloatArray) -> bool:
         maker = self.state.maker
         if self.state.series.num_frames > HISTORY_FRAMES or not maker.first_count[TOTAL]:
@@ -446,15 +388,6 @@ class Judge:
         """Return the usual value so many frames before the latest."""
         place = (self.state.series.num_frames - 1 - frames) % RING
         return float(self.state.series.levels[place, series])
-
-
-def _norm_of(norms: FloatArray) -> float:
-    """Return the L2 norm of all modules together, NaN without any."""
-    largest = _largest(norms)
-    if not 0.0 < largest < math.inf:
-        return max(largest, 0.0) if largest > -math.inf else math.nan
-    shares = np.nan_to_num(norms) / largest  # scaled: squares may leave the range of float64
-    return largest * math.sqrt(float(np.dot(shares, shares)))
 
 
 def _largest(values: FloatArray) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -98,6 +99,16 @@ class Modules:
         if place == len(self.names):
             self.names.append(name)
         return place
+
+
+def norm_of(norms: FloatArray) -> float:
+    """Return the L2 norm of all modules together, NaN without any."""
+    largest = float(np.fmax.reduce(norms, initial=-math.inf))
+    if not 0.0 < largest < math.inf:
+        return max(largest, 0.0) if largest > -math.inf else math.nan
+    shares = norms / largest  # scaled: squares may leave the range of float64
+    shares[np.isnan(shares)] = 0.0
+    return largest * math.sqrt(float(np.dot(shares, shares)))
 
 
 def _module(layer: str) -> str:

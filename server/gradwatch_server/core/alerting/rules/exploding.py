@@ -17,7 +17,7 @@ from gradwatch_server.core.alerting.rules.module import ModuleRule, layers_of, r
 from gradwatch_server.core.arrays import BoolArray, FloatArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.judge.deviations import Kind
-from gradwatch_server.core.judge.judge import UP, Findings
+from gradwatch_server.core.judge.findings import UP, Findings
 from gradwatch_wire.health import EXPLODING_THRESHOLD, Severity
 
 

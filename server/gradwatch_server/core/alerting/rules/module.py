@@ -22,7 +22,7 @@ from gradwatch_server.core.arrays import BoolArray, FloatArray
 from gradwatch_server.core.frames.frame import Frame, RankPart
 from gradwatch_server.core.judge.detector import SCALES
 from gradwatch_server.core.judge.deviations import Deviation, Kind
-from gradwatch_server.core.judge.judge import Findings
+from gradwatch_server.core.judge.findings import Findings
 from gradwatch_server.core.judge.series import FIRST_MODULE
 from gradwatch_wire.health import Severity
 

@@ -16,7 +16,7 @@ from gradwatch_server.core.alerting.rules.module import ModuleRule, layers_of, r
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.judge.deviations import Kind
-from gradwatch_server.core.judge.judge import DOWN, Findings
+from gradwatch_server.core.judge.findings import DOWN, Findings
 from gradwatch_server.core.judge.smallness import WAS_ALIVE, far_below
 from gradwatch_wire.columns import L2
 from gradwatch_wire.health import VANISHING_THRESHOLD, Severity

@@ -1,0 +1,51 @@
+"""Findings of one frame: the input of rules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from gradwatch_server.core.arrays import BoolArray, FloatArray
+from gradwatch_server.core.judge.deviations import Deviation, Kind
+
+UP: Final = (Kind.SPIKE, Kind.GROWTH, Kind.TOTAL)
+DOWN: Final = (Kind.SHRINK, Kind.COLLAPSE)
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """Findings of one frame.
+
+    Args:
+        norms: (modules,) L2 norms, NaN where absent or non-finite.
+        deviations: Flags of the detector, the largest part first.
+        rising: (modules,) beyond their record, in a deviation that is paged.
+        falling: Likewise of falls.
+        high: (modules,) still above the level that they had before such a rise.
+        low: Likewise of falls.
+        is_loss_high: Whether the loss is still above its level before a paged rise.
+        is_slow: Whether a step still takes longer than before a paged rise of its time.
+        is_loss_felt: Whether the loss is so far up that another finding does harm.
+        is_diverging: Whether the loss has been far above the first losses for long.
+        is_young: (modules,) whether there is no history to judge by.
+        is_early_growth: Whether the total grows or the loss is worse than first, without a history.
+    """
+
+    norms: FloatArray
+    deviations: tuple[Deviation, ...]
+    rising: BoolArray
+    falling: BoolArray
+    high: BoolArray
+    low: BoolArray
+    is_loss_high: bool
+    is_slow: bool
+    is_loss_felt: bool
+    is_diverging: bool
+    is_young: BoolArray
+    is_early_growth: bool
+
+    def largest(self, *kinds: Kind) -> Deviation | None:
+        """Return the paged deviation of some kinds that is farthest beyond its record."""
+        return next(
+            (each for each in self.deviations if each.is_paged and each.kind in kinds), None
+        )
