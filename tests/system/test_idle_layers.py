@@ -15,7 +15,7 @@ MIDDLE = ["middle.weight", "middle.bias"]
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("world", [1, 2])
-def test_a_layer_that_is_frozen_midway_is_told_to_nobody(
+def test_a_layer_that_is_frozen_midway_is_info(
     aggregator: Aggregator, train: Train, world: int
 ) -> None:
     """Freezing is done on purpose; the run stays healthy."""
@@ -23,7 +23,9 @@ def test_a_layer_that_is_frozen_midway_is_told_to_nobody(
     train(world, "--run", "frozen", "--midway", "freeze", worker=WORKER).wait()
     health = aggregator.health_of_ended("frozen")
 
-    assert aggregator.json("/runs/frozen/alerts") == []
+    (alert,) = aggregator.json("/runs/frozen/alerts")
+    assert (alert["rule"], alert["severity"], alert["group"]) == ("layer_missing", "info", "frozen")
+    assert sorted(alert["layers"]) == sorted(MIDDLE)
     assert (health["status"], health["step"]) == ("healthy", 79)
 
 

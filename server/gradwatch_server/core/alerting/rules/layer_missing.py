@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field
 
 from gradwatch_server.core.alerting.attribution import ranks_of
-from gradwatch_server.core.alerting.evaluation import NUM_BEFORE, Context, Evaluation
+from gradwatch_server.core.alerting.evaluation import NUM_BEFORE, Context, Evaluation, Verdict
 from gradwatch_server.core.alerting.origin import Origin, one_rank
 from gradwatch_server.core.alerting.rules.base import Steps
 from gradwatch_server.core.alerting.rules.layer import LayerRule
@@ -29,8 +29,11 @@ ACCEPTED_FRAMES: Final = 256
 """A layer that is missing this long is no longer expected."""
 
 UNUSED: Final = "though it requires one"
+FROZEN: Final = "requires_grad is off"
+FROZEN_GROUP: Final = "frozen"
+"""Group of its alerts about frozen layers."""
 
-_COUNTS: Final = ("there", "missing", "since")
+_COUNTS: Final = ("there", "missing", "since", "frozen")
 _NUMBER: Final = re.compile(r"\d+")
 
 
@@ -42,19 +45,23 @@ class MissingMemory:
         there: (layers,) frames in a row with it, up to the latest.
         missing: (layers,) frames without a layer that is expected, 0 otherwise.
         since: (layers,) the step of the first of them.
+        frozen: (layers,) frames since a layer that was expected is frozen, 0 otherwise.
         unused: (layers,) whether the latest frame says that it requires a gradient and got none.
         occasional: Kinds of layers of which one was unused and came back; see `kind_of`.
         any_missing: Whether a layer is missing.
         any_unused: Whether a layer is unused.
+        any_frozen: Whether a layer is frozen.
     """
 
     there: IndexArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     missing: IndexArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     since: IndexArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    frozen: IndexArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     unused: BoolArray = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
     occasional: set[str] = field(default_factory=set)
     any_missing: bool = False
     any_unused: bool = False
+    any_frozen: bool = False
 
     def follow(self, frame: Frame, names: Sequence[str]) -> None:
         """Take in a frame; one that lacks ranks or shards says nothing."""
@@ -65,7 +72,7 @@ class MissingMemory:
             self.unused = np.pad(self.unused, (0, len(present) - len(self.unused)))
         if frame.num_partial or frame.coverage < 1.0:
             return
-        is_quiet = not self.any_missing and not self.any_unused
+        is_quiet = not (self.any_missing or self.any_unused or self.any_frozen)
         if is_quiet and np.count_nonzero(present) == len(present):  # nearly always
             self.there += 1
             return
@@ -73,20 +80,28 @@ class MissingMemory:
         back = np.flatnonzero(self.unused & present).tolist()
         self.occasional |= {kind_of(names[i]) for i in back}
         expected = self.there >= STEADY_FRAMES
-        went = expected & ~present & ~frozen
+        went = expected & ~present
         if not (expected & present).any():
             went[:] = False  # another part of the model is trained from here on
         self.since[went] = frame.step
-        goes_on = ~present & ~frozen & (self.missing > 0) & (self.missing < ACCEPTED_FRAMES)
-        self.missing = np.where(went, 1, np.where(goes_on, self.missing + 1, 0))
+        self.missing = _counted(self.missing, went & ~frozen, ~present & ~frozen)
+        self.frozen = _counted(self.frozen, went & frozen, ~present & frozen)
         self.there = np.where(present, self.there + 1, 0)
         self.unused = unused
         self.any_missing = bool(np.count_nonzero(self.missing))
         self.any_unused = bool(np.count_nonzero(self.unused))
+        self.any_frozen = bool(np.count_nonzero(self.frozen))
 
     def is_cut_off(self, layer: int, names: Sequence[str]) -> bool:
         """Tell whether a missing layer is one that every step is known to use."""
         return bool(self.unused[layer]) and kind_of(names[layer]) not in self.occasional
+
+
+def _counted(frames: IndexArray, begins: BoolArray, goes_on: BoolArray) -> IndexArray:
+    """Return (layers,) frames so far: 1 where it begins, one more where it goes on, else 0."""
+    goes_on = goes_on & (frames > 0) & (frames < ACCEPTED_FRAMES)
+    counted: IndexArray = np.where(begins, 1, np.where(goes_on, frames + 1, 0))
+    return counted
 
 
 def kind_of(name: str) -> str:
@@ -98,9 +113,10 @@ class LayerMissingRule(LayerRule):
     """A layer that had a gradient in each of 32 frames has none for `missing_steps` frames.
 
     The client says of such a layer whether its parameter was frozen (`requires_grad` off) or still
-    requires a gradient that no backward pass brings. Nothing is told of what was frozen, and an
-    alert whose layers are frozen is over (`resolved_by` is `frozen`). What requires a gradient and
-    has none is detached from the loss, mostly by mistake: that is `severity`. It is
+    requires a gradient that no backward pass brings. What was frozen is `info`, in a group `frozen`
+    of its own, and any other alert whose layers are frozen is over (`resolved_by` is `frozen`).
+    What requires a gradient and has none is detached from the loss, mostly by mistake: that is
+    `severity`. It is
     `uncertain_severity` where an older client says neither, where the layer left the model or its
     optimizer, and where a layer of the same name but for its numbers (`experts.3.w`, `experts.7.w`)
     was unused before and came back: such layers are used in some steps only, as experts are, and
@@ -119,9 +135,8 @@ class LayerMissingRule(LayerRule):
     memory: ClassVar[type | None] = MissingMemory
     follows = ("nonfinite", "loss")
     formula = """
-        a layer that was in each of 32 frames is in none of the `missing_steps` after them, and is
-        not said to be frozen; frames with `coverage < 1`, or in which a shard is missing, do not
-        count.
+        a layer that was in each of 32 frames is in none of the `missing_steps` after them; frames
+        with `coverage < 1`, or in which a shard is missing, do not count.
     """
     tuning = """
         A part that the loss leaves out from some step on, as an auxiliary head, is left out by
@@ -132,7 +147,7 @@ class LayerMissingRule(LayerRule):
     source = """
         A heuristic. 32 frames are the history that norms need as well. Of the labelled runs
         (`scripts/bench alerts`) each in which a module is detached has the warning at the third
-        step, and none has an alert of this rule in which one is frozen, or that is healthy.
+        step, and none has a warning of this rule in which one is frozen, or that is healthy.
     """
 
     missing_steps: Steps = Field(3, description="Frames without a gradient that are too many.")
@@ -144,10 +159,10 @@ class LayerMissingRule(LayerRule):
         """Return the layers that are missing, (layers,)."""
         memory = context.memory(self.name, MissingMemory)
         memory.follow(observation, context.names)
-        if not memory.any_missing:
+        if not memory.any_missing and not memory.any_frozen:
             return None
-        missing: BoolArray = memory.missing >= self.missing_steps
-        return missing
+        gone: BoolArray = np.maximum(memory.missing, memory.frozen) >= self.missing_steps
+        return gone
 
     def seen(self, frame: Frame) -> BoolArray:
         """Return all layers that are not frozen, (layers,): to be absent is what it is about."""
@@ -157,10 +172,20 @@ class LayerMissingRule(LayerRule):
     def evaluate(
         self, observation: Frame, raised: BoolArray, context: Context
     ) -> Iterator[Evaluation]:
-        """Yield an evaluation of each group of layers."""
-        for each in super().evaluate(observation, raised, context):
+        """Yield an evaluation of each group of layers, and one of the frozen ones."""
+        frozen = raised & (context.memory(self.name, MissingMemory).frozen > 0)
+        for each in super().evaluate(observation, raised & ~frozen, context):
             severity = partial(self._severity_of, observation, context, each.verdict.raised)
             yield replace(each, severity=severity)
+        yield Evaluation(
+            group=FROZEN_GROUP,
+            step=observation.step,
+            received_ns=observation.received_ns,
+            verdict=Verdict(frozen, frozen, np.ones_like(frozen)),
+            names=context.names,
+            origin=partial(self.origin, observation, context),
+            severity=lambda _: Severity.INFO,
+        )
 
     def _severity_of(
         self, frame: Frame, context: Context, raised: BoolArray, in_a_row: int
@@ -178,7 +203,8 @@ class LayerMissingRule(LayerRule):
         memory = context.memory(self.name, MissingMemory)
         indices = np.flatnonzero(raised)
         cut_off = [memory.is_cut_off(i, context.names) for i in indices.tolist()]
-        layer = int(indices[np.lexsort((-memory.missing[indices], ~np.array(cut_off)))[0]])
+        gone = np.maximum(memory.missing, memory.frozen)
+        layer = int(indices[np.lexsort((-gone[indices], ~np.array(cut_off)))[0]])
         ranks = ranks_of(frame.parts)
         return Origin(
             step=int(memory.since[layer]),
@@ -190,5 +216,5 @@ class LayerMissingRule(LayerRule):
             threshold=None,
             before=context.window.before(layer, NUM_BEFORE + self.missing_steps)[-NUM_BEFORE:],
             usual=usual_norm(layer, context),
-            detail=UNUSED if memory.unused[layer] else "",
+            detail=FROZEN if memory.frozen[layer] else UNUSED if memory.unused[layer] else "",
         )

@@ -202,11 +202,19 @@ def test_a_layer_that_is_detached_is_a_warning_and_says_so(training: Any) -> Non
 
 
 @pytest.mark.slow
-def test_a_layer_that_is_frozen_is_not_told(training: Any) -> None:
+def test_a_layer_that_is_frozen_is_info_until_it_is_expected_no_more(training: Any) -> None:
     run = training()
     run.healthy(40)
+    told = [
+        alert for alerts in without_b(run, range(40, 400), frozen=("b.weight",)) for alert in alerts
+    ]
 
-    assert without_b(run, range(40, 400), frozen=("b.weight",)) == [[]] * 360
+    assert [(a.severity, a.group, a.change, a.layers) for a in told] == [
+        ("info", "frozen", "firing", ("b.weight",)),
+        ("info", "frozen", "resolved", ("b.weight",)),
+    ]
+    assert told[0].message.startswith("No gradient since step 40: b.weight, requires_grad is off (")
+    assert (told[0].fired_step, told[1].resolved_by) == (42, "clear")
 
 
 def test_an_alert_ends_when_its_layers_are_frozen(training: Any) -> None:
@@ -226,7 +234,8 @@ def test_an_alert_ends_when_its_layers_are_frozen(training: Any) -> None:
         run.go((1.0, 1.0, 1e-9, 1.0))
     assert [alert.rule for alert in run.job.alerts] == ["vanishing"]
     without_b(run, range(52, 90), frozen=("b.weight",))
-    assert [(a.rule, a.resolved_by) for a in run.job.alerts[1:]] == [("vanishing", "frozen")]
+    told = [(alert.rule, alert.resolved_by) for alert in run.job.alerts[1:]]
+    assert told == [("layer_missing", None), ("vanishing", "frozen")]
 
 
 def test_a_layer_that_is_used_now_and_then_is_info(training: Any) -> None:
