@@ -100,7 +100,7 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
     "alerts": Benchmark(
         module="alerts.evaluate",
         figures="faults found and false alarms on recorded trainings, beside rules used elsewhere",
-        pages=("README.md", "alerts.md"),
+        pages=("README.md", "alerts-measured.md"),
         options={
             "directory": Path(".venv/alerts"),
             "only": "",

@@ -15,7 +15,9 @@ from benchmarks.alerts.recorded import Split
 from benchmarks.documents import Section
 from benchmarks.report import console, markdown, show
 
-SECTION: Final = Section("alerts.md", "<!-- benchmark -->", "<!-- end of the benchmark -->")
+SECTION: Final = Section(
+    "alerts-measured.md", "<!-- benchmark -->", "<!-- end of the benchmark -->"
+)
 
 
 @dataclass(frozen=True, slots=True)

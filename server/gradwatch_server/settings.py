@@ -113,7 +113,7 @@ class Settings(BaseSettings):
     budgets: Budgets = Field(
         default_factory=Budgets, description="What peers may use; see docs/operations.md."
     )
-    rules: Rules = Field(default_factory=Rules, description="The rules; see docs/alerts.md.")
+    rules: Rules = Field(default_factory=Rules, description="The rules; see docs/rules.md.")
     notify: Targets = Field(
         default_factory=Targets,
         description="Who is told of alerts; see docs/notifications.md.",

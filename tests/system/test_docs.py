@@ -47,8 +47,9 @@ def test_every_kind_of_record_has_its_line(kind: Kind) -> None:
     assert ("| yes |" in line) == (kind in SEQUENCED)
 
 
-def test_the_sections_of_the_rules_are_those_of_the_definitions() -> None:
-    page = _page("alerts.md")
+@pytest.mark.parametrize("name", ["alerts.md", "rules.md"])
+def test_what_is_said_of_the_rules_is_that_of_the_definitions(name: str) -> None:
+    page = _page(name)
 
     assert fill(page) == page
 
@@ -91,7 +92,7 @@ def test_every_rule_says_when_it_raises_how_it_is_tuned_and_where_it_comes_from(
 
 
 def test_the_benchmark_has_its_place() -> None:
-    assert _page("alerts.md").count("\n<!-- benchmark -->\n") == 1
+    assert _page("alerts-measured.md").count("\n<!-- benchmark -->\n") == 1
 
 
 def _settings_of(text: str, folder: Path) -> Settings:

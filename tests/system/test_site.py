@@ -117,7 +117,7 @@ def test_a_browser_finds_a_word_and_asks_nobody_else(address: str) -> None:
         page.keyboard.type("vanishing")
         page.locator(".md-search-result__link").first.wait_for(timeout=1000 * PATIENCE_S)
         found = page.locator(".md-search-result__link").first.get_attribute("href")
-    assert "alerts.html" in found
+    assert "rules.html" in found
     assert faults == []
     assert [url for url in asked if not url.startswith((address, "data:", "blob:"))] == []
 

@@ -34,7 +34,7 @@ class HealthShare(Enum):
 class Rule(BaseModel, ABC):
     """A rule with its settings, which are its fields.
 
-    The docstring of a rule is its section in docs/alerts.md: what it sees in one line, then, as
+    The docstring of a rule is its section in docs/rules.md: what it sees in one line, then, as
     Markdown, what else a user should know. Each field has a description.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""What docs/alerts.md says of the rules and their hints, made from the definitions."""
+"""Sections of docs/rules.md, and the tables of rules and hints, made from the definitions."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def rules_table() -> str:
     for rule in REGISTRY:
         settings, summary = rule(), inspect.cleandoc(rule.__doc__ or "").partition("\n")[0]
         state = "on" if settings.enabled else "off"
-        link = f"[`{rule.name}`](#{rule.name})"
+        link = f"[`{rule.name}`](rules.md#{rule.name})"
         rows.append(f"| {link} | {summary} | `{_shown(settings.severity)}` | {state} |")
     return "\n".join(rows) + "\n"
 
@@ -58,7 +58,7 @@ def hints_table() -> str:
     """Return the table of the hints of each rule as Markdown."""
     rows = ["| rule | hints |", "|---|---|"]
     rows += [
-        f"| [`{rule.name}`](#{rule.name}) | {'; '.join(HINTS[rule.name])} |"
+        f"| [`{rule.name}`](rules.md#{rule.name}) | {'; '.join(HINTS[rule.name])} |"
         for rule in REGISTRY
         if rule.name in HINTS
     ]
@@ -66,20 +66,19 @@ def hints_table() -> str:
 
 
 def fill(page: str) -> str:
-    """Return the page with the sections of all registered rules between the two marks.
-
-    The tables of rules and hints are filled in as well where the page has marks for them.
+    """Return the page with what belongs between each of its marks and `END`.
 
     Raises:
-        ValueError: If the page lacks one of the marks.
+        ValueError: If the page has no mark, or no `END` after one.
     """
-    if BEGIN not in page or END not in page.partition(BEGIN)[2]:
+    sections = "".join(f"\n{section(rule)}" for rule in REGISTRY)
+    texts = {BEGIN: sections, RULES: "\n" + rules_table(), HINTS_OF_RULES: "\n" + hints_table()}
+    marks = [mark for mark in texts if mark in page]
+    if not marks or any(END not in page.partition(mark)[2] for mark in marks):
         msg = f"the page lacks {BEGIN.strip()!r}, or {END.strip()!r} after it"
         raise ValueError(msg)
-    page = between(page, BEGIN, "".join(f"\n{section(rule)}" for rule in REGISTRY))
-    for mark, table in ((RULES, rules_table()), (HINTS_OF_RULES, hints_table())):
-        if mark in page:
-            page = between(page, mark, "\n" + table)
+    for mark in marks:
+        page = between(page, mark, texts[mark])
     return page
 
 

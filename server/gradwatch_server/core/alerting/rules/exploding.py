@@ -31,8 +31,8 @@ class ExplodingRule(ModuleRule):
     where the norm of all layers has doubled as well, or the loss is worse than at first.
 
     `layer` is null where no module clearly stands out. `rank` is the one that made it rise, if one
-    stands out ([how](#the-origin)). It is critical once the mean loss of 16 frames has been 1.5
-    times the first losses for 32 frames, or that of 4 frames is 100 times them.
+    stands out ([how](alerts.md#the-origin)). It is critical once the mean loss of 16 frames has
+    been 1.5 times the first losses for 32 frames, or that of 4 frames is 100 times them.
     """
 
     name = "exploding"
@@ -50,9 +50,9 @@ class ExplodingRule(ModuleRule):
     kinds: ClassVar[tuple[Kind, ...]] = UP
     formula = """
         a mean of 1, 4, 16 or 64 frames is above the record of 256 frames, and its rise above the
-        largest rise, by more than a margin ([the detector](#the-detector)); without a history a
-        layer has `l2 > limit`. It is held until the norm is within a factor of 2 of what was usual
-        before, or for 256 frames.
+        largest rise, by more than a margin ([the detector](alerts.md#the-detector)); without a
+        history a layer has `l2 > limit`. It is held until the norm is within a factor of 2 of what
+        was usual before, or for 256 frames.
     """
     tuning = """
         If one part of the model is louder than the rest, leave it out with `layers = ["!head.*"]`.

@@ -54,7 +54,7 @@ class LossRule(Rule):
     takes = (Frame,)
     formula = """
         a mean of 1, 4, 16 or 64 frames is above the record of 256 frames, and its rise above the
-        largest rise, by more than a margin ([the detector](#the-detector)).
+        largest rise, by more than a margin ([the detector](alerts.md#the-detector)).
     """
     tuning = """
         Give `attach` the mean over more samples if you have it, and log the learning rate: the rule

@@ -37,7 +37,7 @@ class SlowRule(Rule):
     formula = """
         the mean step time of 16 or 64 frames is above the record of 256 frames, and its rise above
         the largest rise, by more than a margin, and above 1.5 times the usual
-        ([the detector](#the-detector)).
+        ([the detector](alerts.md#the-detector)).
     """
     tuning = 'Turn it off for runs that share their devices: `runs = ["!shared-*"]`.'
     source = "Throttled devices and late data slow a run down for hours before anybody looks."

@@ -70,7 +70,7 @@ class VanishingRule(ModuleRule):
     formula = """
         every layer of a module has `l2 < limit` on some rank, held while each has `l2 < clear`; or
         the mean of 16 or 64 frames is below the record by more than a margin
-        ([the detector](#the-detector)), and below a quarter of what was usual.
+        ([the detector](alerts.md#the-detector)), and below a quarter of what was usual.
     """
     tuning = """
         Lower `limit` and `clear` together where a loss is divided by a large number: every norm is

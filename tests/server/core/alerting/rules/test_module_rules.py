@@ -234,8 +234,8 @@ def test_an_alert_ends_when_its_layers_are_frozen(training: Any) -> None:
         run.go((1.0, 1.0, 1e-9, 1.0))
     assert [alert.rule for alert in run.job.alerts] == ["vanishing"]
     without_b(run, range(52, 90), frozen=("b.weight",))
-    told = [(alert.rule, alert.resolved_by) for alert in run.job.alerts[1:]]
-    assert told == [("layer_missing", None), ("vanishing", "frozen")]
+    later = [(alert.rule, alert.resolved_by) for alert in run.job.alerts[1:]]
+    assert later == [("layer_missing", None), ("vanishing", "frozen")]
 
 
 def test_a_layer_that_is_used_now_and_then_is_info(training: Any) -> None:
