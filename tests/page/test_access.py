@@ -20,6 +20,7 @@ def fed(aggregator: Aggregator, peers: NewPeer) -> Any:
     return feed(aggregator, peers)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious(
     tab: OpenTab, fed: Any, aggregator: Aggregator, scheme: str

@@ -168,6 +168,7 @@ def test_a_step_that_is_open_is_drawn_once(
     assert shown.page.locator(".drawer table[data-kept]").count() == 1
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("range_", ["from=0", f"from=10&to={STEPS + 200}"])
 def test_a_range_that_may_grow_grows_in_every_picture(
     tab: OpenTab, aggregator: Aggregator, peers: NewPeer, range_: str

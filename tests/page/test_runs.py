@@ -72,6 +72,7 @@ def test_runs_are_filtered_and_the_filter_is_in_the_address(
     rows.nth(2).wait_for()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("run", ["constructor", "a.b_c-1"])
 def test_a_layer_may_be_called_anything(
     tab: OpenTab, aggregator: Aggregator, peers: NewPeer, run: str

@@ -121,6 +121,7 @@ def test_a_run_that_was_deleted_is_not_stale_and_may_come_back(
     shown.page.locator(".verdict .facts", has_text=f"step {STEPS - 1}").wait_for()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("missing", ["EventSource", "TextDecoderStream"])
 def test_a_browser_without_streams_is_kept_up_to_date_all_the_same(
     tab: OpenTab, aggregator: Aggregator, peers: NewPeer, missing: str
@@ -152,6 +153,7 @@ def test_a_million_steps_are_shown_in_buckets_and_said_to_be(
     assert f"{POISONED}, steps {first:,}\u2013{first + 2047:,}, the worst, L2 norm NaN" in said
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("path", "sentence"),
     [
