@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,7 +14,7 @@ from benchmarks.alerts.families.perceptrons import Regression
 from benchmarks.alerts.make import record
 from benchmarks.alerts.recipe import Recipe
 from benchmarks.alerts.store import Collection
-from tests.support.recording import RecordingAggregator
+from tests.support.recording import RecordingAggregator, attached
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -53,16 +52,4 @@ def aggregator() -> Iterator[RecordingAggregator]:
 @pytest.fixture
 def attach(aggregator: RecordingAggregator) -> Iterator[Callable[..., gradwatch.Watch]]:
     """`gradwatch.attach` to the small aggregator; what it made is closed after the test."""
-    made: list[gradwatch.Watch] = []
-
-    def attach_here(*arguments: Any, **settings: Any) -> gradwatch.Watch:
-        watch = gradwatch.attach(
-            *arguments, **({"run": "test", "endpoint": aggregator.endpoint} | settings)
-        )
-        assert isinstance(watch, gradwatch.Watch)
-        made.append(watch)
-        return watch
-
-    yield attach_here
-    for watch in made:
-        watch.close()
+    yield from attached(aggregator)

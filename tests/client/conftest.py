@@ -7,15 +7,13 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 
-import gradwatch
 from tests.support.forking import TRAINING, run_forked
-from tests.support.recording import Attach, NewAggregator, RecordingAggregator
+from tests.support.recording import Attach, NewAggregator, RecordingAggregator, attached
 
 # Without a GPU, kernels run in Triton's interpreter. It looks here when it is imported.
 if not torch.cuda.is_available():
@@ -66,18 +64,7 @@ def aggregator(new_aggregator: NewAggregator) -> RecordingAggregator:
 @pytest.fixture
 def attach(aggregator: RecordingAggregator) -> Iterator[Attach]:
     """`gradwatch.attach` to the small aggregator; what it made is closed after the test."""
-    made: list[gradwatch.Watch] = []
-
-    def attach_here(*arguments: Any, **settings: Any) -> gradwatch.Watch:
-        settings = {"run": "test", "endpoint": aggregator.endpoint} | settings
-        watch = gradwatch.attach(*arguments, **settings)
-        assert isinstance(watch, gradwatch.Watch)
-        made.append(watch)
-        return watch
-
-    yield attach_here
-    for watch in made:
-        watch.close()
+    yield from attached(aggregator)
 
 
 @pytest.fixture

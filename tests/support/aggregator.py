@@ -159,6 +159,13 @@ class Aggregator:
         """Ask over HTTP for something that must be there."""
         return self.get(path, **settings).raise_for_status().json()
 
+    def newest_event(self) -> int:
+        """Return the cursor of the newest alert event."""
+        cursor = 0
+        while page := self.json("/alerts", params={"after": cursor, "limit": 1000}):
+            cursor = page[-1]["cursor"]
+        return cursor
+
     def health(self, run: str) -> dict[str, Any]:
         """Return the health of a run, as last published: acknowledged records may not be in it."""
         report: dict[str, Any] = self.json(f"/runs/{run}/health")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -163,6 +164,13 @@ class Peer:
     def is_silent(self, seconds: float = 0.0) -> bool:
         """Tell whether nothing has arrived, and nothing does within some seconds."""
         return not self._socket.poll(round(seconds * 1000))
+
+    def bad_steps(self, first: int, count: int) -> None:
+        """Make *count* alerts that fire and are resolved: 2 events for each 4 steps."""
+        for at in range(first, first + 4 * count, 4):
+            for step, norm in enumerate([math.nan, 1.0, 1.0, 1.0], at):
+                self.stats(step, (norm, 1.0))
+            self.acked()
 
     def acked(self, upto: int | None = None) -> Ack:
         """Wait until all, or all up to a number, is acknowledged."""

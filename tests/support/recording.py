@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
+import pytest
 import zmq
 
 import gradwatch
@@ -119,3 +122,42 @@ Attach: TypeAlias = Callable[..., gradwatch.Watch]
 
 NewAggregator: TypeAlias = Callable[..., RecordingAggregator]
 """Type of the fixture `new_aggregator`: another one, on an endpoint if one is given."""
+
+
+def attached(aggregator: RecordingAggregator) -> Iterator[Attach]:
+    """Yield `gradwatch.attach` to the small aggregator; close what it made."""
+    made: list[gradwatch.Watch] = []
+
+    def attach_here(*arguments: Any, **settings: Any) -> gradwatch.Watch:
+        settings = {"run": "test", "endpoint": aggregator.endpoint} | settings
+        watch = gradwatch.attach(*arguments, **settings)
+        assert isinstance(watch, gradwatch.Watch)
+        made.append(watch)
+        return watch
+
+    yield attach_here
+    for watch in made:
+        watch.close()
+
+
+def numbers_are_those_of_the_training(aggregator: RecordingAggregator, directory: Path) -> None:
+    """Compare what two ranks sent with what they wrote themselves, watched and without us."""
+
+    def said(which: str, rank: int) -> dict[str, Any]:
+        path = directory / f"{which}-{rank}.json"
+        wait_until(path.exists, str(path))
+        found: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        return found
+
+    for session, hello in aggregator.hellos.items():
+        own = said("watched", hello.rank)
+        mine = [e.record for e in aggregator.stored if e.session == session]
+        sent = [record for record in mine if hasattr(record, "scalars")]
+        norms = [sum(v**2 for v in aggregator.layers(s).values()) ** 0.5 for s in sent]
+        losses = [sum(pair) / 2 for pair in zip(*[iter(own["losses"])] * 2, strict=True)]
+
+        assert [stats.step for stats in sent] == [0, 1, 2, 3]
+        assert norms == pytest.approx(own["norms"], rel=1e-4)
+        assert [stats.scalars["loss"] for stats in sent] == pytest.approx(losses, rel=1e-6)
+        assert {stats.labels["reduction"] for stats in sent} == {"mean"}
+        assert own["weights"] == said("plain", hello.rank)["weights"]

@@ -216,30 +216,6 @@ def test_a_stopped_aggregator_neither_stops_training_nor_loses_records(
 
 
 @pytest.mark.exhaustive
-def test_a_full_buffer_loses_the_oldest_and_the_loss_is_stated(
-    aggregator: Aggregator, train: Train
-) -> None:
-    """produced = stored + lost, to the record, and lost records are no healthy run."""
-    job = train(
-        *(1, "--run", "small", "--steps", "900", "--hold-at", "450"),
-        *("--buffer-bytes", "65536"),
-    )
-    job.wait_for_training()
-    assert job.line() == "holding"
-    aggregator.start()
-    job.release()
-    job.wait()
-
-    health = aggregator.health_of_ended("small")
-
-    records = health["records"]
-    assert records["lost"] > 0
-    assert records["stored"] + records["lost"] == 902
-    assert records["unresolved"] == 0
-    assert health["step"] == 899
-
-
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("environ", [{"GRADWATCH_SESSION_TIMEOUT_S": "1"}])
 def test_a_killed_worker_shows_as_lost_and_the_run_as_critical(
     aggregator: Aggregator, train: Train

@@ -581,29 +581,16 @@ def fresh_compiler() -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
-def test_blocks_compiled_one_by_one_are_measured_without_a_graph_break() -> None:
-    """`fullgraph` would raise at one."""
+@pytest.mark.parametrize("whole", [True, False])
+def test_what_is_compiled_after_the_monitor_is_measured(whole: bool) -> None:
+    """The whole model, or each block, where `fullgraph` would raise at a graph break."""
     model = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(2)))
     with GradientGainMonitor(model) as monitor:
         backward(model)
         expected = monitor.norms()
-        for block in model:
+        compiled: Any = torch.compile(model, backend="aot_eager") if whole else model
+        for block in () if whole else model:
             block.compile(backend="aot_eager", fullgraph=True)
-        monitor.reset()
-        backward(model)
-
-        assert monitor.norms() == pytest.approx(expected)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("fresh_compiler")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
-def test_a_model_compiled_whole_after_the_monitor_is_measured() -> None:
-    model = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(2)))
-    with GradientGainMonitor(model) as monitor:
-        backward(model)
-        expected = monitor.norms()
-        compiled: Any = torch.compile(model, backend="aot_eager")
         for _ in range(2):
             monitor.reset()
             backward(compiled)

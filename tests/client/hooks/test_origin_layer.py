@@ -100,27 +100,17 @@ def test_an_eager_model_names_the_layer(aggregator: RecordingAggregator, attach:
 
 
 @pytest.mark.parametrize("compiled", COMPILED)
-def test_with_its_loss_a_model_compiled_after_attach_names_the_layer(
-    aggregator: RecordingAggregator, attach: Attach, compiled: Any
+@pytest.mark.parametrize(("loss", "layer"), [(True, "layer3.bias"), (False, None)])
+def test_a_model_compiled_after_attach_names_the_layer_by_its_loss(
+    aggregator: RecordingAggregator, attach: Attach, compiled: Any, loss: bool, layer: str | None
 ) -> None:
-    """Its graph is one node, which lists the parameters in the order of use (C2)."""
+    """Its graph is one node, which lists the parameters in the order of use; else no hook sees its
+    output, and no order is claimed (C2)."""
     model = Stack()
     watch = attach(model)
-    train(model, compiled(model), watch, loss=True)
+    train(model, compiled(model), watch, loss=loss)
 
-    assert origins(aggregator, 2) == ["layer3.bias"] * 2
-
-
-@pytest.mark.parametrize("compiled", COMPILED)
-def test_without_its_loss_a_model_compiled_after_attach_names_no_layer(
-    aggregator: RecordingAggregator, attach: Attach, compiled: Any
-) -> None:
-    """No hook sees its output, and no order is claimed (C2)."""
-    model = Stack()
-    watch = attach(model)
-    train(model, compiled(model), watch, loss=False)
-
-    assert origins(aggregator, 2) == [None] * 2
+    assert origins(aggregator, 2) == [layer] * 2
 
 
 def test_a_model_compiled_before_attach_names_the_layer(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import gc
-import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from torch.utils.data import DataLoader
 import gradwatch
 from gradwatch_wire import Event
 from tests.client.integrations.batches import batches
-from tests.support.recording import Attach, RecordingAggregator
+from tests.support.recording import Attach, RecordingAggregator, numbers_are_those_of_the_training
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of accelerate, about tiny trainings
 
@@ -290,23 +289,6 @@ def test_two_processes(
     for which in ("watched", "plain"):
         torchrun(2, TWO_RANKS, str(tmp_path), which)
 
-    def said(which: str, rank: int) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = json.loads(
-            (tmp_path / f"{which}-{rank}.json").read_text("utf-8")
-        )
-        return found
-
     aggregator.stats(8)
     assert {hello.rank for hello in aggregator.hellos.values()} == {0, 1}
-    for session, hello in aggregator.hellos.items():
-        own = said("watched", hello.rank)
-        mine = [e.record for e in aggregator.stored if e.session == session]
-        sent = [record for record in mine if hasattr(record, "scalars")]
-        norms = [sum(v**2 for v in aggregator.layers(s).values()) ** 0.5 for s in sent]
-        losses = [sum(pair) / 2 for pair in zip(*[iter(own["losses"])] * 2, strict=True)]
-
-        assert [stats.step for stats in sent] == [0, 1, 2, 3]
-        assert norms == pytest.approx(own["norms"], rel=1e-4)
-        assert [stats.scalars["loss"] for stats in sent] == pytest.approx(losses, rel=1e-6)
-        assert {stats.labels["reduction"] for stats in sent} == {"mean"}
-        assert own["weights"] == said("plain", hello.rank)["weights"]
+    numbers_are_those_of_the_training(aggregator, tmp_path)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,7 @@ from torch.utils.data import DataLoader
 import gradwatch
 from gradwatch.integrations.lightning import GradwatchCallback
 from tests.client.integrations.batches import batches
-from tests.support.recording import RecordingAggregator
-from tests.support.waiting import wait_until
+from tests.support.recording import RecordingAggregator, numbers_are_those_of_the_training
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's own, about tiny trainings
 
@@ -492,26 +490,9 @@ def test_two_processes(aggregator: RecordingAggregator, run_script: Any, tmp_pat
         done = run_script(TWO_RANKS, str(tmp_path), which)
         assert done.returncode == 0, done.stderr
 
-    def said(which: str, rank: int) -> Mapping[str, Any]:
-        path = tmp_path / f"{which}-{rank}.json"
-        wait_until(path.exists, str(path))
-        found: Mapping[str, Any] = json.loads(path.read_text("utf-8"))
-        return found
-
     aggregator.stats(8)
     assert {hello.run for hello in aggregator.hellos.values()} == {"two-version_0"}
-    for session, hello in aggregator.hellos.items():
-        own = said("watched", hello.rank)
-        mine = [e.record for e in aggregator.stored if e.session == session]
-        sent = [record for record in mine if hasattr(record, "scalars")]
-        norms = [sum(v**2 for v in aggregator.layers(s).values()) ** 0.5 for s in sent]
-        losses = [sum(pair) / 2 for pair in zip(*[iter(own["losses"])] * 2, strict=True)]
-
-        assert [stats.step for stats in sent] == [0, 1, 2, 3]
-        assert norms == pytest.approx(own["norms"], rel=1e-4)
-        assert [stats.scalars["loss"] for stats in sent] == pytest.approx(losses, rel=1e-6)
-        assert {stats.labels["reduction"] for stats in sent} == {"mean"}
-        assert own["weights"] == said("plain", hello.rank)["weights"]
+    numbers_are_those_of_the_training(aggregator, tmp_path)
     assert {hello.rank for hello in aggregator.hellos.values()} == {0, 1}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -67,33 +67,16 @@ def test_names_are_those_of_the_users_own_model() -> None:
 
 
 @pytest.mark.slow
-def test_ddp_leaves_no_trace_in_the_names(one_process: None) -> None:
-    made = Model()
+@pytest.mark.parametrize("wrapper", [DistributedDataParallel, compiled, checkpoint_wrapper])
+def test_wrappers_leave_no_trace_in_the_names(
+    one_process: None, wrapper: Callable[[nn.Module], nn.Module]
+) -> None:
+    made, inside = Model(), Model()
     expected = names(made)
-    inside = Model()
-    inside.blocks[0] = DistributedDataParallel(inside.blocks[0])
+    inside.blocks[0] = wrapper(inside.blocks[0])
 
-    assert names(DistributedDataParallel(made)) == expected
+    assert names(wrapper(made)) == expected
     assert names(inside) == expected
-
-
-def test_compile_leaves_no_trace_in_the_names() -> None:
-    made = Model()
-    expected = names(made)
-    inside = Model()
-    inside.blocks[1] = compiled(inside.blocks[1])
-
-    assert names(compiled(made)) == expected
-    assert names(inside) == expected
-
-
-def test_checkpoint_wrappers_leave_no_trace_in_the_names() -> None:
-    """Activation checkpointing wraps the blocks."""
-    made = Model()
-    expected = names(made)
-    made.blocks[0] = checkpoint_wrapper(made.blocks[0])
-
-    assert names(made) == expected
 
 
 @pytest.mark.slow

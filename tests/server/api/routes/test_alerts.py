@@ -15,14 +15,6 @@ from tests.support.aggregator import Aggregator
 NAN = math.nan
 
 
-def newest(service: Any) -> int:
-    """Return the cursor of the newest alert event."""
-    cursor = 0
-    while page := service.json("/alerts", params={"after": cursor, "limit": 1000}):
-        cursor = page[-1]["cursor"]
-    return cursor
-
-
 @pytest.mark.slow
 def test_alerts_of_a_run_can_be_asked_for_by_state(
     service: Aggregator, attach: Callable[..., Any], health: Callable[..., Any], run: str
@@ -49,7 +41,7 @@ def test_alert_events_are_paged_by_cursor(
     service: Aggregator, attach: Callable[..., Any], health: Callable[..., Any], run: str
 ) -> None:
     """Oldest first, after the cursor, across all runs."""
-    start = newest(service)
+    start = service.newest_event()
     attach().steps(0, NAN, 1.0, 1.0, 1.0, NAN)
     health(step=4)
     events = service.json("/alerts", params={"after": start})

@@ -19,22 +19,6 @@ from tests.support.waiting import wait_until
 NAN = math.nan
 
 
-def newest(service: Any) -> int:
-    """Return the cursor of the newest alert event."""
-    cursor = 0
-    while page := service.json("/alerts", params={"after": cursor, "limit": 1000}):
-        cursor = page[-1]["cursor"]
-    return cursor
-
-
-def bad_steps(peer: Any, first: int, count: int) -> None:
-    """Make *count* alerts that fire and are resolved: 2 events for each 4 steps."""
-    for at in range(first, first + 4 * count, 4):
-        for step, norm in enumerate([NAN, 1.0, 1.0, 1.0], at):
-            peer.stats(step, (norm, 1.0))
-        peer.acked()
-
-
 @pytest.mark.slow
 def test_health_says_what_to_go_back_to(
     attach: Callable[..., Any], health: Callable[..., Any], run: str
@@ -332,8 +316,8 @@ def test_everything_is_there_after_a_kill(serve: Serve, peers: NewPeer) -> None:
     peer.acked()
     wait_until(lambda: service.json("/runs/gpt/health")["ranks"][0]["state"] == "ended")
     other = peers(service.ingest, rank=1, world=2).attach()
-    bad_steps(other, 1, 1)
-    wait_until(lambda: newest(service) == 2)
+    other.bad_steps(1, 1)
+    wait_until(lambda: service.newest_event() == 2)
     service.shows(other)
     before = service.json("/runs/gpt/health")
     events = service.json("/alerts")
@@ -348,6 +332,6 @@ def test_everything_is_there_after_a_kill(serve: Serve, peers: NewPeer) -> None:
             del rank["last_seen_s"]
     assert after == before
     other.greet()
-    bad_steps(other, 5, 1)
-    wait_until(lambda: newest(service) == 4)  # it is acknowledged before it is applied
+    other.bad_steps(5, 1)
+    wait_until(lambda: service.newest_event() == 4)  # it is acknowledged before it is applied
     assert [e["cursor"] for e in service.json("/alerts")] == [1, 2, 3, 4]

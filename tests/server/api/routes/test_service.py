@@ -7,7 +7,6 @@ import os
 import resource
 import socket
 from datetime import UTC, datetime, timedelta
-from typing import Any
 from unittest.mock import ANY
 
 import httpx
@@ -18,14 +17,6 @@ from tests.support.aggregator import Aggregator, Serve
 from tests.support.peer import NewPeer
 from tests.support.problems import problem
 from tests.support.waiting import wait_until
-
-
-def newest(service: Any) -> int:
-    """Return the cursor of the newest alert event."""
-    cursor = 0
-    while page := service.json("/alerts", params={"after": cursor, "limit": 1000}):
-        cursor = page[-1]["cursor"]
-    return cursor
 
 
 def limit_file_size(pid: int, size: int) -> None:
@@ -39,7 +30,7 @@ def test_the_process_says_that_it_lives_and_is_ready(service: Aggregator) -> Non
     assert service.json("/healthz") == {
         "status": "ok",
         "version": __version__,
-        "cursor": newest(service),
+        "cursor": service.newest_event(),
         "boot": ANY,
         "ingest": service.ingest,
         "now": ANY,

@@ -23,22 +23,6 @@ from tests.support.waiting import PATIENCE_S, wait_until
 NAN = math.nan
 
 
-def newest(service: Any) -> int:
-    """Return the cursor of the newest alert event."""
-    cursor = 0
-    while page := service.json("/alerts", params={"after": cursor, "limit": 1000}):
-        cursor = page[-1]["cursor"]
-    return cursor
-
-
-def bad_steps(peer: Any, first: int, count: int) -> None:
-    """Make *count* alerts that fire and are resolved: 2 events for each 4 steps."""
-    for at in range(first, first + 4 * count, 4):
-        for step, norm in enumerate([NAN, 1.0, 1.0, 1.0], at):
-            peer.stats(step, (norm, 1.0))
-        peer.acked()
-
-
 def newest_after(service: Aggregator, run: str, events: int) -> int:
     """Return the cursor of the newest alert event, once a run has that many of them.
 
@@ -49,7 +33,7 @@ def newest_after(service: Aggregator, run: str, events: int) -> int:
         return len(service.json("/alerts", params={"run": run, "limit": 1000})) >= events
 
     wait_until(are_there, f"{events} alert events of {run}")
-    return newest(service)
+    return service.newest_event()
 
 
 @pytest.mark.slow
@@ -66,10 +50,10 @@ def test_a_stream_tells_each_event_as_it_happens(
     service: Aggregator, attach: Callable[..., Any], listen: Listen, run: str
 ) -> None:
     peer = attach()
-    bad_steps(peer, 0, 1)
+    peer.bad_steps(0, 1)
     start = newest_after(service, run, 2)
     stream = listen(service.url, f"/runs/{run}/alerts/stream")
-    bad_steps(peer, 4, 2)
+    peer.bad_steps(4, 2)
 
     cursors = stream.cursors(4)
     assert cursors == sorted(cursors)
@@ -85,13 +69,13 @@ def test_a_stream_from_0_gives_everything_kept(
     service: Aggregator, attach: Callable[..., Any], listen: Listen, run: str
 ) -> None:
     peer = attach()
-    bad_steps(peer, 0, 60)
-    bad_steps(attach(run=f"{run}-b"), 0, 60)
+    peer.bad_steps(0, 60)
+    attach(run=f"{run}-b").bad_steps(0, 60)
     newest_after(service, run, 120)
     kept = newest_after(service, f"{run}-b", 120)
     assert kept > PAGE_EVENTS
     stream = listen(service.url, "/alerts/stream", after=0)
-    bad_steps(peer, 600, 2)
+    peer.bad_steps(600, 2)
 
     assert stream.cursors(kept + 4) == list(range(1, kept + 5))
 
@@ -106,8 +90,8 @@ def test_a_stream_of_a_run_tells_of_no_other(
         listen(service.url, f"/alerts/stream?run={run}"),
         listen(service.url, "/alerts/stream"),
     ]
-    bad_steps(other, 0, 1)
-    bad_steps(own, 0, 1)
+    other.bad_steps(0, 1)
+    own.bad_steps(0, 1)
 
     both = [f"{run}-other"] * 2 + [run] * 2
     for stream in streams[:2]:
@@ -125,12 +109,12 @@ def test_a_stream_resumes_with_nothing_missed_or_doubled(
 ) -> None:
     """Cut at random moments while events are made; the ids say where to go on."""
     peer = attach()
-    start = newest(service)
+    start = service.newest_event()
     done = threading.Event()
 
     def make() -> None:
         for round_ in range(40):
-            bad_steps(peer, 4 * round_, 1)
+            peer.bad_steps(4 * round_, 1)
         done.set()
 
     maker = threading.Thread(target=make)
@@ -155,7 +139,7 @@ def test_a_stream_resumes_with_nothing_missed_or_doubled(
 def test_a_stream_says_at_once_where_it_begins(
     service: Aggregator, attach: Callable[..., Any], run: str
 ) -> None:
-    bad_steps(attach(), 0, 1)
+    attach().bad_steps(0, 1)
     cursor = newest_after(service, run, 2)
     with httpx.stream("GET", service.url + "/alerts/stream", trust_env=False) as response:
         lines = list(itertools.islice(response.iter_lines(), 2))
@@ -169,14 +153,14 @@ def test_a_stream_says_at_once_where_it_begins(
 def test_a_cursor_of_another_log_begins_anew(
     service: Aggregator, attach: Callable[..., Any], listen: Listen, run: str
 ) -> None:
-    bad_steps(attach(), 0, 1)
+    attach().bad_steps(0, 1)
     kept = newest_after(service, run, 2)
     stream = listen(service.url, "/alerts/stream", after=kept + 1_000)
 
     # More may come meanwhile: ranks of other runs fall silent.
     assert stream.cursors(kept)[:kept] == list(range(1, kept + 1))
     level = listen(service.url, "/alerts/stream", after=kept)
-    bad_steps(attach(), 0, 1)
+    attach().bad_steps(0, 1)
     assert level.cursors(2)[:2] == [kept + 1, kept + 2]
 
 
@@ -191,7 +175,7 @@ def test_a_subscriber_that_does_not_read_delays_nobody(
         one.sendall(b"GET /alerts/stream HTTP/1.1\r\nHost: x\r\nLast-Event-ID: 0\r\n\r\n")
     # Of one run: ranks of others may fall silent meanwhile.
     stream = listen(service.url, f"/alerts/stream?run={run}")
-    bad_steps(attach(), 0, 20)
+    attach().bad_steps(0, 20)
 
     seen = stream.cursors(40)
     events = service.json("/alerts", params={"run": run, "after": 0, "limit": 1000})

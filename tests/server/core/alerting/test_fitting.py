@@ -22,10 +22,9 @@ from gradwatch_server.core.alerting.alert import (
     Worst,
 )
 from gradwatch_server.core.alerting.fitting import MAX_RANKS, NAMES_BYTES, first_names
-from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.alerting.scope import with_layers
-from gradwatch_server.core.alerting.sentences import MAX_HEADLINE, message
+from gradwatch_server.core.alerting.sentences import message
 from gradwatch_server.core.alerting.wording import MAX_SHOWN, cut_bytes
 from gradwatch_server.core.entries import BudgetsSet
 from gradwatch_wire import Alert as AlertRecord
@@ -34,6 +33,7 @@ from gradwatch_wire.health import AlertState, Severity
 from gradwatch_wire.jsonable import jsonable
 from gradwatch_wire.limits import MAX_NAME_BYTES, MAX_TEXT_BYTES
 from gradwatch_wire.limits import MAX_RANKS as WORLD
+from tests.support.alerts import alert
 from tests.support.core import Cluster
 
 LEAST = 12_288
@@ -62,64 +62,45 @@ def told_of(alert: Alert) -> dict[str, Any]:
 def widest(rule: str, name: str, **changes: Any) -> Alert:
     """Return an alert of a rule with all that can be in one, each as large as can be."""
     ranks = tuple(range(WORLD))
-    notes = ("3 of 31 modules", "loss 4.2, usually 1.9", "began about step 1180 (± 4)")
-    origin = Origin(
-        step=(1 << 53) - 1,
-        rank=None,
+    step, tiny, huge = (1 << 53) - 1, 1.2345678901234567e-300, 1.7976931348623157e308
+    made = alert(
+        rule,
+        group=name,
         ranks=ranks,
+        step=step,
         layer=name,
         kind="nan",
-        value=1.7976931348623157e308,
-        threshold=1.7976931348623157e308,
-        before=tuple((step, 1.2345678901234567e-300) for step in range(5)),
+        value=huge,
+        threshold=huge,
+        before=tuple((step, tiny) for step in range(5)),
         bad_loss=True,
         first_gradient=name,
         module=name,
         magnitude=math.nan,
         magnitudes_before=tuple((step, math.inf) for step in range(5)),
-        usual=1.2345678901234567e-300,
-        deviations=-1.2345678901234567e-300,
-        notes=notes,
+        usual=tiny,
+        deviations=-tiny,
+        notes=("3 of 31 modules", "loss 4.2, usually 1.9", "began about step 1180 (± 4)"),
         farthest=name,
     )
-    worst = Worst(7, name, math.nan, None, ranks)
-    news = tuple(News)
-    alert = Alert(
-        id="f" * 16,
+    part = Part(rule, "Loss up since step 7: 3 (usual 1)")
+    made = replace(
+        made,
         run=name,
         attempt=1_000_000,
-        rule=rule,
-        group=name,
         severity=Severity.CRITICAL,
-        state=AlertState.FIRING,
-        first_step=origin.step,
-        fired_step=origin.step,
-        raised_step=origin.step,
-        resolved_step=None,
-        last_step=origin.step,
-        origin=origin,
-        layers=(),
-        num_layers=0,
+        raised_step=step,
         updated_ns=1_763_000_000_000_000_000,
-        message="",
-        ranks=ranks,
-        update=Update(
-            1,
-            7,
-            news,
-            first_names([name] * 20, 20),
-            20_000,
-            Part(rule, "Loss up since step 7: 3 (usual 1)"),
-        ),
-        worst=worst,
+        update=Update(1, 7, tuple(News), first_names([name] * 20, 20), 20_000, part),
+        worst=Worst(7, name, math.nan, None, ranks),
         acknowledged=Acknowledgement(name[:200], (name * 20)[:2000], 1_763_000_000_000_000_000),
-        spread=tuple(Spread(origin.step - n, 20_000 - n, WORLD - n) for n in range(16)),
+        spread=tuple(Spread(step - n, 20_000 - n, WORLD - n) for n in range(16)),
         part_of="f" * 16,
         num_flaps=1_000_000,
         **changes,
     )
-    alert = with_layers(alert, np.ones(20_000, dtype=np.bool_), (name,) * 20_000)
-    return replace(alert, message=message(alert))
+    made = with_layers(made, np.ones(20_000, dtype=np.bool_), (name,) * 20_000)
+    return replace(made, message=message(made))
 
 
 @pytest.mark.slow
@@ -184,24 +165,12 @@ def test_hostile_names_in_a_log_are_told_within_bounds() -> None:
     alerts = job.step(0, math.nan)
 
     assert len(alerts) == 60
-    for alert in alerts:
-        assert len(json.dumps(jsonable(alert.to_dict()))) <= 16_384
-        assert told_of(alert)["group"] == alert.group
-        assert len(json.dumps(alert.layers)) <= NAMES_BYTES + 2
-        assert alert.num_layers == 5
-    assert max(len(alert.message) for alert in alerts) < 3 * MAX_SHOWN
-
-
-def test_a_long_name_lacks_its_middle_in_the_message_alone() -> None:
-    """`layer` has the whole one."""
-    name = "begin." + "x" * 400 + ".end"
-    job = Cluster(names=(name, "b")).start()
-    (alert,) = job.step(0, [math.nan, 1.0])
-
-    assert alert.origin.layer == name == alert.layers[0]
-    assert alert.message.startswith("NaN gradient since step 0 on rank 0: begin.xx")
-    assert alert.message.endswith("xx.end")
-    assert MAX_HEADLINE - 1 <= len(alert.message) <= MAX_HEADLINE
+    for own in alerts:
+        assert len(json.dumps(jsonable(own.to_dict()))) <= 16_384
+        assert told_of(own)["group"] == own.group
+        assert len(json.dumps(own.layers)) <= NAMES_BYTES + 2
+        assert own.num_layers == 5
+    assert max(len(own.message) for own in alerts) < 3 * MAX_SHOWN
 
 
 def test_a_message_fits_whatever_its_cause_says() -> None:
