@@ -11,6 +11,14 @@ import numpy as np
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
 
 LN_2: Final = math.log(2.0)
+PATIENCE: Final = 0.5
+MAX_PATIENCE: Final = 3.0
+"""Share that each deviation which came to nothing adds to the margins, and the most that they are
+multiplied by: a training that goes through storms by nature is judged by them."""
+
+PATIENCE_FRAMES: Final = 2048
+"""Frames after which such a deviation counts for a third."""
+
 NEAR_FRAMES: Final = 16
 """Frames near the old level after which a deviation is over."""
 
@@ -29,6 +37,13 @@ class Away:
     near: IndexArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """Frames in a row near the level."""
     any: bool = False
+    num_passed: float = 0.0
+    """Deviations that came to nothing, older ones for less."""
+
+    @property
+    def patience(self) -> float:
+        """Factor of the margins, 1 and more."""
+        return min(1.0 + PATIENCE * self.num_passed, MAX_PATIENCE)
 
     def grow(self, num_series: int) -> None:
         """Add series that are not away."""
@@ -66,4 +81,5 @@ class Away:
         over = away & ((self.near >= NEAR_FRAMES) | (self.frames > most_frames))
         self.level[over] = np.nan
         self.any = bool(np.count_nonzero(away & ~over))
+        self.num_passed += not self.any
         return away & ~over & (off | np.isnan(values))

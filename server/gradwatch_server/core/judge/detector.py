@@ -193,12 +193,13 @@ class Detector:
         -Inf where it cannot be judged."""
         self._renew_records()
 
-    def update(self, values: FloatArray) -> None:
+    def update(self, values: FloatArray, patience: float = 1.0) -> None:
         """Judge a frame, and learn from it.
 
         Args:
             values: (K,) finite logarithms, NaN where a series is absent: it neither moves then, nor
                 is it flagged.
+            patience: Factor of all margins.
         """
         state = self.state
         slot = state.num_frames % RING
@@ -206,6 +207,8 @@ class Detector:
         samples = np.where(present, values, 0.0).astype(np.float32)
         self._measure(slot, samples, present)
         self._judge(present)
+        if patience != 1.0:
+            self.part /= patience
         self._learn_rises(present)
         self._learn_level(samples, present)
         state.samples[slot], state.present[slot] = samples, present

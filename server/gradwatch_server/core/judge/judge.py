@@ -11,7 +11,7 @@ import numpy as np
 
 from gradwatch_server.core.arrays import FloatArray, IndexArray
 from gradwatch_server.core.frames.frame import Frame
-from gradwatch_server.core.judge.away import Away
+from gradwatch_server.core.judge.away import PATIENCE_FRAMES, Away
 from gradwatch_server.core.judge.change_point import change_point
 from gradwatch_server.core.judge.detector import (
     FALSE_ALERTS_PER_100K,
@@ -133,7 +133,7 @@ class Judge:
             self.detector = self._new_detector(len(norms))
         state.steps[state.series.num_frames % RING] = frame.step
         with np.errstate(all="ignore"):  # NaN stands for what is absent, and Inf for no record
-            self.detector.update(values)
+            self.detector.update(values, state.away.patience)
         state.zeros.add(norms)
         sizes = self.numel(numel) if state.smallness.num_frames < DEPTH_FRAMES else np.zeros(0)
         state.smallness.add(norms, sizes, numbers.loss)
@@ -343,6 +343,7 @@ class Judge:
             away.begin(FIRST_MODULE + 2 * modules, before, rise, sign)
         is_better = bool(self.detector.rise[SLOW_SCALE, LOSS_SERIES] < 0.0)
         still = np.zeros(len(values), dtype=np.bool_)
+        away.num_passed *= 1.0 - 1.0 / PATIENCE_FRAMES
         if away.any:
             most = MAX_AWAY_FRAMES_BETTER if is_better else MAX_AWAY_FRAMES
             still = away.follow(values, most)
