@@ -81,7 +81,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_the_job_says_how_its_training_was(printed: str) -> None:
     assert re.search(r"^ended with 3$", printed, re.MULTILINE), printed
     assert re.search(r"^step +7 ", printed, re.MULTILINE)
-    assert re.search(r"NaN .*rank 1", printed)
+    assert re.search(r"NaN .*rank\s+1", printed, re.DOTALL)
 
 
 @pytest.mark.slow

@@ -162,7 +162,7 @@ def _first_alert(aggregator: Aggregator, run: str) -> str:
 @pytest.mark.parametrize(
     ("example", "message"),
     [
-        ("amp", "NaN gradient since step 10 on rank 0: 2.weight"),
+        ("amp", "NaN gradient since step 10 on rank 0: 4 layers, first 2.weight"),
         ("compile", "NaN in the forward pass since step 10 on rank 0: first from 0"),
         ("fsdp2", " pass NaN since step 10 on rank 1, then "),
     ],
