@@ -70,7 +70,7 @@ TABLE: tuple[tuple[Alert, str], ...] = (
     ),
     (
         alert("vanishing", ranks=(0, 1), layers=2, layer="a", value=1e-9),
-        "Vanishing since step 79 on ranks 0, 1: 2 layers, worst a at 1e-09 (no history)",
+        "Vanishing since step 79: 2 layers, worst a at 1e-09 (no history)",
     ),
     (
         alert("dead_layer", layers=2, layer="a", usual=0.3),

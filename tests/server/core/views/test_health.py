@@ -192,7 +192,7 @@ def ended_with_losses(job: Any) -> None:
         (
             degraded,
             "degraded",
-            ["Vanishing since step 1 on ranks 0, 1: a at 1e-09 (limit 1e-07)"],
+            ["Vanishing since step 1: a at 1e-09 (limit 1e-07)"],
         ),
         (
             critical,
