@@ -8,8 +8,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.evaluation import ALL_LAYERS, Context
 from gradwatch_server.core.alerting.memory import Memories
+from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.arrays import FloatArray
 from gradwatch_server.core.entries import (
@@ -34,6 +36,7 @@ from gradwatch_server.core.state import State
 from gradwatch_server.core.views.health import health
 from gradwatch_server.core.views.snapshot import view_run
 from gradwatch_wire import Bye, Column, Envelope, Event, Gains, Hello, Record, Stats
+from gradwatch_wire.health import AlertState, Severity
 from gradwatch_wire.names import Scalar
 from tests.support.records import manifest_of
 
@@ -246,3 +249,37 @@ def context_of(*names: str) -> Context:
     memories = Memories()
     memories.follow((rule.name, rule.memory) for rule in Rules().root.values())
     return Context("gpt", 1, names, groups, Window(), memories=memories)
+
+
+def alert(
+    rule: str,
+    *,
+    group: str = "seed/host",
+    ranks: tuple[int, ...] = (0,),
+    layers: int = 0,
+    **origin: Any,
+) -> Alert:
+    """Return an alert of a rule with such an origin."""
+    rank = ranks[0] if len(ranks) == 1 else None
+    known: dict[str, Any] = {"layer": None, "kind": None, "value": 0.0, "threshold": None}
+    found = Origin(rank=rank, ranks=ranks, **{"step": 79, **known, **origin})
+    return Alert(
+        id="f" * 16,
+        run="gpt",
+        attempt=1,
+        rule=rule,
+        group=group,
+        severity=Severity.WARNING,
+        state=AlertState.FIRING,
+        first_step=found.step,
+        fired_step=found.step,
+        raised_step=None,
+        resolved_step=None,
+        last_step=found.step,
+        origin=found,
+        layers=("a", "b", "c", "d")[:layers],
+        num_layers=layers,
+        updated_ns=0,
+        message="",
+        ranks=ranks,
+    )

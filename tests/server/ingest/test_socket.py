@@ -33,24 +33,6 @@ def ingest() -> Iterator[Ingest]:
     ingest.close()
 
 
-@pytest.fixture
-def dealer(ingest: Ingest) -> Iterator[Callable[..., Any]]:
-    """Connect a socket: `dealer()`, or of another type."""
-    context = zmq.Context()
-    made: list[Any] = []
-
-    def connect(kind: int = zmq.DEALER) -> Any:
-        made.append(context.socket(kind))
-        made[-1].linger = 0
-        made[-1].connect(ingest.endpoint)
-        return made[-1]
-
-    yield connect
-    for one in made:
-        one.close()
-    context.term()
-
-
 def received(ingest: Ingest, count: int) -> list[Message]:
     """Receive so many messages that can be read."""
     messages: list[Message] = []
@@ -152,7 +134,7 @@ def test_bytes_that_are_not_zeromq_are_harmless(ingest: Ingest, dealer: Callable
 def test_sockets_of_other_types_do_no_harm(
     ingest: Ingest, dealer: Callable[..., Any], kind: int
 ) -> None:
-    peer = dealer(kind)
+    peer = dealer(kind=kind)
     if kind == zmq.REQ:
         peer.send_multipart(GOOD)
     dealer().send_multipart(GOOD)

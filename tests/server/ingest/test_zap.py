@@ -44,29 +44,6 @@ def ingest(folder: Path) -> Iterator[Ingest]:
     ingest.close()
 
 
-@pytest.fixture
-def dealer(ingest: Ingest) -> Iterator[Callable[..., Any]]:
-    """Connect a socket: `dealer(key)`, or without one."""
-    context = zmq.Context()
-    made: list[Any] = []
-
-    def connect(key: ClientKey | None = None) -> Any:
-        peer = context.socket(zmq.DEALER)
-        made.append(peer)
-        peer.linger = 0
-        if key is not None:
-            peer.curve_serverkey = key.server.encode()
-            peer.curve_publickey = key.public.encode()
-            peer.curve_secretkey = key.secret.encode()
-        peer.connect(ingest.endpoint)
-        return peer
-
-    yield connect
-    for one in made:
-        one.close()
-    context.term()
-
-
 def received(ingest: Ingest, count: int, timeout_s: float = 10) -> list[Message]:
     """Receive so many messages, or fewer when the time is over."""
     messages: list[Message] = []

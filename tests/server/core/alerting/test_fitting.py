@@ -33,8 +33,7 @@ from gradwatch_wire.health import AlertState, Severity
 from gradwatch_wire.jsonable import jsonable
 from gradwatch_wire.limits import MAX_NAME_BYTES, MAX_TEXT_BYTES
 from gradwatch_wire.limits import MAX_RANKS as WORLD
-from tests.support.alerts import alert
-from tests.support.core import Cluster
+from tests.support.core import Cluster, alert
 
 LEAST = 12_288
 """The smallest body that may be set."""

@@ -9,7 +9,7 @@ import pytest
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.rules.registry import REGISTRY
 from gradwatch_server.core.alerting.sentences import ALL_STOPPED, HEADLINES, headline, message
-from tests.support.alerts import alert
+from tests.support.core import alert
 
 TABLE: tuple[tuple[Alert, str], ...] = (
     # The table of sentences that readers asked for.
