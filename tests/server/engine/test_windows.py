@@ -41,7 +41,7 @@ def test_a_run_that_ended_keeps_no_frames_in_memory(start: Start, peers: NewPeer
     assert wait_until(lambda: use.used == own, "what is used")
     assert own > 0
     assert use.num_evicted == 0
-    assert len(running.view("ended").series.steps) == FRAMES
+    wait_until(lambda: len(running.view("ended").series.steps) == FRAMES, "frames that are shown")
 
 
 @pytest.mark.slow
