@@ -164,7 +164,7 @@ def _first_alert(aggregator: Aggregator, run: str) -> str:
     [
         ("amp", "NaN gradient since step 10 on rank 0: 4 layers, first 2.weight"),
         ("compile", "NaN in the forward pass since step 10 on rank 0: first from 0"),
-        ("fsdp2", " pass NaN since step 10 on rank 1, then "),
+        ("fsdp2", " pass not finite since step 10 on rank 1, then "),
     ],
 )
 def test_an_example_is_told_where_it_went_wrong(

@@ -11,7 +11,7 @@ from tests.support.job import Train
 
 pytestmark = pytest.mark.slow
 
-FORWARD = "Loss or forward pass NaN since step 2 on rank 1, then "
+FORWARD = "Loss or forward pass not finite since step 2 on rank 1, then "
 GRADIENT = "NaN gradient since step 2 on rank 1: "
 BEFORE = "NaN in the forward pass since step 2 on rank 1: first from second"
 MAYBE = "NaN gradient since step 2 on rank 1, maybe the loss before: "

@@ -137,8 +137,10 @@ class ActiveAlert:
         if is_same and not self.is_over:  # so it is at nearly every step
             return
         num_flaps = self.alert.num_flaps + self.is_over
-        changed = replace(self.alert, severity=severity, origin=origin, num_flaps=num_flaps)
-        self.alert = replace(changed, message=message(changed))
+        is_new = origin is not self.alert.origin
+        self.alert = replace(self.alert, severity=severity, origin=origin, num_flaps=num_flaps)
+        if is_new:  # the message is that of the ranks and the value by now
+            self.alert = replace(self.alert, message=message(self.alert))
         self.is_over = False
 
     def as_it_stands(self) -> Alert:

@@ -37,6 +37,19 @@ def all_groups(named: Mapping[str, BoolArray], num_layers: int) -> dict[str, Boo
     return {**named, ALL_LAYERS: rest}
 
 
+def free_group(name: str, suffix: str, groups: Mapping[str, BoolArray]) -> str:
+    """Return a name of alerts that no group of layers has.
+
+    Args:
+        name: The name if no group has it.
+        suffix: Words that are added as often as it takes.
+        groups: The groups of layers.
+    """
+    while name in groups:
+        name = f"{name} {suffix}"
+    return name
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """What the rules need to know of the attempt that an observation belongs to.

@@ -25,7 +25,7 @@ MAX_LISTED: Final = 3
 HEADLINES: Final[Mapping[str, str]] = {
     "nonfinite": "{kind} gradient since step {step}{on}: {layers}",
     "nonfinite/forward": "{kind} in the forward pass since step {step}{on}: first from {module}",
-    "nonfinite/loss": "Loss or forward pass {kind} since step {step}{on}, then {layers}",
+    "nonfinite/loss": "Loss or forward pass not finite since step {step}{on}, then {layers}",
     "nonfinite/maybe": "{kind} gradient since step {step}{on}, maybe the loss before: {layers}",
     "exploding": "Exploding since step {step}{rank}: {layers} at {value} ({usual})",
     "vanishing": "Vanishing since step {step}{rank}: {layers} at {value} ({usual})",
@@ -53,7 +53,7 @@ HEADLINES: Final[Mapping[str, str]] = {
         "Hang: no step for {seconds} s (limit {limit_s} s); {ranks} stopped after step {step}, "
         "{detail}"
     ),
-    "records_lost": "{value} record{s} lost since step {step}{on}",
+    "records_lost": "{value} record{s} lost since step {step} on {ranks}",
     "gain": "Gain off since step {step}: {layer} at {value} ({usual})",
     "groups": "Gradient ratio {group} low since step {step}: {value} ({usual})",
     "slow": "Slow since step {step}: {value} s a step ({usual})",
@@ -80,7 +80,7 @@ _FORMATS: Final = {"records_lost": ".0f", "loss_scaler": "g"}
 """Formats of values that are no norms."""
 
 _WORST: Final = ("exploding", "vanishing", "rank_divergence", "rank_outlier")
-"""Rules that name the layer which is farthest off; others name the first."""
+"""Rules that name the layer which was farthest off at the origin; others name the first."""
 
 
 def headline(alert: Alert) -> str:
@@ -202,10 +202,13 @@ def _layers(alert: Alert, most: int) -> str:
     if alert.num_layers < 2:
         return what + _name(name or (alert.layers[0] if alert.layers else None), most)
     text = f"{what}{alert.num_layers} layers"
-    if name is not None:
-        return f"{text}, {'worst' if alert.rule in _WORST else 'first'} {_name(name, most)}"
-    if origin.farthest is not None:
-        return f"{text}, worst {_name(origin.farthest, most)}"
+    # A layer that joined since may be farther off.
+    has_grown = bool(alert.spread) and alert.spread[0].num_layers < alert.num_layers
+    if name is not None and alert.rule not in _WORST:
+        return f"{text}, first {_name(name, most)}"
+    if name is not None or origin.farthest is not None:
+        which = "among them" if has_grown else "worst"
+        return f"{text}, {which} {_name(name or origin.farthest, most)}"
     names = ", ".join(_name(own, most) for own in alert.layers[:MAX_LISTED])
     return f"{text} ({names}{', …' if alert.num_layers > MAX_LISTED else ''})"
 

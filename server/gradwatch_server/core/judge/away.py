@@ -13,7 +13,7 @@ from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
 LN_2: Final = math.log(2.0)
 PATIENCE: Final = 0.5
 MAX_PATIENCE: Final = 3.0
-"""Share that each deviation which came to nothing adds to the margins, and the most that they are
+"""Share that each deviation which is over adds to the margins, and the most that they are
 multiplied by: a training that goes through storms by nature is judged by them."""
 
 PATIENCE_FRAMES: Final = 2048
@@ -38,7 +38,7 @@ class Away:
     """Frames in a row near the level."""
     any: bool = False
     num_passed: float = 0.0
-    """Deviations that came to nothing, older ones for less."""
+    """Deviations that are over, older ones for less."""
 
     @property
     def patience(self) -> float:

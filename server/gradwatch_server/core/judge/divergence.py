@@ -9,10 +9,9 @@ from typing import Final
 from gradwatch_server.core.arrays import FloatArray
 
 DIVERGED: Final = 1.5
+DIVERGED_SCALE: Final = 2
 DIVERGED_FRAMES: Final = 32
 """Times the first losses at which the mean of 16 frames stays while a training diverges."""
-
-DIVERGED_SCALE: Final = 2
 
 LOST: Final = 100.0
 LOST_SCALE: Final = 1

@@ -223,13 +223,6 @@ def test_an_origin_whose_layer_is_not_known_has_nothing_before() -> None:
     assert alert.message == "NaN gradient since step 1 on rank 0: 2 layers (a, b)"
 
 
-def test_an_origin_at_the_first_step_has_nothing_before() -> None:
-    job = Cluster(names=("a",)).start()
-    (alert,) = job.step(0, NAN)
-
-    assert alert.origin.before == ()
-
-
 @pytest.mark.slow
 def test_resolved_alerts_are_kept_newest_first_and_not_without_bound() -> None:
     """Live ones come first; of the others the last 256 stay in memory."""

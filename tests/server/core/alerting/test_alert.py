@@ -38,6 +38,7 @@ def test_a_message_says_all_of_it_in_one_line() -> None:
     for step in (1, 2, 3):
         job.step(step)
 
+    assert fired.origin.before == ()
     assert fired.message == "NaN gradient since step 0 on rank 1: h.1"
     assert job.alerts[-1].message == f"{fired.message}; over at step 3"
 

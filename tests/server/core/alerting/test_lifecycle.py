@@ -64,7 +64,7 @@ def test_layers_that_join_an_old_alert_are_told() -> None:
     assert (news.worst.step, news.worst.layer, news.worst.value) == (200, "l01", 1e9)
     assert news.origin == first.origin
     assert news.message == (
-        "Exploding since step 0 on rank 0: 31 layers, worst l00 at 150 (limit 100);"
+        "Exploding since step 0 on rank 0: 31 layers, among them l00 at 150 (limit 100);"
         " at step 200: 30 more layers, now 1e+09 in l01"
     )
     for step in range(201, 400):
@@ -104,7 +104,7 @@ def test_what_is_worse_before_it_fires_is_told_when_it_fires() -> None:
     (alert,) = job.step(1, [150.0, 1e6])
 
     assert (alert.change, alert.origin.value, alert.worst.value) == ("firing", 150.0, 1e6)
-    assert alert.message.endswith("2 layers, worst a at 150 (limit 100); at worst 1e+06 in b")
+    assert alert.message.endswith("2 layers, among them a at 150 (limit 100); at worst 1e+06 in b")
     assert job.step(2, [150.0, 1e6]) == []
 
 

@@ -12,6 +12,7 @@ import pytest
 from pydantic import Field
 
 from gradwatch_server.core.alerting.evaluation import Context
+from gradwatch_server.core.alerting.memory import Memories
 from gradwatch_server.core.alerting.rules.base import Limit
 from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.alerting.rules.registry import REGISTRY
@@ -76,14 +77,25 @@ def is_raised(job: Any, step: int, norm: float) -> bool:
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_a_rule_knows_what_it_saw_before(restarts: bool) -> None:
+def test_a_rule_knows_what_it_saw_before_by_other_settings_too(restarts: bool) -> None:
     job = Cluster(names=("a",)).start()
     assert is_raised(job, 0, 5.0)
     for _ in range(2 * restarts):
         restart(job)
-
     assert not is_raised(job, 1, 4.0)
-    assert is_raised(job, 2, 6.0)
+    job.rules(record={"factor": 2.0})
+    if restarts:
+        restart(job)
+
+    assert not is_raised(job, 2, 9.0)  # not twice 5
+    assert is_raised(job, 3, 19.0)
+
+
+def test_a_memory_that_cannot_be_read_begins_anew() -> None:
+    memories = Memories({"record": {"norms": "none"}})
+    memories.follow([("record", Highest)])
+
+    assert memories["record"].norms.tolist() == []
 
 
 def test_each_attempt_has_its_own() -> None:
@@ -96,18 +108,6 @@ def test_each_attempt_has_its_own() -> None:
 
     assert is_raised(job, 0, 1.0)
     assert before.state_dict()["memories"] == {}
-
-
-@pytest.mark.parametrize("restarts", [False, True])
-def test_other_settings_go_on_with_what_was_known(restarts: bool) -> None:
-    job = Cluster(names=("a",)).start()
-    assert is_raised(job, 0, 5.0)
-    job.rules(record={"factor": 2.0})
-    if restarts:
-        restart(job)
-
-    assert not is_raised(job, 1, 9.0)  # not twice 5
-    assert is_raised(job, 2, 19.0)
 
 
 def test_what_no_rule_has_any_more_is_forgotten() -> None:

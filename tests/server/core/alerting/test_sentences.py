@@ -12,7 +12,6 @@ from gradwatch_server.core.alerting.sentences import ALL_STOPPED, HEADLINES, hea
 from tests.support.core import alert
 
 TABLE: tuple[tuple[Alert, str], ...] = (
-    # The table of sentences that readers asked for.
     (alert("rank_lost", ranks=(1,)), "Rank 1 lost after step 79: no heartbeat, no clean exit"),
     (
         alert("run_stalled", ranks=(0, 1), value=301.0, threshold=300.0, detail=ALL_STOPPED),
@@ -27,7 +26,6 @@ TABLE: tuple[tuple[Alert, str], ...] = (
         alert("rank_silent", ranks=(5,), step=69, value=3.0, threshold=10.0, detail="others: 119"),
         "Rank 5 stuck at step 69 (others: 119)",
     ),
-    # Every other template.
     (
         alert("rank_silent", ranks=(0, 3, 7), value=45.2, threshold=10.0),
         "Ranks 0, 3 and 7 silent for 45 s (10 s allowed) after step 79",
@@ -50,7 +48,7 @@ TABLE: tuple[tuple[Alert, str], ...] = (
     ),
     (
         alert("nonfinite", ranks=(1,), layers=3, kind="inf", bad_loss=True, first_gradient="c"),
-        "Loss or forward pass Inf since step 79 on rank 1, then 3 layers, first c",
+        "Loss or forward pass not finite since step 79 on rank 1, then 3 layers, first c",
     ),
     (
         alert("nonfinite", ranks=(), layers=1, kind="nan", first_gradient="c"),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gradwatch_server.core.arrays import FloatArray
+from gradwatch_server.core.judge.away import NEAR_FRAMES, Away
 from gradwatch_server.core.judge.detector import APART, LOSS, NORM, Detector, Kind, SeriesState
 from gradwatch_server.core.state_codec import decode, encode
 
@@ -32,6 +33,23 @@ def flagged(detector: Detector, values: FloatArray, sign: int = 0) -> list[tuple
         places = np.argwhere(detector.part[sign] >= 1.0)
         found += [(frame, int(scale), int(series)) for scale, series in places]
     return found
+
+
+def test_deviations_that_are_over_widen_the_margins() -> None:
+    away, patience = Away(), []
+    away.grow(1)
+    for _ in range(5):
+        away.begin(np.array([0]), np.zeros(1), np.ones(1), 1.0)
+        for _ in range(NEAR_FRAMES):
+            away.follow(np.zeros(1), 256)
+        patience.append(away.patience)
+    once, twice = detector_of([NORM]), detector_of([NORM])
+    for row in noise(HEALTHY, 1):
+        once.update(row)
+        twice.update(row, 2.0)
+
+    assert patience == [1.5, 2.0, 2.5, 3.0, 3.0]
+    assert (once.part[0] == 2.0 * twice.part[0]).all()
 
 
 def test_noise_is_never_flagged() -> None:

@@ -13,7 +13,13 @@ import numpy as np
 from pydantic import Field
 
 from gradwatch_server.core.alerting.attribution import ranks_of
-from gradwatch_server.core.alerting.evaluation import NUM_BEFORE, Context, Evaluation, Verdict
+from gradwatch_server.core.alerting.evaluation import (
+    NUM_BEFORE,
+    Context,
+    Evaluation,
+    Verdict,
+    free_group,
+)
 from gradwatch_server.core.alerting.origin import Origin, one_rank
 from gradwatch_server.core.alerting.rules.base import Steps
 from gradwatch_server.core.alerting.rules.layer import LayerRule
@@ -178,7 +184,7 @@ class LayerMissingRule(LayerRule):
             severity = partial(self._severity_of, observation, context, each.verdict.raised)
             yield replace(each, severity=severity)
         yield Evaluation(
-            group=FROZEN_GROUP,
+            group=free_group(FROZEN_GROUP, "layers", context.groups),
             step=observation.step,
             received_ns=observation.received_ns,
             verdict=Verdict(frozen, frozen, np.ones_like(frozen)),

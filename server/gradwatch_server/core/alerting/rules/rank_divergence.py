@@ -10,7 +10,13 @@ from typing import ClassVar, Final
 import numpy as np
 from pydantic import Field
 
-from gradwatch_server.core.alerting.evaluation import NUM_BEFORE, Context, Evaluation, Verdict
+from gradwatch_server.core.alerting.evaluation import (
+    NUM_BEFORE,
+    Context,
+    Evaluation,
+    Verdict,
+    free_group,
+)
 from gradwatch_server.core.alerting.origin import Origin, one_rank
 from gradwatch_server.core.alerting.rules.base import CLEAR_STEPS, FOR_STEPS, Limit, Steps
 from gradwatch_server.core.alerting.rules.layer import LayerRule
@@ -146,7 +152,7 @@ class RankDivergenceRule(LayerRule):
     def _weights(self, frame: Frame, differ: BoolArray, context: Context) -> Evaluation:
         assert frame.disagreement is not None  # noqa: S101 - for the type checker
         return Evaluation(
-            group=_group(context),
+            group=free_group(WEIGHTS, "of replicas", context.groups),
             step=frame.step,
             received_ns=frame.received_ns,
             verdict=Verdict(differ, differ, frame.disagreement.weights_seen),
@@ -202,14 +208,6 @@ class RankDivergenceRule(LayerRule):
             notes=tuple(notes),
             last_good_step=last_good if last_good >= 0 else None,
         )
-
-
-def _group(context: Context) -> str:
-    """Return the name of the group of weights: that of no group of layers."""
-    name = WEIGHTS
-    while name in context.groups:
-        name = f"{name} of replicas"
-    return name
 
 
 def _worst(frame: Frame) -> FloatArray:
