@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from benchmarks.alerts.families.control import PolicyGradient, TdLearning
-from benchmarks.alerts.families.generative import Contrastive, Diffusion, Gan, Vae
+from benchmarks.alerts.families.generative import Contrastive, Diffusion, Gan, Minimax, Vae
 from benchmarks.alerts.families.graphs import Communities
 from benchmarks.alerts.families.language import (
     Gpt,
@@ -62,6 +62,7 @@ _ALL: Final[tuple[type[Training], ...]] = (
     Contrastive,
     PolicyGradient,
     Communities,
+    Minimax,
 )
 
 FAMILIES: Final[dict[str, type[Training]]] = {each.name: each for each in _ALL}

@@ -57,6 +57,39 @@ class Gan(Training):
         return loss
 
 
+class Minimax(Training):
+    """A hinge critic and the maker of its points: each loss falls where the other one rises."""
+
+    name = "minimax"
+    loss_may_grow = True
+    options = Options(
+        optimizers=("adam", "adamw", "rmsprop"),
+        batches=(16, 32, 64),
+        precisions=("float32",),
+        habits=("", "", "short_batches"),
+        rate=0.5,
+    )
+
+    def build(self) -> None:
+        hidden = [self.recipe.width] * self.recipe.depth
+        self.maker, self.critic = perceptron(3, *hidden, 1), perceptron(1, *hidden, 1)
+        self.model = nn.ModuleDict({"maker": self.maker, "critic": self.critic})
+
+    def batch(self, step: int, rank: int) -> Batch:
+        count = self.samples(step)
+        places = torch.randint(3, (count, 1)).float() * 2 - 2
+        return places + 0.2 * torch.randn(count, 1), torch.randn(count, 3)
+
+    def loss(self, step: int, *batch: Tensor) -> Tensor:
+        real, noise = batch
+        made = self.maker(noise)
+        fixed = {name: each.detach() for name, each in self.critic.named_parameters()}
+        judged = torch.func.functional_call(self.critic, fixed, (made,))
+        hinge = torch.relu(1 - self.critic(real)) + torch.relu(1 + self.critic(made.detach()))
+        loss: Tensor = hinge.mean() + nn.functional.softplus(-judged.mean())
+        return loss
+
+
 class Vae(Training):
     """A summed loss, and a weight of the KL term that rises."""
 

@@ -16,10 +16,18 @@ import numpy as np
 
 from gradwatch_server.core.arrays import FloatArray
 from gradwatch_server.core.judge.detector import RING, SCALES, Detector
-from gradwatch_server.core.judge.series import FIRST_MODULE, LOSS_SERIES, PACE, TOTAL, FrameNumbers
+from gradwatch_server.core.judge.series import (
+    FIRST_MODULE,
+    LOSS_SERIES,
+    PACE,
+    TOTAL,
+    FrameNumbers,
+    SeriesMaker,
+)
 
 LN_3: Final = math.log(3.0)
 LN_4: Final = math.log(4.0)
+LN_6: Final = math.log(6.0)
 LN_10: Final = math.log(10.0)
 
 SUPPORTED: Final = 0.3
@@ -30,7 +38,11 @@ TOTAL_ADDS: Final = 0.4
 CLEAR_PART: Final = 1.5
 VERY_CLEAR_PART: Final = 2.0
 
-OWN_SHARE: Final = 0.5
+LEAST_LOSS_RISE: Final = math.log(1.5)
+LEAST_LOSS_DEVIATIONS: Final = 4.0
+"""Rise of the mean loss of 16 or 64 frames that is enough, and deviations that are, too."""
+
+OWN_SHARE: Final = 0.8
 """Share of what a module rises apart from the others that it has to rise itself."""
 
 MATERIAL_RISE: Final = math.log(0.03)
@@ -41,6 +53,9 @@ MATERIAL_LOSS: Final = (0.25, 0.15, 0.04, 0.03)
 """(scales,) share of the first losses below which no loss matters."""
 
 FIRST_LOSSES: Final = 16
+SOLVED: Final = 0.1
+"""Share of the first losses below which a task is solved."""
+
 MIN_FRAMES: Final = 32
 UNHEARD_FACTOR: Final = 4.0
 UNHEARD_FRAMES: Final = 128
@@ -169,14 +184,15 @@ class DeviationFinder:
     loss_sum: float = 0.0
     num_losses: int = 0
     """Sum and number of the first losses."""
+    first_total: float = -math.inf
+    """Logarithm of the largest norm of all modules in the first frames."""
     clear_totals: deque[bool] = field(default_factory=lambda: deque(maxlen=4))
     """Whether the total was clearly beyond its record, of the last four frames."""
 
-    def find(
-        self, frame: FrameNumbers, detector: Detector, *, is_raw_loss: bool
-    ) -> list[Deviation]:
+    def find(self, frame: FrameNumbers, detector: Detector, maker: SeriesMaker) -> list[Deviation]:
         """Return the deviations of a frame that the detector has just taken in."""
-        self._learn(frame)
+        is_raw_loss = maker.is_raw_loss
+        self._learn(frame, detector)
         up, down = detector.part
         of_loss = max(0.0, float(up[:, LOSS_SERIES].max()))
         of_total = max(0.0, float(up[:, TOTAL].max()))
@@ -190,7 +206,7 @@ class DeviationFinder:
             loss_parts > SUPPORTED, loss_parts + TOTAL_ADDS * min(of_total, 1.0), loss_parts
         )
         supported[:, PACE] = up[:, PACE]
-        state = _FrameState(self, frame, detector, of_loss, of_total, is_raw_loss)
+        state = _FrameState(self, frame, detector, maker, of_loss, of_total)
         up_places, down_places = np.argwhere(supported >= 1.0), np.argwhere(down >= 1.0)
         found = [state.rise(int(at[0]), int(at[1]), supported) for at in up_places]
         found += [state.fall(int(at[0]), int(at[1])) for at in down_places]
@@ -198,8 +214,10 @@ class DeviationFinder:
             found.append(state.after_unheard_rate())
         return [each for each in found if each is not None]
 
-    def _learn(self, frame: FrameNumbers) -> None:
+    def _learn(self, frame: FrameNumbers, detector: Detector) -> None:
         self.lr.update(frame.lr, frame.step)
+        if detector.state.num_frames <= FIRST_LOSSES:
+            self.first_total = float(np.fmax(self.first_total, detector.mean[0, TOTAL]))
         if self.num_losses < FIRST_LOSSES and math.isfinite(frame.loss):
             self.loss_sum += frame.loss
             self.num_losses += 1
@@ -218,14 +236,15 @@ class _FrameState:
         finder: DeviationFinder,
         frame: FrameNumbers,
         detector: Detector,
+        maker: SeriesMaker,
         of_loss: float,
         of_total: float,
-        is_raw_loss: bool,
     ) -> None:
         self._detector = detector
         self._finder = finder
         self._of_loss, self._of_total = of_loss, of_total
-        self._is_raw_loss = is_raw_loss
+        self._is_raw_loss = maker.is_raw_loss
+        self._loss_floor = float(maker.floor[LOSS_SERIES])
         self._has_loss = not math.isnan(frame.loss)
         rise = detector.rise[:, LOSS_SERIES]
         deviation = float(detector.deviation[LOSS_SERIES])
@@ -235,6 +254,7 @@ class _FrameState:
         )
         num_modules = (len(detector.deviation) - FIRST_MODULE) // 2
         self._is_single = num_modules == 1
+        self._is_forgiven = self._is_hard_sample()
 
     def rise(self, scale: int, series: int, parts: FloatArray) -> Deviation | None:
         """Return the deviation of a series that rose."""
@@ -249,6 +269,7 @@ class _FrameState:
         else:
             kind = Kind.SPIKE if scale < SLOW_SCALE else Kind.GROWTH
             is_paged = self._is_module_paged(scale, series, rise)
+        is_paged = is_paged and not (scale == 0 and self._is_forgiven)
         return Deviation(kind, series, scale, float(parts[scale, series]), rise, is_paged)
 
     def fall(self, scale: int, series: int) -> Deviation | None:
@@ -266,8 +287,8 @@ class _FrameState:
             return None
         own = series - 1
         is_paged = (
-            rise < -LN_4
-            and float(self._detector.rise[scale, own]) < -LN_4
+            rise < -LN_6
+            and float(self._detector.rise[scale, own]) < -LN_6
             and not self._is_better
             and self._level_before(scale, own) > MATERIAL_FALL + self._usual_total
         )
@@ -307,6 +328,9 @@ class _FrameState:
             return scale >= SLOW_SCALE and self._of_total > SUPPORTED
         if not self._is_material(scale):
             return False
+        deviations = LEAST_LOSS_DEVIATIONS * float(self._detector.deviation[LOSS_SERIES])
+        if scale >= SLOW_SCALE and rise < min(LEAST_LOSS_RISE, deviations):
+            return False
         return scale > 0 or rise >= LN_3 or not self._loss_rise[SLOW_SCALE] < 0.0
 
     def after_unheard_rate(self) -> Deviation | None:
@@ -323,6 +347,15 @@ class _FrameState:
         parts = self._detector.part[0, :, LOSS_SERIES]
         felt = np.flatnonzero(parts >= LOSS_FEELS).tolist()
         return any(self._is_raw_loss or self._is_material(scale) for scale in felt)
+
+    def _is_hard_sample(self) -> bool:
+        """Tell whether a task that was solved is, in this frame, as hard as at first at most."""
+        finder, detector = self._finder, self._detector
+        if self._is_raw_loss or not detector.mean[0, TOTAL] <= finder.first_total:
+            return False
+        loss = float(detector.mean[0, LOSS_SERIES])
+        usual = math.exp(loss - float(self._loss_rise[0])) - self._loss_floor
+        return usual < SOLVED * finder.first_loss and math.exp(loss) < finder.first_loss
 
     def _is_material(self, scale: int) -> bool:
         level = math.exp(float(self._detector.mean[scale, LOSS_SERIES]))

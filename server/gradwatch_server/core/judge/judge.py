@@ -21,7 +21,13 @@ from gradwatch_server.core.judge.detector import (
     Detector,
     SeriesState,
 )
-from gradwatch_server.core.judge.deviations import LOSS_FEELS, Deviation, DeviationFinder, Kind
+from gradwatch_server.core.judge.deviations import (
+    LOSS_FEELS,
+    SOLVED,
+    Deviation,
+    DeviationFinder,
+    Kind,
+)
 from gradwatch_server.core.judge.divergence import DIVERGED, Divergence
 from gradwatch_server.core.judge.findings import UP, Findings
 from gradwatch_server.core.judge.levels import ModuleLevels
@@ -49,9 +55,6 @@ LARGEST: Final = 700.0
 MAX_AWAY_FRAMES: Final = 256
 MAX_AWAY_FRAMES_BETTER: Final = 64
 """Frames after which the new level is the usual one; the fewer where the loss is better."""
-
-SOLVED: Final = 0.1
-"""Share of the first losses below which a task is solved."""
 
 HISTORY_FRAMES: Final = 32
 SLOW_SCALE: Final = 2
@@ -137,8 +140,7 @@ class Judge:
         state.zeros.add(norms)
         sizes = self.numel(numel) if state.smallness.num_frames < DEPTH_FRAMES else np.zeros(0)
         state.smallness.add(norms, sizes, numbers.loss)
-        is_raw = state.maker.is_raw_loss
-        found = state.finder.find(numbers, self.detector, is_raw_loss=is_raw)
+        found = state.finder.find(numbers, self.detector, state.maker)
         if found:
             quiet = state.zeros.is_dying
             found = sorted(
@@ -382,8 +384,9 @@ class Judge:
         if self.state.series.num_frames > HISTORY_FRAMES or not maker.first_count[TOTAL]:
             return False
         usual = float(maker.first_sum[TOTAL] / maker.first_count[TOTAL])
-        grows = float(values[TOTAL]) > usual + EARLY_GROWTH
-        return bool(grows) or numbers.loss > DIVERGED * self.state.finder.first_loss > 0.0
+        first_loss = self.state.finder.first_loss
+        grows = float(values[TOTAL]) > usual + EARLY_GROWTH and not numbers.loss < first_loss
+        return grows or numbers.loss > DIVERGED * first_loss > 0.0
 
     def _level_before(self, series: int, frames: int) -> float:
         """Return the usual value so many frames before the latest."""

@@ -28,7 +28,8 @@ class ExplodingRule(ModuleRule):
     together are told where the loss feels it.
 
     In the first 32 frames there is no record. A norm above `limit` is then `info`, and `severity`
-    where the norm of all layers has doubled as well, or the loss is worse than at first.
+    where the norm of all layers has grown fourfold and the loss is no better than at first, or the
+    loss is 1.5 times the first losses.
 
     `layer` is null where no module clearly stands out. `rank` is the one that made it rise, if one
     stands out ([how](alerts.md#the-origin)). It is critical once the mean loss of 16 frames has

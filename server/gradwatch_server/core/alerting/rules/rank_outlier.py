@@ -15,6 +15,7 @@ from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.frames.local_norms import LocalNorms, local_norms
+from gradwatch_wire.health import Severity
 
 FRAMES: Final = 8
 LEAST: Final = 6
@@ -112,8 +113,8 @@ class RankOutlierRule(LayerRule):
 
     It needs `attach(local=True)`, which measures gradients before they are averaged, and three
     ranks or more with the same layers. The largest local norm is compared with the median of the
-    others': more than `ratio` times that in 6 of 8 frames, always the same rank, or more than
-    `factor` times at once. Layers whose usual local norm is below 1/10,000 of the largest layer's
+    others': more than `ratio` times that in 6 of 8 frames, always the same rank, is a warning, more
+    than `factor` times in one frame is info, as a single hard sample may do as much. Layers whose usual local norm is below 1/10,000 of the largest layer's
     are not judged: theirs may be rounding. Nor are layers in which some rank mostly is that far
     above, as in tables of which each batch touches a few rows. What is non-finite is told of by
     `nonfinite`.
@@ -143,7 +144,7 @@ class RankOutlierRule(LayerRule):
 
     clear_steps: Steps = Field(8, description=CLEAR_STEPS)
     ratio: Limit = Field(3.0, description="Times the median of the other ranks, where it lasts.")
-    factor: Limit = Field(30.0, description="Times the median of the other ranks, at once.")
+    factor: Limit = Field(30.0, description="Times the median of the other ranks, in one frame.")
 
     def raised(self, observation: Frame, context: Context) -> BoolArray | None:
         """Return the layers in which one rank is far above the others, (layers,)."""
@@ -154,6 +155,11 @@ class RankOutlierRule(LayerRule):
         memory.follow(observation.step, num_layers, gathered, self.ratio)
         above: BoolArray = memory.ratio > self.factor
         return (above | memory.lasting()) & (memory.unsteady[:num_layers] <= MAX_UNSTEADY)
+
+    def severity_with(self, frame: Frame, context: Context, in_a_row: int) -> Severity:
+        """Return info for what has not lasted yet."""
+        memory = context.memory(self.name, OutlierMemory)
+        return self.severity if memory.lasting().any() else Severity.INFO
 
     def seen(self, frame: Frame) -> BoolArray:
         """Return the layers whose local norms are known, (layers,)."""

@@ -52,11 +52,11 @@ def test_ranks_with_other_batches_raise_nothing(job: Callable[..., Any]) -> None
     assert [made.go() for _ in range(1000)] == [[]] * 1000
 
 
-def test_thirty_times_the_others_is_told_at_once(job: Callable[..., Any]) -> None:
+def test_thirty_times_the_others_is_on_record_at_once(job: Callable[..., Any]) -> None:
     made = job()
     made.go()
 
-    assert made.go(2, 1, 100.0) == FIRING
+    assert made.go(2, 1, 100.0) == [("rank_outlier", "firing", "info")]
     origin = made.alerts[-1].origin
     assert (origin.step, origin.rank, origin.layer) == (1, 2, "b")
     assert origin.value / origin.usual == pytest.approx(100.0, rel=0.8)
@@ -93,7 +93,14 @@ def test_eight_good_frames_resolve_it(job: Callable[..., Any]) -> None:
     made.go(2, 1, 100.0)
     told = [made.go() for _ in range(8)]
 
-    assert told == [[]] * 7 + [[("rank_outlier", "resolved", "warning")]]
+    assert told == [[]] * 7 + [[("rank_outlier", "resolved", "info")]]
+
+
+def test_what_is_on_record_becomes_a_warning_where_it_lasts(job: Callable[..., Any]) -> None:
+    made = job()
+    told = [made.go(2, 1, 100.0) for _ in range(6)]
+
+    assert told == [[("rank_outlier", "firing", "info")]] + [[]] * 4 + [FIRING]
 
 
 def test_of_two_ranks_none_is_odd(job: Callable[..., Any]) -> None:
