@@ -39,7 +39,7 @@ def hang_up(service: Aggregator, line: str) -> str:
 
 
 def limit(service: Aggregator) -> float:
-    rules = {own["rule"]: own["settings"] for own in service.json("/rules")}
+    rules = {own["rule"]: own["settings"] for own in service.json("/rules")["rules"]}
     return float(rules["exploding"]["limit"])
 
 
@@ -104,7 +104,7 @@ def test_patterns_that_match_nothing_are_told_once(
     peer = peers(service.ingest).attach(("a", "b"))
     peer.steps(0, 1.0, 1.0, 1.0)
     service.reaches("gpt", 2)
-    rules = {own["rule"]: own for own in service.json("/rules", params={"run": "gpt"})}
+    rules = {own["rule"]: own for own in service.json("/rules", params={"run": "gpt"})["rules"]}
 
     warning = "layers ['h.*'] match none of the 2 layers in 0 named groups"
     assert rules["exploding"]["watches"] == {"run": True, "layers": 0, "warning": warning}

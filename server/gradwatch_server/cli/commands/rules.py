@@ -17,6 +17,7 @@ from gradwatch_server.cli.options import DEFAULT_URL, AsJson, Url
 from gradwatch_server.cli.rendering import coloured, console, plain
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.rules import Rules
+from gradwatch_server.core.alerting.rules.table import BUDGET
 from gradwatch_server.core.printable import printable
 from gradwatch_server.settings import load_settings
 from gradwatch_server.storage.retrial import judge_again
@@ -42,12 +43,13 @@ def in_force(
     """Show the rules in force; `gradwatch rules check FILE` tries others."""
     if context.invoked_subcommand is not None:
         return
-    items = get(url, "/rules" if run is None else f"/rules?{urlencode({'run': named(run)})}")
+    told = get(url, "/rules" if run is None else f"/rules?{urlencode({'run': named(run)})}")
     if as_json:
-        for item in items:
-            print(json.dumps(item))
+        print(json.dumps(told))
         return
+    items = told["rules"]
     console.print(_rules_table(items, run))
+    console.print(f"{BUDGET} {told[BUDGET]:g}")
     for item in items:
         if warning := item.get("watches", {}).get("warning"):
             console.print(plain(f"{item['rule']}: {warning}"))

@@ -1,4 +1,4 @@
-"""The answer to `/rules`: the rules in force, and what each watches of a run. Plain data."""
+"""The answer to `/rules`: the rules in force, and how much of a run each watches. Plain data."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from gradwatch_server.core.alerting.limits import watched_layers
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.alerting.rules.base import Rule
 from gradwatch_server.core.alerting.rules.layer import LayerRule
+from gradwatch_server.core.alerting.rules.table import BUDGET
 from gradwatch_server.core.views.snapshot import RunView
 
 
-def describe_rules(rules: Rules, view: RunView | None = None) -> list[dict[str, Any]]:
-    """Return each rule with its settings, in the order of evaluation.
+def describe_rules(rules: Rules, view: RunView | None = None) -> dict[str, Any]:
+    """Return the budget of false alerts, and the rules with their settings, as evaluated.
 
     Args:
         rules: The rules in force.
@@ -26,7 +27,7 @@ def describe_rules(rules: Rules, view: RunView | None = None) -> list[dict[str, 
         counts = count_watched(rules, view)
         for own, rule in zip(described, rules.root.values(), strict=True):
             own["watches"] = _watches(rule, view, counts.get(rule.name, len(view.names)))
-    return described
+    return {BUDGET: rules.false_alerts_per_100k_steps, "rules": described}
 
 
 def count_watched(rules: Rules, view: RunView) -> dict[str, int]:

@@ -104,12 +104,13 @@ def test_the_rules_in_force_are_shown(
     service.reaches("shown", 0)
     lines = words(invoke("--url", service.url).stdout)
     shown = words(invoke("--url", service.url, "--run", "shown").stdout)
-    as_json = invoke("--url", service.url, "--json").stdout.splitlines()
+    told = json.loads(invoke("--url", service.url, "--json").stdout)
 
     assert lines[0] == ["rule", "severity", "for", "clear", "settings"]
     assert ["exploding", "warning", "1", "16", "limit 100.0"] in lines
     assert ["exploding", "warning", "1", "16", "limit 100.0", "2 layers"] in shown
-    assert [json.loads(line)["rule"] for line in as_json] == [own[0] for own in lines[1:]]
+    assert [own["rule"] for own in told["rules"]] == [own[0] for own in lines[1:-1]]
+    assert lines[-1] == ["false_alerts_per_100k_steps 5"]
     missing = invoke("--url", service.url, "--run", "gpx")
     assert missing.exit_code == 1
     assert missing.stderr.startswith("gradwatch: no run 'gpx'; known runs: ")

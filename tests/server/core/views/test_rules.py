@@ -13,7 +13,7 @@ from tests.support.core import Cluster
 def test_each_rule_has_its_settings_in_the_order_of_evaluation() -> None:
     job = Cluster()
     job.rules(exploding={"limit": 7, "layers": ["head"]})
-    described: Any = jsonable(describe_rules(job.state.rules))
+    described: Any = jsonable(describe_rules(job.state.rules)["rules"])
 
     assert [own["rule"] for own in described][:3] == ["nonfinite", "exploding", "dead_layer"]
     exploding = described[1]
@@ -31,7 +31,9 @@ def test_each_rule_says_what_it_watches_of_a_run() -> None:
 
     def watches() -> dict[str, Any]:
         view = view_run(job.state.runs["gpt"], job.state.rules)
-        return {own["rule"]: own["watches"] for own in describe_rules(job.state.rules, view)}
+        return {
+            own["rule"]: own["watches"] for own in describe_rules(job.state.rules, view)["rules"]
+        }
 
     assert watches()["exploding"] == {"run": True, "layers": 0, "warning": None}
     job.declare(0)

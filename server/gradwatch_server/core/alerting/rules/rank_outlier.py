@@ -114,10 +114,10 @@ class RankOutlierRule(LayerRule):
     It needs `attach(local=True)`, which measures gradients before they are averaged, and three
     ranks or more with the same layers. The largest local norm is compared with the median of the
     others': more than `ratio` times that in 6 of 8 frames, always the same rank, is a warning, more
-    than `factor` times in one frame is info, as a single hard sample may do as much. Layers whose usual local norm is below 1/10,000 of the largest layer's
-    are not judged: theirs may be rounding. Nor are layers in which some rank mostly is that far
-    above, as in tables of which each batch touches a few rows. What is non-finite is told of by
-    `nonfinite`.
+    than `factor` times in one frame is info, as a single hard sample may do as much. Layers whose
+    usual local norm is below 1/10,000 of the largest layer's are not judged: theirs may be
+    rounding. Nor are layers in which some rank mostly is that far above, as in tables of which each
+    batch touches a few rows. What is non-finite is told of by `nonfinite`.
 
     It finds hardware that computes wrongly as far as norms can (large faults only), and data that
     one rank alone has. `origin.rank` is the rank, `origin.value` its local norm, `origin.usual` the

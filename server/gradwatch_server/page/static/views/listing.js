@@ -7,9 +7,19 @@ import { element, fill } from "../element.js";
  * Return the view.
  *
  * @param {{name: string, title: string, lead?: Node, path: string, heads: string[],
- *   rowOf: (item: any) => Node, nothing?: string}} listing `nothing` is said of an empty answer
+ *   rowOf: (item: any) => Node, nothing?: string, itemsOf?: (answer: any) => any[]}} listing
+ *   `nothing` is said of an empty answer
  */
-export function listingPage({ name, title, lead = null, path, heads, rowOf, nothing }) {
+export function listingPage({
+  name,
+  title,
+  lead = null,
+  path,
+  heads,
+  rowOf,
+  nothing,
+  itemsOf = (answer) => answer,
+}) {
   const body = element("section", { class: "panel", "aria-label": title });
   let drawn = "";
   return {
@@ -17,7 +27,7 @@ export function listingPage({ name, title, lead = null, path, heads, rowOf, noth
     elements: [element("h1", {}, title), lead, body].filter(Boolean),
     title: () => `${name} · gradwatch`,
     async refresh() {
-      const items = await getJson(path);
+      const items = itemsOf(await getJson(path));
       const text = JSON.stringify(items);
       if (text === drawn) return;
       drawn = text;

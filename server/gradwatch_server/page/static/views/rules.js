@@ -7,6 +7,7 @@ const BESIDE = new Set(["enabled", "severity"]);
 
 /** @returns the view of all rules */
 export function rulesPage() {
+  const budget = element("span");
   return listingPage({
     name: "rules",
     title: "Rules",
@@ -16,8 +17,13 @@ export function rulesPage() {
       "In the order of evaluation; ",
       element("code", {}, "gradwatch.toml"),
       " changes them.",
+      budget,
     ),
     path: "/rules",
+    itemsOf: (answer) => {
+      budget.textContent = ` ${answer.false_alerts_per_100k_steps} false alerts in 100,000 steps are allowed.`;
+      return answer.rules;
+    },
     heads: ["rule", "raises when", "severity", "settings"],
     rowOf,
     nothing: "No rule is in force.",
