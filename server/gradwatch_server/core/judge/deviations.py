@@ -38,7 +38,7 @@ TOTAL_ADDS: Final = 0.4
 CLEAR_PART: Final = 1.5
 VERY_CLEAR_PART: Final = 2.0
 
-LEAST_LOSS_RISE: Final = math.log(1.5)
+LEAST_LOSS_RISE: Final = math.log(1.3)
 LEAST_LOSS_DEVIATIONS: Final = 4.0
 """Rise of the mean loss of 16 or 64 frames that is enough, and deviations that are, too."""
 
