@@ -165,7 +165,7 @@ def is_true(finding: Finding, recorded: Recorded, every: int = 1) -> bool:
     """Tell whether a finding is right that is about no fault: a run is killed, then resumed."""
     attempt = recorded.rows.attempt
     step = finding.origin_step
-    if finding.rule != "rank_lost" or step is None or step + 1 >= len(attempt):
+    if finding.rule != "liveness" or step is None or step + 1 >= len(attempt):
         return False
     return bool(attempt[step] != attempt[min(step + every, len(attempt) - 1)])
 

@@ -302,12 +302,12 @@ def test_who_was_killed_is_lost(runs: Collection) -> None:
     """The training that is resumed was; anywhere else it is a false alarm."""
     resumed = runs.read("regression-3")
     last = int((resumed.rows.attempt == 0).sum()) - 1
-    assert is_true(finding(last, "rank_lost", origin_step=last), resumed)
-    assert not is_true(finding(last, "rank_lost", origin_step=last - 1), resumed)
+    assert is_true(finding(last, "liveness", origin_step=last), resumed)
+    assert not is_true(finding(last, "liveness", origin_step=last - 1), resumed)
     assert not is_true(finding(last, "spike", origin_step=last), resumed)
     found, _ = judge(resumed, [])
-    assert [each.rule for each in found if is_true(each, resumed)] == ["rank_lost"] * 2
-    assert is_true(finding(last - 3, "rank_lost", origin_step=last - 3), resumed, every=4)
+    assert [each.rule for each in found if is_true(each, resumed)] == ["liveness"] * 2
+    assert is_true(finding(last - 3, "liveness", origin_step=last - 3), resumed, every=4)
 
 
 def test_a_rank_that_no_number_tells_is_not_to_be_named() -> None:

@@ -134,5 +134,5 @@ def test_a_killed_worker_shows_as_ended_uncleanly(aggregator: Aggregator, train:
 
     assert (health["phase"], health["status"]) == ("failed", "critical")
     assert health["ranks"][1]["stored"] > 0
-    assert {alert["rule"] for alert in health["alerts"]["items"]} == {"rank_lost", "run_failed"}
+    assert {alert["rule"] for alert in health["alerts"]["items"]} == {"liveness"}
     assert "ranks lost: 1" in health["reasons"]

@@ -227,7 +227,7 @@ def test_a_killed_worker_shows_as_lost_and_the_run_as_critical(
 
     health = aggregator.health("killed")
     assert (health["phase"], health["status"]) == ("lost", "critical")
-    assert [alert["rule"] for alert in health["alerts"]["items"]] == ["rank_lost"]
+    assert [alert["rule"] for alert in health["alerts"]["items"]] == ["liveness"]
 
 
 @pytest.mark.exhaustive

@@ -16,7 +16,7 @@ class Stall(Fault):
     """
 
     kind = "stall"
-    rules: tuple[str, ...] = ("run_stalled",)
+    rules: tuple[str, ...] = ("liveness",)
     length = 40
     shows_after = None
     is_in_numbers = False

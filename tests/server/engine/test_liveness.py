@@ -56,7 +56,7 @@ def test_what_beats_say_gets_into_the_log_for_all_sessions_together(
 
     said = [own for body in bodies(running, Beats) for own in body.progress]
     assert {(own.last_step, own.since_s, own.training) for own in said} == {(6, 400.0, True)}
-    assert (alert.rule, str(alert.severity)) == ("run_stalled", "warning")
+    assert (alert.rule, str(alert.severity)) == ("liveness", "warning")
 
 
 @pytest.mark.slow

@@ -99,6 +99,7 @@ class ActiveAlert:
         )
         excess = largest_of(evaluation.excess, raised)
         told = Told(np.zeros_like(raised), origin.value if excess is None else excess, severity)
+        told.kind = origin.kind
         own = cls(alert, raised.copy(), told, evaluation.step)
         own._name_layers(evaluation)
         own._freeze(raised, evaluation)
@@ -140,6 +141,7 @@ class ActiveAlert:
         is_new = origin is not self.alert.origin
         self.alert = replace(self.alert, severity=severity, origin=origin, num_flaps=num_flaps)
         if is_new:  # the message is that of the ranks and the value by now
+            self.alert = with_ranks(self.alert, origin.ranks)
             self.alert = replace(self.alert, message=message(self.alert))
         self.is_over = False
 
@@ -167,6 +169,8 @@ class ActiveAlert:
         found = []
         if self.alert.severity != self.told.severity:
             found.append(News.SEVERITY)
+        if self.alert.origin.kind != self.told.kind:
+            found.append(News.KIND)
         if np.count_nonzero(self.layers & ~self.told.layers):
             found.append(News.LAYERS)
         if self.peak is not None:

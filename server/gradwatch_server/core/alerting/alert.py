@@ -29,6 +29,7 @@ class News(StrEnum):
     """What an event of an alert that already fires is about."""
 
     SEVERITY = "severity"
+    KIND = "kind"
     LAYERS = "layers"
     VALUE = "value"
     ACKNOWLEDGED = "acknowledged"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Any, Final
 
 from gradwatch_server.core.alerting.alert import Alert, News, ResolvedBy, Update, Worst
@@ -41,15 +42,18 @@ HEADLINES: Final[Mapping[str, str]] = {
     "rank_divergence/rank": "{Ranks} differs since step {step}: {layers}, off by {value}",
     "rank_divergence/rank/bits": "{Ranks} differs since step {step}: {layers}, in bits",
     "rank_outlier": "{Ranks} apart since step {step}: {layers} at {value} (other ranks {other})",
-    "rank_lost": "{Ranks} lost after step {step}: no heartbeat, no clean exit",
-    "rank_silent": "{Ranks} silent for {seconds} s ({limit_s} s allowed) after step {step}",
-    "rank_silent/behind": "{Ranks} stuck at step {step} ({detail})",
-    "run_failed": "{Ranks} failed after step {step}: exception in training",
-    "run_stalled": "Hang: no step for {seconds} s (limit {limit_s} s) after step {step}",
-    "run_stalled/all": (
+    "liveness/lost": "{Ranks} lost after step {step}: no heartbeat, no clean exit",
+    "liveness/failed and lost": (
+        "{Ranks} failed after step {step}: exception in training; {detail} lost"
+    ),
+    "liveness/silent": "{Ranks} silent for {seconds} s ({limit_s} s allowed) after step {step}",
+    "liveness/behind": "{Ranks} stuck at step {step} ({detail})",
+    "liveness/failed": "{Ranks} failed after step {step}: exception in training",
+    "liveness/stalled": "Hang: no step for {seconds} s (limit {limit_s} s) after step {step}",
+    "liveness/stalled/all": (
         "Hang: no step for {seconds} s (limit {limit_s} s); all ranks stopped after step {step}"
     ),
-    "run_stalled/some": (
+    "liveness/stalled/some": (
         "Hang: no step for {seconds} s (limit {limit_s} s); {ranks} stopped after step {step}, "
         "{detail}"
     ),
@@ -65,6 +69,17 @@ OTHER_HEADLINE: Final = "{rule} since step {step}{on}: {value} ({usual})"
 
 SKIPS: Final = "skips"
 """Group of alerts about steps that a GradScaler skips."""
+
+
+class Trouble(StrEnum):
+    """Kinds of an alert about liveness."""
+
+    FAILED = "failed"
+    FAILED_AND_LOST = "failed and lost"
+    LOST = "lost"
+    SILENT = "silent"
+    STALLED = "stalled"
+
 
 ALL_STOPPED: Final = "all ranks are at the same step"
 """`Origin.detail` of a hang in which no rank is ahead of another."""
@@ -134,11 +149,17 @@ def _variant(alert: Alert) -> str:
         case "rank_divergence":
             variant = "" if origin.rank is None else "/rank"
             variant += "" if origin.value else "/bits"
-        case "rank_silent" if not origin.value > (origin.threshold or 0.0):
-            variant = "/behind"
-        case "run_stalled" if origin.detail:
-            variant = "/all" if origin.detail == ALL_STOPPED else "/some"
+        case "liveness":
+            variant = _trouble(origin)
     return rule + variant
+
+
+def _trouble(origin: Origin) -> str:
+    if origin.kind == Trouble.SILENT and not origin.value > (origin.threshold or 0.0):
+        return "/behind"
+    if origin.kind == Trouble.STALLED and origin.detail:
+        return "/stalled/all" if origin.detail == ALL_STOPPED else "/stalled/some"
+    return f"/{origin.kind}"
 
 
 def _facts(alert: Alert, most: int) -> dict[str, Any]:
@@ -255,6 +276,8 @@ def _news(alert: Alert, update: Update) -> str:
         if news is News.SEVERITY:
             because = "" if update.part is None else f" ({update.part.what})"
             told.append(f"now {alert.severity}{because}")
+        elif news is News.KIND:
+            told.append(f"now {alert.origin.kind}")
         elif news is News.LAYERS:
             told.append(f"{update.num_layers} more layer{_s(update.num_layers)}")
         elif news is News.VALUE and alert.worst is not None:

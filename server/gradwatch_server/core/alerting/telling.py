@@ -82,6 +82,7 @@ def _tell(own: ActiveAlert, now_ns: int) -> Alert:
     """Return an event with all that there is to tell."""
     told = own.told
     told.layers, told.severity = own.layers.copy(), own.alert.severity
+    told.kind = own.alert.origin.kind
     if own.peak is not None:
         told.excess, own.peak = own.peak.excess, None
     return _restate(own, now_ns)

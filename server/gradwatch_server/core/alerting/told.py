@@ -25,6 +25,7 @@ class Told:
         layers: (layers,) which.
         excess: The largest excess, as `Evaluation.excess` or the origin's value.
         severity: How much it matters.
+        kind: Kind of the origin.
         loudly: Whether any event was told: of one that never was, nobody is told the end.
         limit: How often it may be told.
     """
@@ -32,6 +33,7 @@ class Told:
     layers: BoolArray
     excess: float
     severity: Severity
+    kind: str | None = None
     loudly: bool = False
     limit: EventLimit = field(default_factory=EventLimit)
 
@@ -41,6 +43,7 @@ class Told:
             "layers": pack(self.layers),
             "excess": self.excess,
             "severity": self.severity,
+            "kind": self.kind,
             "loudly": self.loudly,
             "ahead_ns": self.limit.ahead_ns,
         }
@@ -52,6 +55,7 @@ class Told:
             layers=unpack_flags(plain["layers"]),
             excess=plain["excess"],
             severity=Severity(plain["severity"]),
+            kind=plain["kind"],
             loudly=plain["loudly"],
             limit=EventLimit(plain["ahead_ns"]),
         )

@@ -13,7 +13,7 @@ from gradwatch_server.core.alerting.alert import isotime
 from gradwatch_server.core.alerting.flags import Flags
 from gradwatch_server.core.alerting.health_score import num_layers
 from gradwatch_server.core.alerting.rules.base import HealthShare
-from gradwatch_server.core.alerting.rules.run_stalled import MIN_GAPS
+from gradwatch_server.core.alerting.rules.liveness import MIN_GAPS
 from gradwatch_server.core.arrays import FloatArray
 from gradwatch_server.core.frames.window import Series
 from gradwatch_server.core.views.groups import ratios

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 from gradwatch_server.core.alerting.alert import Alert
-from gradwatch_server.core.alerting.rules.run_stalled import RunStalledRule
+from gradwatch_server.core.alerting.sentences import Trouble
 from gradwatch_server.core.views.snapshot import RunView
 from gradwatch_wire.health import Phase, RankState, Severity, Status
 
@@ -56,7 +56,7 @@ def find_status(
 def _of_alert(alert: Alert) -> Finding:
     if alert.severity is Severity.CRITICAL:
         return Status.CRITICAL, alert.message
-    if alert.rule == RunStalledRule.name:
+    if alert.origin.kind == Trouble.STALLED:
         return Status.STALLED, alert.message
     worth_telling = alert.severity is not Severity.INFO
     return (Status.DEGRADED if worth_telling else Status.HEALTHY), alert.message

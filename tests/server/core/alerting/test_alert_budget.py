@@ -123,7 +123,7 @@ def test_the_first_critical_one_of_a_rule_is_told_in_any_case() -> None:
 
     (failed,) = job.bye(0, "exception")
 
-    assert (failed.rule, failed.severity, failed.change) == ("run_failed", "critical", "firing")
+    assert (failed.rule, failed.severity, failed.change) == ("liveness", "critical", "firing")
 
 
 def test_what_matters_less_leaves_room_for_what_matters_more() -> None:

@@ -123,7 +123,7 @@ def test_the_widest_alert_of_each_rule_reaches_the_client(rule: str, name: str) 
 
 @pytest.mark.slow
 @pytest.mark.sampled(20)
-@pytest.mark.parametrize("rule", ["nonfinite", "exploding", "run_failed"])
+@pytest.mark.parametrize("rule", ["nonfinite", "exploding", "liveness"])
 @pytest.mark.parametrize("name", NAMES, ids=HOSTILE)
 @pytest.mark.parametrize("most", [LEAST, 16_384, 65_536])
 def test_a_body_is_as_large_as_is_set(rule: str, name: str, most: int) -> None:

@@ -12,34 +12,59 @@ from gradwatch_server.core.alerting.sentences import ALL_STOPPED, HEADLINES, hea
 from tests.support.core import alert
 
 TABLE: tuple[tuple[Alert, str], ...] = (
-    (alert("rank_lost", ranks=(1,)), "Rank 1 lost after step 79: no heartbeat, no clean exit"),
     (
-        alert("run_stalled", ranks=(0, 1), value=301.0, threshold=300.0, detail=ALL_STOPPED),
+        alert("liveness", kind="lost", ranks=(1,)),
+        "Rank 1 lost after step 79: no heartbeat, no clean exit",
+    ),
+    (
+        alert(
+            "liveness",
+            kind="stalled",
+            ranks=(0, 1),
+            value=301.0,
+            threshold=300.0,
+            detail=ALL_STOPPED,
+        ),
         "Hang: no step for 301 s (limit 300 s); all ranks stopped after step 79",
     ),
     (
         alert("exploding", step=151, layers=33, farthest="X", value=120.0, usual=0.069),
         "Exploding since step 151 on rank 0: 33 layers, worst X at 120 (usual 0.069)",
     ),
-    (alert("run_failed"), "Rank 0 failed after step 79: exception in training"),
+    (alert("liveness", kind="failed"), "Rank 0 failed after step 79: exception in training"),
     (
-        alert("rank_silent", ranks=(5,), step=69, value=3.0, threshold=10.0, detail="others: 119"),
+        alert(
+            "liveness",
+            kind="silent",
+            ranks=(5,),
+            step=69,
+            value=3.0,
+            threshold=10.0,
+            detail="others: 119",
+        ),
         "Rank 5 stuck at step 69 (others: 119)",
     ),
     (
-        alert("rank_silent", ranks=(0, 3, 7), value=45.2, threshold=10.0),
+        alert("liveness", kind="silent", ranks=(0, 3, 7), value=45.2, threshold=10.0),
         "Ranks 0, 3 and 7 silent for 45 s (10 s allowed) after step 79",
     ),
     (
-        alert("rank_lost", ranks=(0, 3, 7, 9)),
+        alert("liveness", kind="lost", ranks=(0, 3, 7, 9)),
         "Ranks 0, 3 and 2 more lost after step 79: no heartbeat, no clean exit",
     ),
     (
-        alert("run_stalled", ranks=(3,), value=12.0, threshold=11.8, detail="others at step 80"),
+        alert(
+            "liveness",
+            kind="stalled",
+            ranks=(3,),
+            value=12.0,
+            threshold=11.8,
+            detail="others at step 80",
+        ),
         "Hang: no step for 12.0 s (limit 11.8 s); rank 3 stopped after step 79, others at step 80",
     ),
     (
-        alert("run_stalled", value=31.0, threshold=30.0),
+        alert("liveness", kind="stalled", value=31.0, threshold=30.0),
         "Hang: no step for 31 s (limit 30 s) after step 79",
     ),
     (

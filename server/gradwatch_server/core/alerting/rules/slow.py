@@ -28,7 +28,7 @@ class SlowRule(Rule):
     It is about the run: its alert has the group `pace` and no layers. The mean of the logarithm of
     the step time over 16 and 64 frames is judged, so that single evaluations and checkpoints are
     none. `rank` is null in a job of several ranks: they wait for each other, and all are slow.
-    A run without any step is told by `run_stalled`.
+    A run without any step is told by `liveness`.
     """
 
     name = "slow"

@@ -324,7 +324,7 @@ def test_a_rank_that_is_gone_makes_no_layer_missing() -> None:
     for step in range(50, 60):
         job.stats(0, step, [1.0])
 
-    assert [alert.rule for alert in job.alerts] == ["rank_lost"]
+    assert [alert.rule for alert in job.alerts] == ["liveness"]
     assert job.attempt.num_frames == 60
 
 

@@ -23,8 +23,7 @@ def test_the_order_is_that_of_registration() -> None:
     names = [
         *("nonfinite", "exploding", "dead_layer", "vanishing", "layer_missing", "loss"),
         *("slow", "groups", "gain"),
-        *("loss_scaler", "rank_divergence", "rank_outlier", "records_lost"),
-        *("run_failed", "rank_lost", "run_stalled", "rank_silent"),
+        *("loss_scaler", "rank_divergence", "rank_outlier", "records_lost", "liveness"),
     ]
 
     assert [rule.name for rule in REGISTRY] == names

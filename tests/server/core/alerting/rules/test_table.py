@@ -48,12 +48,10 @@ def test_defaults_are_those_of_the_design() -> None:
         | {"tolerance": 1e-6, "mixed_tolerance": 5e-5},
         "rank_outlier": warning | {"clear_steps": 8, "ratio": 3.0, "factor": 30.0},
         "records_lost": of_run | {"for_steps": 1, "severity": "warning"},
-        "run_failed": once | {"severity": "critical"},
-        "rank_lost": once | {"severity": "critical"},
-        "run_stalled": once
-        | {"severity": "critical", "info_s": 30.0, "info_factor": 10.0}
+        "liveness": once
+        | {"severity": "critical", "silent_s": 10.0, "behind_frames": 8}
+        | {"info_s": 30.0, "info_factor": 10.0}
         | {"warning_s": 300.0, "warning_factor": 5.0, "critical_s": 1800.0},
-        "rank_silent": once | {"severity": "warning", "after_s": 10.0, "behind_frames": 8},
     }
 
 
