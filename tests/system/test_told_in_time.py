@@ -138,7 +138,7 @@ def test_a_killed_rank_is_told_after_the_session_timeout(
     killed = job("killed")
     since_s = time.monotonic()
     killed.ranks[1].send_signal(signal.SIGKILL)
-    event = wait_until(
+    event: Any = wait_until(
         lambda: next((own for own in stream.events if "ank 1 lost" in own["message"]), None),
         "the loss of rank 1",
     )

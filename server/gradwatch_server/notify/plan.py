@@ -98,7 +98,7 @@ class Plan:
     def _take_firing(self, event: AlertEvent, known: Entry | None, now_s: float) -> None:
         alert = event.alert
         news = (alert.get("update") or {}).get("news", ())
-        has_risen = News.SEVERITY in news
+        has_risen = News.SEVERITY in news or News.KIND in news
         is_muted = bool(alert.get("silenced")) or bool(alert.get("acknowledged"))
         # Who knows of an alert does not know that it became worse.
         is_told_now = self._policy.wants(alert) and (

@@ -149,6 +149,15 @@ def test_news_are_told_where_it_became_worse() -> None:
     assert [own.severity for own in due(plan, NOON_S + 3).entries] == ["critical"]
 
 
+def test_a_lost_rank_is_told_after_what_others_raised_because_of_it() -> None:
+    plan = Plan(Policy(**AT_ONCE))
+    plan.take(event(1, severity="critical"), NOON_S)
+    tell(plan, NOON_S)
+    plan.take(event(2, severity="critical", news=["kind"]), NOON_S + 60)
+
+    assert len(due(plan, NOON_S + 60).entries) == 1
+
+
 def test_what_rises_to_a_severity_that_is_wanted_is_told() -> None:
     plan = Plan(Policy(severities=frozenset({"critical"}), **AT_ONCE))
     plan.take(event(1, severity="warning"), NOON_S)

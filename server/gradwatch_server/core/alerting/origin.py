@@ -35,7 +35,7 @@ class Origin:
         layer: Name of the layer, or of the transition between blocks; None when it cannot be known,
             and when it began before any gradient, in the loss or the forward pass.
         kind: `nan` or `inf` for a non-finite gradient, `weights` where ranks disagree on weights,
-            else None.
+            a `Trouble` of liveness, else None.
         value: The layer's L2 norm there, or the transition's gain.
         threshold: The limit it broke, None where the rule has none.
         before: `(step, L2 norm)` of the same layer in the few frames before, oldest first.

@@ -42,7 +42,7 @@ class DeadLayerRule(ModuleRule):
 
     name = "dead_layer"
     recurs = True
-    follows = ("nonfinite", "exploding", "skipped_steps", "loss_scale", "loss")
+    follows = ("nonfinite", "exploding", "loss_scaler", "loss")
     sign: ClassVar[int] = -1
     formula = """
         every layer of a module has `l2 = 0`, in 3 frames in a row after 32 frames above zero

@@ -55,7 +55,6 @@ class VanishingRule(ModuleRule):
         "exploding",
         "dead_layer",
         "loss_scaler",
-        "loss_scale",
         "rank_divergence",
         "layer_missing",
         "loss",
