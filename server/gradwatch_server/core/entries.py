@@ -1,4 +1,4 @@
-"""What the log holds: records as they came, and what the aggregator itself learnt.
+"""Entries of the log: records as they came, and what the aggregator itself learnt.
 
 The state follows from nothing else, so whatever it depends on must be one of these.
 """
@@ -46,7 +46,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a BEAT of a session said.
+    """Content of a BEAT of a session.
 
     Args:
         session: The session.
@@ -93,7 +93,7 @@ class RulesSet:
 
 @dataclass(frozen=True, slots=True)
 class BudgetsSet:
-    """What the core keeps to from here on, as plain data of `budgets.LoggedBudgets`."""
+    """Budgets in force from here on, as plain data of `budgets.LoggedBudgets`."""
 
     budgets: Mapping[str, Any]
 

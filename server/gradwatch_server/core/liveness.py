@@ -19,7 +19,7 @@ LOGGED_AFTER_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class RankLiveness:
-    """What is known of one rank.
+    """Known facts of one rank.
 
     Args:
         rank: Global rank.
@@ -46,7 +46,7 @@ class RankLiveness:
 
 @dataclass(frozen=True, slots=True)
 class Liveness:
-    """How alive an attempt is at one moment.
+    """Liveness of an attempt at one moment.
 
     Args:
         received_ns: The moment, nanoseconds since the epoch.

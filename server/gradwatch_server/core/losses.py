@@ -1,4 +1,4 @@
-"""What a session lost: ranges of sequence numbers, and the steps around them."""
+"""Losses of a session: ranges of sequence numbers, and the steps around them."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ class LostRange:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of lost records."""
         return self.last - self.first + 1
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredLoss:
-    """That a rank can no longer supply some records.
+    """Statement that a rank can no longer supply some records.
 
     Args:
         rank: Global rank.

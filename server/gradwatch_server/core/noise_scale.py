@@ -34,7 +34,7 @@ MIN_SAMPLES: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class NoiseSample:
-    """What the noise scale was at one step.
+    """Noise scale at one step.
 
     Args:
         step: Optimizer step.

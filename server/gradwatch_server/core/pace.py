@@ -21,7 +21,7 @@ WARM_UP: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """What the gaps between the steps of an attempt come to.
+    """Statistics of the gaps between the steps of an attempt.
 
     Args:
         count: How many there were.

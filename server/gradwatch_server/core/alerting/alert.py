@@ -1,4 +1,4 @@
-"""What an alert is. Its words are in `sentences`."""
+"""An alert and its parts. Its words are in `sentences`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_SPREAD: Final = 16
 
 
 class News(StrEnum):
-    """What an event of an alert that already fires is about."""
+    """Reason of an event of an alert that already fires."""
 
     SEVERITY = "severity"
     KIND = "kind"
@@ -60,7 +60,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What is new in an alert that fired before.
+    """News of an alert that fired before.
 
     Args:
         number: Counts the updates of the alert, from 1: with its id it says which event this is.
@@ -92,7 +92,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How far an alert had come at a step at which layers or ranks joined it.
+    """Extent of an alert at a step at which layers or ranks joined it.
 
     Args:
         step: The step.
@@ -212,7 +212,7 @@ class Alert:
 
     @property
     def change(self) -> str:
-        """What happened to it last; no two events of one alert have the same."""
+        """Name of its latest event; no two events of one alert have the same."""
         if self.state is not AlertState.FIRING or self.update is None:
             return str(self.state)
         # It rises to each once. Stores have events of that name, which must not be told again.

@@ -1,4 +1,4 @@
-"""How many alert events a run has left, of those at once and a minute that it may have."""
+"""Budget of alert events of a run: so many at once, and so many a minute."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RESERVED: Final = {Severity.INFO: 4, Severity.WARNING: 8}
 
 @dataclass(slots=True)
 class AlertBudget:
-    """What one run has left of its alert events.
+    """Alert events that one run has left.
 
     It goes by the times in the log, as all of the core does. The generic cell rate algorithm
     (ITU-T I.371), as in `EventLimit`.

@@ -1,4 +1,4 @@
-"""What the alerts of one attempt may tell, by what their run has left."""
+"""Allowance of the alerts of one attempt, by what their run has left."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gradwatch_wire.health import Severity
 
 @dataclass(slots=True)
 class Allowance:
-    """Says whether an event of an alert is told now, or waits.
+    """Decision whether an event of an alert is told now, or waits.
 
     Args:
         budget: What the run has left; its other attempts have the same one.

@@ -1,4 +1,4 @@
-"""Which layer and ranks it began at. What cannot be known is not guessed."""
+"""Attribution of an alert to a layer and ranks. Nothing that cannot be known is guessed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rule says of one observation: the verdict, and what an alert of it would have to tell."""
+"""Evaluation of one observation by a rule: the verdict, and the content of an alert of it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def free_group(name: str, suffix: str, groups: Mapping[str, BoolArray]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What the rules need to know of the attempt that an observation belongs to.
+    """Facts that the rules need of the attempt that an observation belongs to.
 
     Args:
         run: Name of the run.
@@ -91,7 +91,7 @@ class Context:
 
     @property
     def findings(self) -> Findings:
-        """What the judge found in the frame in hand."""
+        """Findings of the judge in the frame in hand."""
         found = self.judge.findings
         assert found is not None  # noqa: S101 - rules about frames are asked after the judge
         return found
@@ -109,7 +109,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one rule says of each layer; a rule about the run says it as if of one layer.
+    """Flags of one rule, one per layer; a rule about the run has a single flag.
 
     Args:
         raised: (layers,) or (1,), beyond the raising threshold.
@@ -140,7 +140,7 @@ def _unchanged(origin: Origin) -> Origin:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What one rule says of one group at one step.
+    """Judgement of one rule on one group at one step.
 
     Args:
         group: Name of the group of layers; of a rule that is about the run, a word for what it is

@@ -1,4 +1,4 @@
-"""How often an alert that fires may tell of itself again."""
+"""Rate limit of the further events of an alert that fires."""
 
 from __future__ import annotations
 

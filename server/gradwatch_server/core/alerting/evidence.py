@@ -1,4 +1,4 @@
-"""What each rank shows of itself where a frame went bad: numbers that no reduction has reached.
+"""Evidence of each rank where a frame went bad: numbers that no reduction has reached.
 
 They are of the collection at which something was non-finite first. Once the optimizer has stepped,
 the weights of all ranks may be bad, and each shows it by itself.
@@ -20,7 +20,7 @@ from gradwatch_wire.names import Scalar
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What one kind of number says of the ranks.
+    """Ranks with and without a bad number of one kind.
 
     Args:
         bad: Ranks with a non-finite one, in order.

@@ -1,4 +1,4 @@
-"""Where in the forward pass a NaN or an Inf began, as the outputs of modules show it."""
+"""Start of a NaN or an Inf in the forward pass, as the outputs of modules show it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which layers of an attempt each rule watches, worked out once for its layers and its rules."""
+"""Layers of an attempt that each rule watches, worked out once for its layers and its rules."""
 
 from __future__ import annotations
 

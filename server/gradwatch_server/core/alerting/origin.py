@@ -1,4 +1,4 @@
-"""Where trouble began: step, rank, layer, value. What cannot be known is None, never a guess."""
+"""Origin of trouble: step, rank, layer, value. Unknown parts are None, never a guess."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class NonfiniteOrigin:
-    """What is known of where something non-finite began.
+    """Known facts of where something non-finite began.
 
     Args:
         ranks: As in `Origin`.

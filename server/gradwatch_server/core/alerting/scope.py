@@ -1,4 +1,4 @@
-"""Which layers and ranks an alert is about, and how it came to them."""
+"""Scope of an alert: its layers and ranks, and how it came to them."""
 
 from __future__ import annotations
 

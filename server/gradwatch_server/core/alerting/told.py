@@ -1,4 +1,4 @@
-"""What the events of an alert have told so far, and what is far worse than that."""
+"""Facts that the events of an alert have told so far, and what is far worse than that."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WORSE: Final = 10.0
 
 @dataclass(slots=True)
 class Told:
-    """What the events of an alert have told.
+    """Facts that the events of an alert have told.
 
     Args:
         layers: (layers,) which.

@@ -1,4 +1,4 @@
-"""How names and numbers are written in messages, and how long they may be there."""
+"""Names and numbers in messages: how they are written, and how long they may be."""
 
 from __future__ import annotations
 

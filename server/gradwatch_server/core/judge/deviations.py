@@ -172,7 +172,7 @@ class LearningRate:
 
     @property
     def rose(self) -> bool:
-        """Whether the rate is well above the smallest of the last `ROSE_FRAMES`."""
+        """Tell whether the rate is well above the smallest of the last `ROSE_FRAMES`."""
         return bool(self.latest) and self.latest[-1] > ROSE_FACTOR * min(self.latest)
 
 

@@ -11,7 +11,7 @@ from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModuleLevels:
-    """What is usual of each module. The arrays are shared with the rules, and never change.
+    """Usual level of each module. The arrays are shared with the rules, and never change.
 
     Args:
         of_layer: (layers,) the module of each layer.

@@ -16,7 +16,7 @@ _SAFE: Final = (1e-150, 1e150)
 
 
 class Modules:
-    """Which module each layer belongs to. Places are given in order and never change.
+    """Module of each layer. Places are given in order and never change.
 
     Attributes:
         names: (modules,) names; that of a layer without a dot is its own.

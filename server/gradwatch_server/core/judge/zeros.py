@@ -67,7 +67,7 @@ class Zeros:
 
     @property
     def is_dying(self) -> bool:
-        """Whether a module that was never zero has been for few frames: this explains the rest."""
+        """Tell whether a module that was never zero has been for few frames."""
         if not self.any_run:
             return False
         dying = (self.run > 0) & (self.run <= LEAST_RUN) & self._is_steady()

@@ -1,1 +1,1 @@
-"""What readers see of a run: immutable, plain data, made from the state."""
+"""Views of runs: immutable, plain data, made from the state."""

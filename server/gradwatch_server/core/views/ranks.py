@@ -1,4 +1,4 @@
-"""What is known of each rank, worked out from a snapshot. Plain data."""
+"""Known facts of each rank, worked out from a snapshot. Plain data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What readers see: immutable views of runs, made by the engine, read by any thread.
+"""Immutable views of runs, made by the engine, read by any thread.
 
 A view takes over from the one before it what is still so: of thousands of ranks, attempts and runs
 few change between two of them.
@@ -157,7 +157,7 @@ def view_attempt(run: Run, number: int, rules: Rules) -> RunView | None:
 
 @dataclass(frozen=True, slots=True)
 class _OfRun:
-    """What the views of all attempts of a run have in common."""
+    """Common part of the views of all attempts of a run."""
 
     attempts: tuple[AttemptView, ...]
     alerts: tuple[Alert, ...]

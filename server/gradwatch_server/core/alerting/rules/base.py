@@ -1,4 +1,4 @@
-"""What a rule is: settings, evaluation, choice of origin, message, and what it says of itself."""
+"""Base of all rules: settings, evaluation, choice of origin, and what documents it."""
 
 from __future__ import annotations
 

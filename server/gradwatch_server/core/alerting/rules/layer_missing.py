@@ -45,7 +45,7 @@ _NUMBER: Final = re.compile(r"\d+")
 
 @dataclass(slots=True)
 class MissingMemory:
-    """How long each layer was there, and for how long it has been missing.
+    """Frames in which each layer was there, and since when it has been missing.
 
     Attributes:
         there: (layers,) frames in a row with it, up to the latest.

@@ -73,7 +73,7 @@ class ScalerMemory:
 
     @property
     def is_calibrated(self) -> bool:
-        """Whether the scale is found."""
+        """Tell whether the scale is found."""
         return self.num_taken >= CALIBRATION_FRAMES
 
     def follow(self, frame: Frame, scale: float, *, enough: float) -> None:

@@ -40,7 +40,7 @@ UNKNOWN: Final = "odd one unknown"
 
 @dataclass(slots=True)
 class WeightsMemory:
-    """What the weights of replicas were when they were last equal.
+    """Weights of replicas when they were last equal.
 
     Attributes:
         norms: (2, layers) L2 norm and largest magnitude, NaN of a layer never seen equal.

@@ -40,7 +40,7 @@ NOBODY: Final = -1
 
 @dataclass(slots=True)
 class OutlierMemory:
-    """Which rank was far above the others in each layer, in the last frames.
+    """Rank that was far above the others in each layer, in the last frames.
 
     Attributes:
         ratio: (layers,) the largest local norm over the median of the others', 0 where not known.

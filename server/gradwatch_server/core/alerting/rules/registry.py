@@ -1,4 +1,4 @@
-"""Which rules there are. A new one is one line of the list at the end."""
+"""Registry of all rules. A new one is one line of the list at the end."""
 
 from __future__ import annotations
 
