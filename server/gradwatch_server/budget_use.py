@@ -1,4 +1,4 @@
-"""What is used of each budget, and whom its limit cost something."""
+"""Use of each budget, and the peers that its limit cost something."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gradwatch_server.budgets import BUDGETS, Budgets
 
 @dataclass(slots=True)
 class Use:
-    """What is used of one budget. One thread writes it, the one that keeps to it.
+    """Use of one budget. One thread writes it, the one that keeps to it.
 
     Args:
         used: How much; where it is counted by peer or run, that of the one with most; None if

@@ -1,4 +1,4 @@
-"""Which settings file is read: `--config`, else `GRADWATCH_CONFIG`, else the usual one."""
+"""Settings file that is read: `--config`, else `GRADWATCH_CONFIG`, else the usual one."""
 
 from __future__ import annotations
 

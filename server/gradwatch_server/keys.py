@@ -77,7 +77,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """What the aggregator reads of the directory.
+    """Keys that the aggregator reads of the directory.
 
     Args:
         public: Its own public CURVE key.

@@ -1,4 +1,4 @@
-"""How many files this process may have open: each connection is one."""
+"""Limit of open files of this process. Each connection is one."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ from gradwatch_wire.names import DEFAULT_ENDPOINT, DEFAULT_HTTP
 
 
 class Settings(BaseSettings):
-    """Everything that can be set, with its default."""
+    """Settings with their defaults."""
 
     model_config = SettingsConfigDict(
         env_prefix="GRADWATCH_", env_nested_delimiter="__", extra="forbid", frozen=True
@@ -111,12 +111,12 @@ class Settings(BaseSettings):
         description="How often what changed is saved for a quick restart, at the latest.",
     )
     budgets: Budgets = Field(
-        default_factory=Budgets, description="What peers may use; see docs/operations.md."
+        default_factory=Budgets, description="Budgets of peers; see docs/operations.md."
     )
     rules: Rules = Field(default_factory=Rules, description="The rules; see docs/rules.md.")
     notify: Targets = Field(
         default_factory=Targets,
-        description="Who is told of alerts; see docs/notifications.md.",
+        description="Targets of notifications; see docs/notifications.md.",
     )
 
     @field_validator("alerts_max_age_s")

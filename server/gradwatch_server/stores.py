@@ -1,4 +1,4 @@
-"""Which store it is: the one place that names one."""
+"""Choice of the store: the one place that names one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the body of each kind lies on the wire: one writer and one reader per record class."""
+"""Body of each kind on the wire: one writer and one reader per record class."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Final
 
 
 class Combine(StrEnum):
-    """How the numbers of a layer's shards make that of the whole layer."""
+    """Combination of the numbers of a layer's shards into that of the whole layer."""
 
     ROOT_SUM_SQUARES = "root_sum_squares"
     SUM = "sum"

@@ -62,7 +62,7 @@ def nonfinite_kind(value: float) -> str | None:
 
 
 class Phase(StrEnum):
-    """Where a run is in its life; `failed` is an end by an exception, `lost` one without BYE."""
+    """Phase of the life of a run; `failed` is an end by an exception, `lost` one without BYE."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -72,7 +72,7 @@ class Phase(StrEnum):
 
 
 class Status(StrEnum):
-    """How well a run is, also after its end: the worst that holds. The worst is the last."""
+    """Status of a run, also after its end: the worst that holds. The worst is the last."""
 
     UNKNOWN = "unknown"
     HEALTHY = "healthy"
@@ -101,7 +101,7 @@ class RankState(StrEnum):
 
 
 class AlertState(StrEnum):
-    """Where an alert stands in its life."""
+    """State of an alert in its life."""
 
     PENDING = "pending"
     FIRING = "firing"
@@ -109,7 +109,7 @@ class AlertState(StrEnum):
 
 
 class Severity(StrEnum):
-    """How much an alert matters."""
+    """Severity of an alert."""
 
     INFO = "info"
     WARNING = "warning"

@@ -29,7 +29,7 @@ Z85_KEY: Final = re.compile(r"[0-9a-zA-Z.:+=^!/*?&<>()\[\]{}@%$#-]{40}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientKey:
-    """What a client needs to send to an aggregator that asks for a key.
+    """Key of a client for an aggregator that asks for one.
 
     Args:
         server: Public key of the aggregator, by which the client knows it.

@@ -27,7 +27,7 @@ class Scalar(StrEnum):
 
 
 class Label(StrEnum):
-    """What the numbers of a STATS record are."""
+    """Kind of the numbers of a STATS record."""
 
     POINT = "point"
     SCALED = "scaled"

@@ -97,7 +97,7 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What the columns of the STATS that name it stand for.
+    """Meaning of the columns of the STATS that name it.
 
     Args:
         manifest_id: Counts from 1 in its session.

@@ -1,4 +1,4 @@
-"""Where the page shows a run: the address that links of all kinds lead to."""
+"""Address at which the page shows a run: the one that links of all kinds lead to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which shard of a layer a rank holds, as a manifest says it: `"Shard(0) 1/4"`, `""` for the whole.
+"""Shard of a layer that a rank holds, as a manifest says it: `"Shard(0) 1/4"`, `""` for the whole.
 
 A shard is named by its number, not by its rank: ranks that hold the same one (replicas under
 HSDP) say the same, and the aggregator counts it once.

@@ -48,7 +48,7 @@ class StreamEvent:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a subscriber wants to see.
+    """Filter of a subscriber.
 
     Args:
         run: Only events of this run; None for all.

@@ -33,7 +33,7 @@ from gradwatch_wire import __version__
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiParts:
-    """What the API uses beside the engine and the alert events, each as far as it is there.
+    """Optional parts that the API uses beside the engine and the alert events.
 
     Args:
         stream_tokens: Makes the tokens that open a stream.

@@ -33,7 +33,7 @@ class BucketReader:
 
     @property
     def rank_facts(self) -> dict[str, Any]:
-        """What an answer says of the rank, nothing without one."""
+        """Rank of an answer, nothing without one."""
         return {} if self._rank is None else self._rank.describe()
 
     def read(self, table: str, items: IndexArray) -> Buckets:

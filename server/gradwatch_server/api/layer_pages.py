@@ -15,7 +15,7 @@ _From = Annotated[int, Query(ge=0, le=1 << 20, description="The first place, of 
 
 @dataclass(frozen=True, slots=True)
 class LayerPage:
-    """Which layers are wanted.
+    """Selection of layers.
 
     Args:
         text: What the name has in it, None for all.

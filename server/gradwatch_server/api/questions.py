@@ -1,4 +1,4 @@
-"""What only the engine knows: questions to it, which change nothing."""
+"""Questions that only the engine can answer. They change nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each rank sent of one step, as long as its records are in the log."""
+"""Numbers that each rank sent of one step, as long as its records are in the log."""
 
 from __future__ import annotations
 

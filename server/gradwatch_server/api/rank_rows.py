@@ -1,4 +1,4 @@
-"""What one rank sent of a range of steps, as long as its records are in the log."""
+"""Numbers that one rank sent of a range of steps, as long as its records are in the log."""
 
 from __future__ import annotations
 

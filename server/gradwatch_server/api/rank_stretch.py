@@ -1,4 +1,4 @@
-"""Which records of a rank are of an epoch: one rank may go back before the others do."""
+"""Records of a rank that are of an epoch: one rank may go back before the others do."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def anchor_of(own: Range, first: int, last: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class ClosedStep:
-    """Where in the log a step is.
+    """Place of a step in the log.
 
     Args:
         step: The step.
@@ -79,7 +79,7 @@ class Stretch:
 
     @property
     def has_anchor(self) -> bool:
-        """Whether its oldest record so far came before the anchor."""
+        """Tell whether its oldest record so far came before the anchor."""
         return self._oldest is not None and self.anchor is not None and self._begin <= self.anchor
 
     def add_older(self, record: KeptRecord) -> None:

@@ -1,4 +1,4 @@
-"""Which steps of which attempt are asked for, checked against what is kept."""
+"""Steps of an attempt that are asked for, checked against what is kept."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Epoch = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class AskedSteps:
-    """Which steps are asked for, as the query says it; None is what it does not say.
+    """Steps that are asked for, as the query says it; None is what it does not say.
 
     Args:
         epoch: The epoch.
@@ -53,7 +53,7 @@ class AskedSteps:
 
     @property
     def is_all(self) -> bool:
-        """Whether it is not said where they begin or end."""
+        """Tell whether the query does not say where they begin or end."""
         return self.first is self.last is self.newest is None
 
 
@@ -97,7 +97,7 @@ class Range:
 
     @property
     def levels(self) -> ModuleLevels | None:
-        """What the rules take for usual, None if they are not at these steps any more."""
+        """Usual level by the rules, None if they are not at these steps any more."""
         return self.view.levels if self.is_newest else None
 
     def width(self, points: int, tables: Collection[str] = ()) -> int:

@@ -1,4 +1,4 @@
-"""What the routes of one app share: what they read, and what they hand out."""
+"""Shared state of the routes of one app."""
 
 from __future__ import annotations
 
@@ -72,17 +72,17 @@ class ApiState:
 
     @property
     def limits(self) -> Budgets:
-        """What peers may use."""
+        """Budgets of peers."""
         return self.engine.budget_use.limits
 
     @property
     def published(self) -> PublishedState:
-        """What the engine published last."""
+        """Snapshot that the engine published last."""
         return self.engine.published
 
     @property
     def last_seen(self) -> LastSeen:
-        """When each session last gave a sign of life."""
+        """Time of the last sign of life of each session."""
         return self.published.last_seen
 
     @property

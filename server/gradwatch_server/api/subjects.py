@@ -1,4 +1,4 @@
-"""What curves are asked for: of the run, of layers, groups, modules or blocks; which columns."""
+"""Subjects of curves: the run, of layers, groups, modules or blocks; which columns."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class WantedTable:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked for.
+    """Parameters of a request.
 
     Args:
         columns: Names of columns, those that are usual without.

@@ -1,4 +1,4 @@
-"""How the commands identify themselves and the aggregator: `GRADWATCH_TOKEN`, `GRADWATCH_CA`."""
+"""Credentials of the commands and of the aggregator: `GRADWATCH_TOKEN`, `GRADWATCH_CA`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands print for people: texts made harmless, statuses coloured, numbers short."""
+"""Output of the commands for people: texts made harmless, statuses coloured, numbers short."""
 
 from __future__ import annotations
 

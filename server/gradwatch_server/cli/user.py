@@ -1,4 +1,4 @@
-"""Who somebody is who says nothing else."""
+"""Default name of a user."""
 
 from __future__ import annotations
 

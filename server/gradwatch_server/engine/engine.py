@@ -81,7 +81,7 @@ class Engine(threading.Thread):
             on_alerts: Called from the engine's thread after alerts were stored.
             on_failure: Called from it if it fails and ends.
             retention: What is kept, and for how long.
-            budget_use: What peers may use, and where it is noted what they do.
+            budget_use: Budgets of peers, and their use so far.
             boot_id: Tells this start from others; random without.
             http_url: Where HTTP is answered, which clients are told.
             stopping: What ends the loop when it is set.

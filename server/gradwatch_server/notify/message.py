@@ -29,7 +29,7 @@ _CALLS: Final = re.compile(r"@(?=everyone|here|channel)|<(?=[!@#])")
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What is sent.
+    """Message to one target.
 
     Args:
         title: One line.

@@ -1,4 +1,4 @@
-"""What a notifier is given to send."""
+"""Notice that a notifier sends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is to be told to one target, and when: a pure function of events, of what was sent, of time.
+"""Pending notifications of one target: a pure function of events, of what was sent, of time.
 
 It has no clock and does no I/O. What it remembers is what the delivery log keeps of a target.
 """
@@ -23,7 +23,7 @@ told, the oldest is forgotten, and nobody is told when it is over."""
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What goes out as one message.
+    """Batch that goes out as one message.
 
     Args:
         group: Its group.

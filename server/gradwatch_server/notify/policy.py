@@ -1,4 +1,4 @@
-"""What a target wants to be told of, and when: the settings without what sends it."""
+"""Policy of a target: which alerts it wants, and when."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SEPARATOR: Final = "\x1f"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """What a target wants.
+    """Wishes of a target.
 
     Args:
         rules: Patterns of names of rules; all without.

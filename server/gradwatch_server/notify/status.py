@@ -1,4 +1,4 @@
-"""How a target is: what readers are shown of it."""
+"""Status of a target, as readers see it."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ MOST_RETRY_S: Final = 300.0
 
 
 class Outcome(StrEnum):
-    """What became of an attempt to send a message."""
+    """Outcome of an attempt to send a message."""
 
     DELIVERED = "delivered"
     FAILED = "failed"  # and is tried again

@@ -70,7 +70,7 @@ class PageFiles:
 
     @property
     def has_lines(self) -> bool:
-        """Whether what draws lines is there."""
+        """Tell whether the library that draws lines is there."""
         return LINES in self.files
 
 

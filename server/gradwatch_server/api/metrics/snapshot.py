@@ -1,4 +1,4 @@
-"""What the metrics are read from: published snapshots, never the engine's own state."""
+"""Source of the metrics: published snapshots, never the engine's own state."""
 
 from __future__ import annotations
 

@@ -19,12 +19,12 @@ router = APIRouter()
 
 Cursor = Annotated[int, Query(ge=0, lt=1 << 63, description="Cursor of the last event seen.")]
 Limit = Annotated[int, Query(ge=1, le=1000)]
-By = Annotated[str, Field(min_length=1, max_length=200, description="Who says so.")]
+By = Annotated[str, Field(min_length=1, max_length=200, description="Name of the person.")]
 Comment = Annotated[str, Field(max_length=2000, description="Why.")]
 
 
 class Acknowledging(BaseModel):
-    """Who knows of an alert."""
+    """Person who knows of an alert."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -49,7 +49,7 @@ _COVERAGE, _SKIPPED = RUN_COLUMNS.index("coverage"), RUN_COLUMNS.index("skipped"
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What is asked for."""
+    """Parameters of a request."""
 
     steps: AskedSteps
     rank: OwnRank | None
@@ -172,7 +172,7 @@ class _Picture:
 
     @property
     def num_columns(self) -> int:
-        """How many there are."""
+        """Number of rows."""
         return self._reader.num_buckets
 
     def arrays(self, places: IndexArray, rows: _Rows) -> dict[str, npt.NDArray[Any]]:

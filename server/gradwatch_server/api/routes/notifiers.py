@@ -1,4 +1,4 @@
-"""Who is told of alerts, and what became of it."""
+"""Targets of notifications, and the outcome of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of a run, step by step, for who reads all of it: an export for one."""
+"""Stored numbers of a run, step by step, for readers of all of it, such as an export."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ Module = Annotated[
 Block = Annotated[list[str] | None, Query(max_length=MAX_LAYERS, description="Blocks with gains.")]
 Column = Annotated[
     list[str] | None,
-    Query(max_length=16, description="What is wanted: of the run, or of what else is named."),
+    Query(max_length=16, description="Column, of the run or of what else is named."),
 ]
 Points = Annotated[int, Query(ge=1, le=MAX_POINTS, description="Buckets at most.")]
 Form = Literal["json", "safetensors"]
@@ -86,7 +86,7 @@ async def series(
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What is asked for."""
+    """Parameters of a request."""
 
     wanted: Question
     steps: AskedSteps

@@ -26,7 +26,7 @@ Pattern = Annotated[str, Field(min_length=1, max_length=500)]
 
 
 class NewSilence(BaseModel):
-    """What is not to be told, and how long."""
+    """Silence that is asked for: its matchers and its duration."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -1,1 +1,1 @@
-"""What stands before the routes: host names and origins, tokens, sizes, limits of streams."""
+"""Checks before the routes: host names and origins, tokens, sizes, limits of streams."""

@@ -1,4 +1,4 @@
-"""Who may ask for what: the rules by which a request is let in before a route sees it."""
+"""Access rules, by which a request is let in before a route sees it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STREAM_TOKEN_PATH: Final = "/alerts/stream-token"  # noqa: S105 - a path
 
 @dataclass(frozen=True, slots=True)
 class AccessPolicy:
-    """Who may ask.
+    """Holders of access.
 
     Args:
         hosts: The names under which the API may be called.

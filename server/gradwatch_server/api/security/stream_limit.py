@@ -1,4 +1,4 @@
-"""How many alert streams may be open at once: each holds a connection for as long as it likes.
+"""Limit of alert streams that are open at once: each holds a connection for as long as it likes.
 
 When all places are taken, the newcomer gets that of the reader who took nothing for the longest
 time, among the streams of the address that has most.

@@ -12,7 +12,7 @@ from gradwatch_server.keys import Tokens
 
 
 class Access(IntEnum):
-    """What a request may do."""
+    """Scope of a token."""
 
     NONE = 0
     READ = 1

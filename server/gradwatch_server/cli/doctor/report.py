@@ -19,7 +19,7 @@ Subject = TypeVar("Subject")
 
 
 class Level(StrEnum):
-    """How bad a finding is."""
+    """Severity of a finding."""
 
     OK = "ok"
     WARNING = "warning"  # gradwatch works, or may; somebody should look

@@ -1,4 +1,4 @@
-"""What is exported: of which run, what of it, and all that a reader of the files has to know."""
+"""Description of an export: its run, its parts, and all that a reader of the files has to know."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What of a run is wanted.
+    """Parts of a run that are wanted.
 
     Args:
         first: The first step.
@@ -81,7 +81,7 @@ class Choice:
 
     @property
     def is_all(self) -> bool:
-        """Whether all steps are wanted."""
+        """Tell whether all steps are wanted."""
         return self.first == 0 and self.last is None
 
     def plain(self) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """What is exported.
+    """Content of an export.
 
     Args:
         run: Name of the run.

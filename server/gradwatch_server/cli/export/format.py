@@ -1,4 +1,4 @@
-"""What a format is: it writes pages, and can go on after an interruption from where it sealed."""
+"""Base of formats: each writes pages, and can go on after an interruption from where it sealed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Format(Protocol):
 
     @property
     def name(self) -> str:
-        """What `--to` calls it, and the ending of the directory's name."""
+        """Name for `--to`, and the ending of the directory's name."""
 
     @property
     def columns(self) -> tuple[str, ...]:

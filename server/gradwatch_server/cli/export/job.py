@@ -34,7 +34,7 @@ class InterruptedExportError(GradwatchError):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far an export is.
+    """Progress of an export.
 
     Args:
         epoch: The epoch that is being exported.

@@ -65,7 +65,7 @@ class Page:
 
     @property
     def num_numbers(self) -> int:
-        """How many rows of layers, and of the run, it has about."""
+        """Number of rows of layers and of the run, about."""
         return len(self.steps) * (1 + len(self.places))
 
     @classmethod

@@ -26,7 +26,7 @@ VERSION: Final = 1
 
 @dataclass(slots=True, kw_only=True)
 class Manifest:
-    """How far an export is.
+    """Progress of an export.
 
     Args:
         run: Name of the run.

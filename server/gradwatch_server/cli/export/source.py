@@ -1,4 +1,4 @@
-"""What an export reads, over HTTP: facts of a run, its layers, pages of what is kept, alerts."""
+"""Source of an export, over HTTP: facts of a run, its layers, pages of what is kept, alerts."""
 
 from __future__ import annotations
 

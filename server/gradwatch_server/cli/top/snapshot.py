@@ -1,4 +1,4 @@
-"""What is shown of a run at one moment."""
+"""Snapshot of a run that `top` shows."""
 
 from __future__ import annotations
 

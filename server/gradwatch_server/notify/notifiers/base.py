@@ -1,4 +1,4 @@
-"""What a notifier is: it sends one message, or says why that is not possible."""
+"""Base of notifiers: each sends one message, or says why that is not possible."""
 
 from __future__ import annotations
 
