@@ -269,7 +269,8 @@ class _FrameState:
         else:
             kind = Kind.SPIKE if scale < SLOW_SCALE else Kind.GROWTH
             is_paged = self._is_module_paged(scale, series, rise)
-        is_paged = is_paged and not (scale == 0 and self._is_forgiven)
+        if self._is_forgiven and series != PACE:
+            is_paged = is_paged and not self._is_sudden(series, rise)
         return Deviation(kind, series, scale, float(parts[scale, series]), rise, is_paged)
 
     def fall(self, scale: int, series: int) -> Deviation | None:
