@@ -269,7 +269,7 @@ class _FrameState:
         else:
             kind = Kind.SPIKE if scale < SLOW_SCALE else Kind.GROWTH
             is_paged = self._is_module_paged(scale, series, rise)
-        if self._is_forgiven and series != PACE:
+        if self._is_forgiven and series != PACE and not self._finder.lr.rose:
             is_paged = is_paged and not self._is_sudden(series, rise)
         return Deviation(kind, series, scale, float(parts[scale, series]), rise, is_paged)
 
