@@ -6,6 +6,7 @@ import math
 from typing import TypeAlias, TypeVar
 
 import numpy as np
+import numpy.ma  # else the first median imports it, maybe when no file can be opened
 import numpy.typing as npt
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
