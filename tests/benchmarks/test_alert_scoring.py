@@ -1,4 +1,4 @@
-"""What findings are worth: labels and alerts made by hand."""
+"""Scores of findings: labels and alerts made by hand."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def watch(aggregator: Aggregator) -> Iterator[gradwatch.Watch]:
 
 
 def in_the_log(directory: Path) -> Counter[tuple[bytes, int]]:
-    """How often each sequenced record is in the log that a killed aggregator left."""
+    """Count how often each sequenced record is in the log that a killed aggregator left."""
     found: Counter[tuple[bytes, int]] = Counter()
     log = sqlite3.connect(directory / "gradwatch.db")
     kinds = ", ".join(str(int(kind)) for kind in SEQUENCED)
@@ -53,7 +53,7 @@ def in_the_log(directory: Path) -> Counter[tuple[bytes, int]]:
 
 
 def acked_by(watch: gradwatch.Watch) -> int:
-    """How many records the client has been told are stored."""
+    """Number of records that the client has been told are stored."""
     return int(watch.stats()["acked"])
 
 

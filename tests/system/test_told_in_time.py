@@ -1,4 +1,4 @@
-"""What its rule states is kept: each fault is on the stream within that time. Real processes.
+"""Times that the rules state: each fault is on the stream within that time. Real processes.
 
 Two ranks train with DDP, an aggregator judges, a client reads the stream of server-sent events and
 notes when each event came. One fault each: a hang, an exception, a SIGKILL, a loss that diverges,

@@ -1,4 +1,4 @@
-"""What a person sees of a training run: real workers, a real aggregator, questions over HTTP."""
+"""A training run as a person sees it: real workers, a real aggregator, questions over HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the engine puts into the log of who lives, and of its own absence."""
+"""Entries of the engine about signs of life, and of its own absence."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_beats_of_a_run_that_steps_are_not_logged(start: Start, peers: NewPeer) 
 
 @pytest.mark.slow
 def test_a_start_is_noted_if_anybody_lives(start: Start, peers: NewPeer) -> None:
-    """What a frame waited for before, it waits for again (S4)."""
+    """A frame waits again for all ranks that it waited for before (S4)."""
     running = start()
     assert bodies(running, Resumed) == []
     one = peers(running.endpoint, rank=0, world=2).attach()

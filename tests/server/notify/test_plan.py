@@ -1,4 +1,4 @@
-"""What is told to a target and when: a pure function, given events and times."""
+"""Pending notifications of a target: a pure function, given events and times."""
 
 from __future__ import annotations
 

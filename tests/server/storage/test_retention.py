@@ -1,4 +1,4 @@
-"""What is kept and for how long: by age, by size, and never more is taken than a checkpoint has."""
+"""Retention: by age, by size, and never more is taken than a checkpoint has."""
 
 from __future__ import annotations
 

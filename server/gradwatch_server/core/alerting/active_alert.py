@@ -98,8 +98,8 @@ class ActiveAlert:
             body_bytes=body_bytes,
         )
         excess = largest_of(evaluation.excess, raised)
-        told = Told(np.zeros_like(raised), origin.value if excess is None else excess, severity)
-        told.kind = origin.kind
+        worth = origin.value if excess is None else excess
+        told = Told(np.zeros_like(raised), worth, severity, origin.kind)
         own = cls(alert, raised.copy(), told, evaluation.step)
         own._name_layers(evaluation)
         own._freeze(raised, evaluation)

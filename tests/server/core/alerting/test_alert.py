@@ -1,4 +1,4 @@
-"""What an alert is, and how it reads."""
+"""An alert and its words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rule remembers of an attempt: it outlives a restart, and the rules it belongs to."""
+"""Memory of a rule about an attempt: it outlives a restart, and the rules it belongs to."""
 
 from __future__ import annotations
 
