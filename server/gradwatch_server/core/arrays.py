@@ -32,6 +32,18 @@ def smallest_of(values: FloatArray) -> float:
     return float(np.fmin.reduce(values, initial=math.inf)) if math.isnan(found) else found
 
 
+def natural_log(values: FloatArray) -> FloatArray:
+    """Return ln of finite numbers above 0, elsewhere NaN, rounded to a float32.
+
+    The last bit of `numpy.log` differs between processors, and the same log has to give the same
+    alerts on another machine.
+    """
+    with np.errstate(all="ignore"):
+        found = np.log(values).astype(np.float32).astype(np.float64)
+    found[np.isinf(found)] = np.nan
+    return found
+
+
 def grown(array: npt.NDArray[Item], number: int, fill: float) -> npt.NDArray[Item]:
     """Return the array with *number* items, those that were missing being *fill*."""
     more = number - len(array)

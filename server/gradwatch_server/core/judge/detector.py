@@ -57,6 +57,17 @@ RISE_WEIGHT: Final = WEIGHT / SQRT_SCALES
 JUDGED_FROM: Final = np.array([[4.0], [8.0], [32.0], [128.0]])
 """(scales, 1) samples from which on a series is judged."""
 
+NUM_SCALES: Final = len(SCALES)
+FALL_SCALE: Final = 2
+"""Index of the first scale at which a fall is judged: the mean of 16 frames."""
+
+SIDES: Final = (*range(NUM_SCALES), *range(FALL_SCALE, NUM_SCALES))
+NUM_SIDES: Final = len(SIDES)
+"""Scale of each side: a rise of every mean, then a fall of the slow ones."""
+
+UNCUT: Final = 1e30
+"""Distance at which nothing is cut; its product with 0 is 0."""
+
 
 FALSE_ALERTS_PER_100K: Final = 5.0
 MIN_FALSE_ALERTS: Final = 0.01
@@ -101,26 +112,34 @@ class SeriesState:
     """(K,) samples when the current block began: of them limits are made, also after a restart."""
     variance: FloatArray = field(default_factory=lambda: np.zeros(0))
     """(K,)"""
-    samples: Float32Array = field(default_factory=lambda: np.zeros((RING, 0), np.float32))
-    """(RING, K) latest samples, 0 where absent."""
-    present: Float32Array = field(default_factory=lambda: np.zeros((RING, 0), np.float32))
-    """(RING, K) 1 where a sample was there, else 0."""
+    window: Float32Array = field(default_factory=lambda: np.zeros((2, RING, 0), np.float32))
+    """(2, RING, K) latest samples, 0 where absent, and 1 where a sample was there, else 0."""
     levels: Float32Array = field(default_factory=lambda: np.zeros((RING, 0), np.float32))
     """(RING, K) usual value after each of the latest frames, NaN before the first sample."""
-    sums: FloatArray = field(default_factory=lambda: np.zeros((4, 0)))
-    """(scales, K) sum of the samples of each window."""
-    counts: FloatArray = field(default_factory=lambda: np.zeros((4, 0)))
-    """(scales, K) number of them."""
-    rise_square: FloatArray = field(default_factory=lambda: np.zeros((4, 0)))
+    sums: FloatArray = field(default_factory=lambda: np.zeros((2, NUM_SCALES, 0)))
+    """(2, scales, K) sum of the samples of each mean, and their number."""
+    rise_square: FloatArray = field(default_factory=lambda: np.zeros((NUM_SCALES, 0)))
     """(scales, K) usual square of a rise."""
     rise_peaks: Float32Array = field(
-        default_factory=lambda: np.zeros((RISE_RING, 2, 4, 0), np.float32)
+        default_factory=lambda: np.zeros((RISE_RING, NUM_SIDES, 0), np.float32)
     )
-    """(RISE_RING, 2, scales, K) largest rise, and largest fall, of each block."""
+    """(RISE_RING, sides, K) largest rise, or fall, of each block."""
     level_peaks: Float32Array = field(
-        default_factory=lambda: np.zeros((LEVEL_RING, 2, 4, 0), np.float32)
+        default_factory=lambda: np.zeros((LEVEL_RING, NUM_SIDES, 0), np.float32)
     )
-    """(LEVEL_RING, 2, scales, K) largest mean, and largest mean with its sign turned."""
+    """(LEVEL_RING, sides, K) largest mean, for a fall with its sign turned."""
+
+    @property
+    def samples(self) -> Float32Array:
+        """(RING, K) latest samples, 0 where absent."""
+        samples: Float32Array = self.window[0]
+        return samples
+
+    @property
+    def present(self) -> Float32Array:
+        """(RING, K) 1 where a sample was there, else 0."""
+        present: Float32Array = self.window[1]
+        return present
 
     def grow(self, num_series: int) -> None:
         """Add series that have no sample yet."""
@@ -146,11 +165,9 @@ _FILLS: Final = {
     "block_samples": 0.0,
     "level": 0.0,
     "variance": 0.0,
-    "samples": 0.0,
-    "present": 0.0,
+    "window": 0.0,
     "levels": np.nan,
     "sums": 0.0,
-    "counts": 0.0,
     "rise_square": 0.0,
     "rise_peaks": -np.inf,
     "level_peaks": -np.inf,
@@ -174,23 +191,30 @@ class Detector:
         num = len(kinds)
         state.grow(num)
         self.state = state
-        self._alpha = np.array([kind.alpha for kind in kinds]).T.reshape(4, num)
+        shape = NUM_SCALES, num
+        self._alpha = np.array([kind.alpha for kind in kinds]).T.reshape(shape)
         self._least_deviation = np.array([kind.least_deviation for kind in kinds])
         self._is_loss = np.array([kind.is_loss for kind in kinds], dtype=np.bool_)
         self._losses = np.flatnonzero(self._is_loss)
-        self._least_margin = np.array([kind.least_margin for kind in kinds]).T.reshape(4, num)
+        self._least_margin = np.array([kind.least_margin for kind in kinds]).T.reshape(shape)
         self._need = np.log(np.maximum(num_tests, 1.0) / (budget * BUDGET_SHARE / 1e5))
-        self._chance, self._few = np.empty((4, num)), np.empty((4, num))
-        self._rise_record, self._level_record = np.empty((2, 4, num)), np.empty((2, 4, num))
-        self._scratch, self._leaving = np.empty((4, num)), np.empty((4, num), np.float32)
-        self._before = np.empty((4, num), np.float32)
-        self.mean, self.rise = np.empty((4, num)), np.empty((4, num))
-        """(scales, K) mean of each window, and its rise above the usual level before it."""
+        self._chance, self._few = np.empty(shape), np.empty(shape)
+        self._record = np.empty((2, NUM_SIDES, num))
+        self._excess = np.empty((2, NUM_SIDES, num))
+        self._latest = np.empty((2, NUM_SIDES, num))  # rises and means, falls with their sign
+        self._scratch, self._margin = np.empty(shape), np.empty(shape)
+        self._leaving = np.empty((2, *shape), np.float32)
+        self._before = np.empty(shape, np.float32)
+        self._unknown = np.empty(shape, np.bool_)
+        self._unjudged = np.empty(shape, np.bool_)
+        self.rise, self.mean = self._latest[0, :NUM_SCALES], self._latest[1, :NUM_SCALES]
+        """(scales, K) rise of each mean above the usual level before it, and the mean."""
         self.deviation = np.empty(num)
-        self.rise_deviation = np.empty((4, num))
-        self.part = np.empty((2, 4, num))
-        """(2, scales, K) excess of each rise, and fall, over the record, as a part of the margin;
-        -Inf where it cannot be judged."""
+        self.rise_deviation = np.empty(shape)
+        self._part = np.empty((NUM_SIDES, num))
+        self.up, self.down = self._part[:NUM_SCALES], self._part[NUM_SCALES:]
+        """(scales, K) excess of each rise over the record as a part of the margin, and (slow
+        scales, K) that of each fall; -Inf where it cannot be judged."""
         self._renew_records()
 
     def update(self, values: FloatArray, patience: float = 1.0) -> None:
@@ -203,17 +227,22 @@ class Detector:
         """
         state = self.state
         slot = state.num_frames % RING
-        present = values == values  # noqa: PLR0124 - False for NaN
-        samples = np.where(present, values, 0.0).astype(np.float32)
-        self._measure(slot, samples, present)
-        self._judge(present)
-        if patience != 1.0:
-            self.part /= patience
-        self._learn_rises(present)
-        self._learn_level(samples, present)
-        state.samples[slot], state.present[slot] = samples, present
-        state.levels[slot] = np.where(state.num_samples > 0, state.level, np.nan)
-        self._note_peaks()
+        absent = values != values  # noqa: PLR0124 - True for NaN
+        present = ~absent
+        sample = np.empty((2, 1, len(values)), np.float32)
+        sample[0, 0], sample[1, 0] = values, present
+        np.copyto(sample[0, 0], 0.0, where=absent)
+        self._measure(slot, sample)
+        self._judge(absent, patience)
+        self._learn_rises()
+        self._learn_level(sample[0, 0], present)
+        state.window[:, slot] = sample[:, 0]
+        state.levels[slot] = state.level
+        np.copyto(state.levels[slot], np.nan, where=state.num_samples == 0)
+        block = state.num_frames // BLOCK
+        rises, levels = state.rise_peaks[block % RISE_RING], state.level_peaks[block % LEVEL_RING]
+        np.fmax(rises, self._latest[0], out=rises)
+        np.fmax(levels, self._latest[1], out=levels)
         state.num_frames += 1
         if state.num_frames % BLOCK == 0:
             self._begin_block()
@@ -223,30 +252,30 @@ class Detector:
         """Learn quickly again after an interruption; records stay."""
         np.minimum(self.state.num_samples, RESUMED_SAMPLES, out=self.state.num_samples)
 
-    def _measure(self, slot: int, samples: Float32Array, present: BoolArray) -> None:
+    def _measure(self, slot: int, sample: Float32Array) -> None:
         """Set `mean` and `rise`."""
         state = self.state
         places = (slot - SCALE_INDEX) % RING
-        np.take(state.samples, places, axis=0, out=self._leaving)
+        # With the mode "raise" numpy writes to a buffer first.
+        state.window.take(places, 1, self._leaving, "clip")
         state.sums -= self._leaving
-        state.sums += samples
-        np.take(state.present, places, axis=0, out=self._leaving)
-        state.counts -= self._leaving
-        state.counts += present
-        np.divide(state.sums, state.counts, out=self.mean)
-        self.mean[state.counts < SCALE_COLUMN / 2.0] = np.nan
-        np.take(state.levels, places, axis=0, out=self._before)
+        state.sums += sample
+        sums, counts = state.sums
+        np.divide(sums, counts, out=self.mean)
+        np.less(counts, SCALE_COLUMN / 2.0, out=self._unknown)
+        np.copyto(self.mean, np.nan, where=self._unknown)
+        state.levels.take(places, 0, self._before, "clip")
         np.subtract(self.mean, self._before, out=self.rise)
 
-    def _judge(self, present: BoolArray) -> None:
-        """Set `deviation`, `rise_deviation` and `part`."""
+    def _judge(self, absent: BoolArray, patience: float) -> None:
+        """Set `deviation`, `rise_deviation`, `up` and `down`."""
         state = self.state
         np.sqrt(state.variance, out=self.deviation)
         np.maximum(self.deviation, self._least_deviation, out=self.deviation)
         np.sqrt(state.rise_square, out=self.rise_deviation)
         np.divide(self.deviation, SQRT_SCALES, out=self._scratch)
         np.maximum(self.rise_deviation, self._scratch, out=self.rise_deviation)
-        margin = np.multiply(self.rise_deviation, self._few, out=self._scratch)
+        margin = np.multiply(self.rise_deviation, self._few, out=self._margin)
         losses = self._losses
         of_losses = np.maximum(
             margin[:, losses] * self._chance[:, losses], self._least_margin[:, losses]
@@ -254,29 +283,35 @@ class Detector:
         margin *= 2.0
         np.maximum(margin, self._chance, out=margin)
         margin[:, losses] = of_losses
-        for place, sign in enumerate((1.0, -1.0)):
-            part = np.multiply(self.rise, sign, out=self.part[place])
-            part -= self._rise_record[place]
-            excess = np.multiply(self.mean, sign)
-            excess -= self._level_record[place]
-            np.minimum(part, excess, out=part)
-            part /= margin
-        unjudged = ~(state.num_samples >= JUDGED_FROM)
-        unjudged |= ~present
-        unjudged |= np.isnan(self.rise)
-        self.part[:, unjudged] = -np.inf
+        if patience != 1.0:
+            margin *= patience
+        latest, excess = self._latest, self._excess
+        np.negative(latest[:, FALL_SCALE:NUM_SCALES], out=latest[:, NUM_SCALES:])
+        np.subtract(latest, self._record, out=excess)
+        np.minimum(excess[0], excess[1], out=self._part)
+        self.up /= margin
+        self.down /= margin[FALL_SCALE:]
+        np.isnan(self.rise, out=self._unknown)
+        np.logical_or(self._unknown, absent, out=self._unknown)
+        np.less(state.num_samples, JUDGED_FROM, out=self._unjudged)
+        np.logical_or(self._unjudged, self._unknown, out=self._unjudged)
+        np.copyto(self.up, -np.inf, where=self._unjudged)
+        np.copyto(self.down, -np.inf, where=self._unjudged[FALL_SCALE:])
 
-    def _learn_rises(self, present: BoolArray) -> None:
+    def _learn_rises(self) -> None:
         state = self.state
         is_cut = state.num_samples >= UNCUT_RISES
         limit = np.multiply(self.rise_deviation, HUBER, out=self._scratch)
-        square = np.clip(self.rise, -limit, limit, where=is_cut, out=self.rise.copy())
+        limit += np.where(is_cut, 0.0, UNCUT)
+        square = np.minimum(self.rise, limit, out=self._margin)
+        np.negative(limit, out=limit)
+        np.maximum(square, limit, out=square)
         square *= square
-        np.divide(square, HUBER_VARIANCE, out=square, where=is_cut)
+        square *= np.where(is_cut, 1.0 / HUBER_VARIANCE, 1.0)
         square -= state.rise_square
-        square *= np.maximum(RISE_WEIGHT, 1.0 / (state.num_samples + 1.0))
-        known = present & ~np.isnan(self.rise)
-        np.add(state.rise_square, square, out=state.rise_square, where=known)
+        square *= np.maximum(RISE_WEIGHT, 1.0 / (state.num_samples + 1.0), out=limit)
+        np.copyto(square, 0.0, where=self._unknown)
+        state.rise_square += square
 
     def _learn_level(self, samples: Float32Array, present: BoolArray) -> None:
         state = self.state
@@ -284,26 +319,18 @@ class Detector:
         is_cut = state.num_samples >= UNCUT_SAMPLES
         change = samples - state.level
         limit = HUBER * self.deviation
-        np.clip(change, -limit, limit, where=is_cut, out=change)
+        limit += np.where(is_cut, 0.0, UNCUT)
+        np.minimum(change, limit, out=change)
+        np.maximum(change, -limit, out=change)
         change *= present
         step = weight * change
         state.level += step
         square = step * change
-        np.divide(square, HUBER_VARIANCE, out=square, where=is_cut)
+        square *= np.where(is_cut, 1.0 / HUBER_VARIANCE, 1.0)
         square += state.variance
         square *= 1.0 - weight
         np.copyto(state.variance, square, where=present)
         state.num_samples += present
-
-    def _note_peaks(self) -> None:
-        state = self.state
-        block = state.num_frames // BLOCK
-        for peaks, values in (
-            (state.rise_peaks[block % RISE_RING], self.rise),
-            (state.level_peaks[block % LEVEL_RING], self.mean),
-        ):
-            np.fmax(peaks[0], values, out=peaks[0])
-            np.fmax(peaks[1], np.negative(values), out=peaks[1])
 
     def _begin_block(self) -> None:
         block = self.state.num_frames // BLOCK
@@ -315,12 +342,14 @@ class Detector:
         """Set records and limits for the block that begins."""
         state = self.state
         block = state.num_frames // BLOCK
-        for scale, (frames, lag) in enumerate(zip(SCALES, LAGS, strict=True)):
-            last = block - lag  # the first block that is too young
+        for side, scale in enumerate(SIDES):
+            last = block - LAGS[scale]  # the first block that is too young
             rises = [number % RISE_RING for number in range(last - RISE_BLOCKS, last)]
             levels = [number % LEVEL_RING for number in range(last - LEVEL_BLOCKS, last)]
-            self._rise_record[:, scale] = state.rise_peaks[rises, :, scale].max(axis=0)
-            self._level_record[:, scale] = state.level_peaks[levels, :, scale].max(axis=0)
+            self._record[0, side] = state.rise_peaks[rises, side].max(axis=0)
+            self._record[1, side] = state.level_peaks[levels, side].max(axis=0)
+        np.maximum(self._record[0], 0.0, out=self._record[0])
+        for scale, (frames, lag) in enumerate(zip(SCALES, LAGS, strict=True)):
             in_record = np.clip(state.block_samples - BLOCK * lag, 0.0, BLOCK * RISE_BLOCKS)
             alpha = self._alpha[scale]
             heavy = np.minimum(alpha, HEAVY_TAIL)
@@ -330,7 +359,6 @@ class Detector:
             known = np.maximum(in_record, state.block_samples * YOUNG_SHARE)
             shortness = 1.0 / np.maximum(known, frames) - 1.0 / (BLOCK * RISE_BLOCKS)
             self._few[scale] = np.exp(6.0 * frames * shortness)
-        np.maximum(self._rise_record, 0.0, out=self._rise_record)
 
 
 YOUNG_SHARE: Final = 0.25

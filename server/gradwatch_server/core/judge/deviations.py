@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from gradwatch_server.core.arrays import FloatArray
-from gradwatch_server.core.judge.detector import RING, SCALES, Detector
+from gradwatch_server.core.judge.detector import FALL_SCALE, RING, SCALES, Detector
 from gradwatch_server.core.judge.series import (
     FIRST_MODULE,
     LOSS_SERIES,
@@ -193,7 +193,7 @@ class DeviationFinder:
         """Return the deviations of a frame that the detector has just taken in."""
         is_raw_loss = maker.is_raw_loss
         self._learn(frame, detector)
-        up, down = detector.part
+        up, down = detector.up, detector.down
         of_loss = max(0.0, float(up[:, LOSS_SERIES].max()))
         of_total = max(0.0, float(up[:, TOTAL].max()))
         self.clear_totals.append(of_total > CLEAR_PART)
@@ -209,7 +209,7 @@ class DeviationFinder:
         state = _FrameState(self, frame, detector, maker, of_loss, of_total)
         up_places, down_places = np.argwhere(supported >= 1.0), np.argwhere(down >= 1.0)
         found = [state.rise(int(at[0]), int(at[1]), supported) for at in up_places]
-        found += [state.fall(int(at[0]), int(at[1])) for at in down_places]
+        found += [state.fall(FALL_SCALE + int(at[0]), int(at[1])) for at in down_places]
         if is_unheard:
             found.append(state.after_unheard_rate())
         return [each for each in found if each is not None]
@@ -264,7 +264,7 @@ class _FrameState:
         elif series == PACE:
             kind, is_paged = Kind.SLOW, scale >= SLOW_SCALE and rise > SLOWER
         elif series == TOTAL:
-            part = float(self._detector.part[0, scale, series])
+            part = float(self._detector.up[scale, series])
             kind, is_paged = Kind.TOTAL, self._is_total_paged(series, rise, part)
         else:
             kind = Kind.SPIKE if scale < SLOW_SCALE else Kind.GROWTH
@@ -275,10 +275,10 @@ class _FrameState:
 
     def fall(self, scale: int, series: int) -> Deviation | None:
         """Return the deviation of a series that fell; a loss or a step time that fell is none."""
-        if series in (LOSS_SERIES, PACE) or scale < SLOW_SCALE:
+        if series in (LOSS_SERIES, PACE):
             return None
         rise = float(self._detector.rise[scale, series])
-        part = float(self._detector.part[1, scale, series])
+        part = float(self._detector.down[scale - FALL_SCALE, series])
         if series == TOTAL:
             if scale != SLOW_SCALE:
                 return None
@@ -345,7 +345,7 @@ class _FrameState:
 
     def _is_felt(self) -> bool:
         """Tell whether a loss that matters is above its record by a part of its margin."""
-        parts = self._detector.part[0, :, LOSS_SERIES]
+        parts = self._detector.up[:, LOSS_SERIES]
         felt = np.flatnonzero(parts >= LOSS_FEELS).tolist()
         return any(self._is_raw_loss or self._is_material(scale) for scale in felt)
 

@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from gradwatch_server.core.arrays import FloatArray, IndexArray
+from gradwatch_server.core.arrays import FloatArray, IndexArray, natural_log
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.judge.away import PATIENCE_FRAMES, Away
 from gradwatch_server.core.judge.change_point import change_point
@@ -31,7 +31,6 @@ from gradwatch_server.core.judge.deviations import (
 from gradwatch_server.core.judge.divergence import DIVERGED, Divergence
 from gradwatch_server.core.judge.findings import UP, Findings
 from gradwatch_server.core.judge.levels import ModuleLevels
-from gradwatch_server.core.judge.logarithm import natural_log
 from gradwatch_server.core.judge.modules import Modules, norm_of
 from gradwatch_server.core.judge.presence import Absence, Presence
 from gradwatch_server.core.judge.series import (
@@ -351,7 +350,7 @@ class Judge:
             still = away.follow(values, most)
         own = still[FIRST_MODULE::2]
         signs = away.sign[FIRST_MODULE::2]
-        loss_part = float(self.detector.part[0, :, LOSS_SERIES].max())
+        loss_part = float(self.detector.up[:, LOSS_SERIES].max())
         young = self.state.series.num_samples[FIRST_MODULE::2] <= HISTORY_FRAMES
         first_loss = 0.0 if self.state.maker.is_raw_loss else self.state.finder.first_loss
         return Findings(

@@ -46,15 +46,20 @@ class Modules:
         if self._are_single and len(l2) == len(self.names):
             return np.abs(l2)
         own = self.of_layer[: len(l2)]
-        present = ~np.isnan(l2)
-        norms = np.where(present, np.abs(l2), 0.0)  # a norm below 0 may come from the wire
-        counts = np.bincount(own, weights=present, minlength=len(self.names))
+        absent = np.isnan(l2)
+        norms = np.abs(l2)  # a norm below 0 may come from the wire
+        are_all = not np.count_nonzero(absent) and len(l2) == len(self.of_layer)
+        if not are_all:
+            norms[absent] = 0.0
         # bincount adds one after the other, the same way on every processor.
         if _is_safe(norms):
             squares = np.bincount(own, weights=norms * norms, minlength=len(self.names))
             total: FloatArray = np.sqrt(squares)
         else:
             total = self._scaled(norms, own)
+        if are_all:
+            return total
+        counts = np.bincount(own, weights=~absent, minlength=len(self.names))
         return np.where(counts > 0, total, np.nan)
 
     def any_of(self, flagged: BoolArray) -> BoolArray:
@@ -120,4 +125,6 @@ def _is_safe(norms: FloatArray) -> bool:
     if largest >= _SAFE[1]:
         return False
     # An overflow shows in the largest; what underflows beside it matters only where it is alone.
-    return not ((norms > 0.0) & (norms < _SAFE[0])).any()
+    return float(norms.min(initial=math.inf)) >= _SAFE[0] or not (
+        np.count_nonzero((norms > 0.0) & (norms < _SAFE[0]))
+    )

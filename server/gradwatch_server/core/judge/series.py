@@ -14,9 +14,8 @@ from typing import Final
 
 import numpy as np
 
-from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
+from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray, natural_log
 from gradwatch_server.core.judge.detector import APART, LOSS, NORM, STEP_TIME, Kind, num_tests
-from gradwatch_server.core.judge.logarithm import natural_log
 
 TOTAL: Final = 0
 LOSS_SERIES: Final = 1
@@ -123,8 +122,8 @@ class SeriesMaker:
 
     def _logarithms(self, numbers: FloatArray) -> FloatArray:
         logarithms = natural_log(numbers + self.floor)
-        young = (self.first_count < FLOOR_SAMPLES) & ~np.isnan(logarithms)
-        if young.any():
+        young = self.first_count < FLOOR_SAMPLES
+        if np.count_nonzero(young) and np.count_nonzero(young := young & ~np.isnan(logarithms)):
             self.first_sum[young] += logarithms[young]
             self.first_count[young] += 1
             ready = young & (self.first_count == FLOOR_SAMPLES)

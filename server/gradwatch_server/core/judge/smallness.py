@@ -8,8 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray, grown
-from gradwatch_server.core.judge.logarithm import natural_log
+from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray, grown, natural_log
 
 DEPTH_FRAMES: Final = 16
 LEAST_MODULES: Final = 4

@@ -7,8 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray, grown
-from gradwatch_server.core.judge.logarithm import natural_log
+from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray, grown, natural_log
 
 LN_CHANCE: Final = -13.815510557964274
 """ln 1e-6: zeros in a row that are as rare as that, by the share of zeros before, are too many."""
