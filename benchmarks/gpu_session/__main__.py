@@ -1,99 +1,158 @@
-"""`scripts/bench gpu`: runs what is left of a session, and prints the table.
+"""`scripts/bench gpu`: checks and times that only a GPU can show, and a verdict on each aim.
 
-It needs a PyTorch image and two wheels, no network and no installation. `docs/gpu.md` says what
-each stage shows.
+Each stage is a process of its own with a limit, so that one that hangs takes nothing from the next.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import platform
 import signal
+import subprocess
 import sys
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.gpu_session import wheels
 from benchmarks.gpu_session.aims import MISSED, NOT_MEASURED, verdicts
-from benchmarks.gpu_session.session import DONE, ROOT, STOPPED, Session, is_over, limit_s
-from benchmarks.gpu_session.stages import STAGES
-from benchmarks.gpu_session.table import all_rows, lines
+from benchmarks.spread import with_range
 
-SOURCES: Final = tuple(str(ROOT / name) for name in ("client", "shared", "server", "."))
+ROOT: Final = Path(__file__).resolve().parents[2]
+NEEDED: Final = ("torch", "zmq", "msgpack")
+MISSING: Final = """\
+gpu: {missing} cannot be imported. Install what the image lacks into a folder and name the folder:
+
+    pip install --target site pyzmq msgpack
+    PYTHONPATH=site scripts/bench gpu"""
+DONE: Final = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Module with `run(device, rows)`, and the seconds after which its process is ended."""
+
+    title: str
+    module: str
+    limit_s: float
+
+
+STAGES: Final = (
+    Stage("the numbers are right, the tests pass", "correctness", 150),
+    Stage("time on the device", "device_time", 120),
+    Stage("time on the host, and the calls into CUDA by thread", "host_time", 60),
+    Stage("a training step of GPT-2 124M", "step_time", 180),
+    Stage("no wait for the device", "waits", 40),
+    Stage("every record has the numbers of its own step", "arrival", 40),
+    Stage("memory over 1,000 steps", "memory", 30),
+)
+"""Stages by number: the cheapest and most telling first."""
+
+_MARKS: Final = {True: "ok", False: "FAILED", None: ""}
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="scripts/bench gpu",
-        description="Measure and check on a GPU; finished stages are skipped.",
+        description="Measure and check on a GPU.",
         epilog="\n".join(f"{n:2}  {s.limit_s:3g} s  {s.title}" for n, s in enumerate(STAGES)),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("stages", nargs="*", type=_stage, help="these, else all")
     parser.add_argument("--rehearse", action="store_true", help="on the CPU, in little time")
-    parser.add_argument("--again", action="store_true", help="also the stages that are finished")
-    parser.add_argument("--only", default="", metavar="3,5", help="these stages")
-    parser.add_argument("--budget", type=float, default=570.0, help="seconds in all (570)")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "gpu-session", help="folder")
-    parser.add_argument("--wheels", type=Path, default=ROOT / "wheels", help="folder with wheels")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
+def _stage(text: str) -> int:
+    if not text.isdecimal() or int(text) >= len(STAGES):
+        raise argparse.ArgumentTypeError(f"{text!r} is no stage: give 0 to {len(STAGES) - 1}")
+    return int(text)
+
+
 def main() -> int:
-    """Run it; return 0 if all stages ended well and no aim was missed."""
+    """Run the stages; return 0 if all ended well and no aim was missed."""
+    if missing := [name for name in NEEDED if find_spec(name) is None]:
+        print(MISSING.format(missing=" and ".join(missing)), file=sys.stderr)
+        return 2
     given = _arguments()
     given.out.mkdir(parents=True, exist_ok=True)
-    path = [*SOURCES, *wheels.unpack(given.wheels, given.out.absolute() / "site")]
-    sys.path[:0] = path
-    if missing := wheels.missing():
-        print(wheels.HOW.format(missing=" and ".join(missing)), file=sys.stderr)
-        return 2
-    if before := os.environ.get("PYTHONPATH"):
-        path.append(before)
-    session = Session(given.out.absolute(), given.rehearse, path)
-    try:
-        wanted = [int(each) for each in given.only.split(",") if each]
-    except ValueError:
-        wanted = [-1]
-    if not all(0 <= number < len(STAGES) for number in wanted):
-        print(f"--only: stages are 0 to {len(STAGES) - 1}, as in 3,5", file=sys.stderr)
-        return 2
-    state = _run(session, wanted or list(range(len(STAGES))), given.budget, again=given.again)
-    print("\n".join(lines(state)))
-    print(f"\n{session.file}")
-    return 0 if _is_well(state) else 1
-
-
-def _run(session: Session, wanted: list[int], budget_s: float, *, again: bool) -> dict[str, Any]:
-    """Run the stages that are left; save after each."""
-    began, state = time.monotonic(), session.load()
+    wanted = given.stages or list(range(len(STAGES)))
+    if given.child:
+        _run_here(wanted[0], given.out, is_rehearsal=given.rehearse)
+        return 0
+    print(f"Python {platform.python_version()}, {platform.platform()}")
+    if given.rehearse:
+        print("A rehearsal on the CPU: no time here means anything.")
+    all_rows, are_done = [], True
     for number in wanted:
-        if is_over(state, number) and not again:
-            continue
-        seconds = limit_s(number, budget_s - (time.monotonic() - began))
-        if not seconds:
-            print("the time is over: run it again to go on", file=sys.stderr)
-            break
-        print(f"stage {number}: {STAGES[number].title}", file=sys.stderr)
-        state["stages"][str(number)] = session.run(number, seconds)
-        session.save(state)
-        if state["stages"][str(number)]["status"] == STOPPED:
-            break
-        if log := state["stages"][str(number)]["log"]:
-            print(log, file=sys.stderr)
-    return state
+        began = time.monotonic()
+        status, rows = run_stage(number, given.out, is_rehearsal=given.rehearse)
+        title = STAGES[number].title
+        print(f"{number:2}  {title}: {status}, {time.monotonic() - began:.0f} s", flush=True)
+        print("\n".join(map(_line, rows)), flush=True)
+        are_done = are_done and status == DONE
+        all_rows += rows
+    found = verdicts(all_rows)
+    print(*(f"{verdict:>12}  {aim.value}" for aim, verdict in found.items()), sep="\n")
+    if given.rehearse:
+        return 0 if are_done and all(row["passed"] is not False for row in all_rows) else 1
+    return 0 if are_done and not {MISSED, NOT_MEASURED}.intersection(found.values()) else 1
 
 
-def _is_well(state: dict[str, Any]) -> bool:
-    found = list(state["stages"].values())
-    if len(found) < len(STAGES) or any(stage["status"] != DONE for stage in found):
-        return False
-    rows = all_rows(state)
-    if state["is_rehearsal"]:
-        return all(row["passed"] is not False for row in rows)
-    return not {MISSED, NOT_MEASURED}.intersection(verdicts(rows).values())
+def run_stage(
+    number: int, folder: Path, *, is_rehearsal: bool, limit_s: float | None = None
+) -> tuple[str, list[dict[str, Any]]]:
+    """Run a stage in a process of its own; return how it ended, and its rows until then.
+
+    Args:
+        number: Number of the stage.
+        folder: Folder for its rows and its output.
+        is_rehearsal: Whether the CPU takes the place of the GPU.
+        limit_s: Seconds, else those of the stage.
+    """
+    from benchmarks.gpu_session.rows import read  # noqa: PLC0415 - needs torch
+
+    command = [sys.executable, "-m", "benchmarks.gpu_session", str(number), "--child"]
+    command += ["--out", str(folder), *["--rehearse"] * is_rehearsal]
+    rows_file = folder / f"stage-{number}.jsonl"
+    rows_file.unlink(missing_ok=True)
+    with (folder / f"stage-{number}.log").open("wb") as log:
+        process = subprocess.Popen(
+            command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        try:
+            code = process.wait(limit_s or STAGES[number].limit_s)
+            status = DONE if code == 0 else f"failed ({code}), see {log.name}"
+        except subprocess.TimeoutExpired:
+            status = "ended at its limit"
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    return status, read(rows_file)
+
+
+def _run_here(number: int, folder: Path, *, is_rehearsal: bool) -> None:
+    from benchmarks.gpu_session.device import Device  # noqa: PLC0415 - needs torch
+    from benchmarks.gpu_session.rows import Rows  # noqa: PLC0415
+
+    device = Device(is_rehearsal=is_rehearsal)
+    with Rows(folder / f"stage-{number}.jsonl", is_rehearsal=is_rehearsal) as rows:
+        import_module(f"benchmarks.gpu_session.{STAGES[number].module}").run(device, rows)
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    number = with_range(row["values"], ".4g") if row["values"] else ""
+    note = f"  {row['note']}" if row["note"] else ""
+    mark = _MARKS[row["passed"]]
+    return f"      {row['what']:<52} {number:>26} {row['unit']:<8} {mark:<6}{note}".rstrip()
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the stage, keeps the rest
     sys.exit(main())

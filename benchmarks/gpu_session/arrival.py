@@ -1,4 +1,4 @@
-"""Stage 8: with the device far behind, every record has the numbers of its own step."""
+"""With the device far behind, every record has the numbers of its own step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stage 1: the numbers against float64 on the CPU, the tests that need a GPU, memcheck."""
+"""The numbers against float64 on the CPU, the tests that need a GPU, memcheck."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from torch import Tensor
 from benchmarks.gpu_session.aims import Aim
 from benchmarks.gpu_session.device import Device
 from benchmarks.gpu_session.rows import Rows
-from benchmarks.gpu_session.session import ROOT
 from gradwatch._statistics.cuda import kernel_statistics
 from gradwatch._statistics.gradients import is_packed
 from gradwatch._statistics.norm_slots import Expected, NormSlots
@@ -31,6 +30,7 @@ DTYPES: Final = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 FILLS: Final = (1.0, 60000.0, 1e-7, 0.0, 1e30, 1e-30, math.nan, math.inf)
 SIZES: Final = (1, 7, 4095, 4097, 300_000)
 TOOL_S: Final = 60.0
+ROOT: Final = Path(__file__).resolve().parents[2]
 TOLERANCE: Final = 1e-5
 TESTS: Final = ("test_cuda.py", "test_kernel.py", "test_kernel_norms.py", "test_statistics.py")
 
@@ -187,7 +187,7 @@ def _test(device: Device, rows: Rows) -> None:
 def _check_memory(device: Device, rows: Rows) -> None:
     """Let compute-sanitizer watch the kernels read five tensors."""
     tool = which("compute-sanitizer")
-    command = [sys.executable, "-m", "benchmarks.gpu_session.one_call", device.name]
+    command = [sys.executable, "-m", "benchmarks.gpu_session.correctness", device.name]
     if tool is None:
         rows.skip("compute-sanitizer memcheck", "the tool")
     else:
@@ -197,7 +197,7 @@ def _check_memory(device: Device, rows: Rows) -> None:
         environ = {"TRITON_CACHE_DIR": cache, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
         done = subprocess.run(
             command,
-            cwd=Path.cwd(),
+            cwd=ROOT,
             env=os.environ | environ,
             capture_output=True,
             text=True,
@@ -208,3 +208,19 @@ def _check_memory(device: Device, rows: Rows) -> None:
     last = (done.stdout.strip() or done.stderr.strip()).rpartition("\n")[2]
     name = "one call alone" if tool is None else "compute-sanitizer memcheck"
     rows.add(name, passed=done.returncode == 0, aim=Aim.NUMBERS, note=last[:200])
+
+
+def _measure_five(device: str) -> None:
+    """Measure five tensors together, and one by one as in hooks."""
+    made = [torch.ones(size + 1, device=device)[1:] for size in (1, 4097, 100_000, 2_000_000, 8)]
+    made[2] = made[2].bfloat16()
+    found = statistics(made, MEASURED_COLUMNS)
+    slots = NormSlots(Expected(each.device, (each.dtype,), 4 * each.numel()) for each in made)
+    for index, each in enumerate(made):
+        slots.keep(index, measure_norm(each, slots, index))
+    print([float(norm) for norm in slots.take(range(len(made))).values()])
+    print(found.path, found.declined, found.values["zeros"].tolist())
+
+
+if __name__ == "__main__":
+    _measure_five(sys.argv[1])

@@ -137,20 +137,6 @@ class Device:
             yield
         torch.cuda.current_stream().wait_stream(stream)
 
-    def capture(self, body: Callable[[], Any]) -> Callable[[], None]:
-        """Capture what is enqueued by *body* on the current stream; return what replays it.
-
-        Any call into CUDA by any thread that is not allowed during a capture makes it fail.
-        """
-        if self.is_rehearsal:
-            body()
-            return body
-        graph = torch.cuda.CUDAGraph()
-        stream = torch.cuda.current_stream()
-        with torch.cuda.graph(graph, stream=stream, capture_error_mode="global"):
-            body()
-        return graph.replay
-
     def free_bytes(self) -> int:
         """Return how much memory of the device is free."""
         return torch.cuda.mem_get_info()[0]

@@ -1,4 +1,4 @@
-"""Stage 3: milliseconds on the device, caches cold, beside one read and torch's own norms.
+"""Milliseconds on the device, caches cold, beside one read and torch's own norms.
 
 Two sets of buffers take turns, so that addresses change from call to call as in training.
 """
@@ -6,9 +6,7 @@ Two sets of buffers take turns, so that addresses change from call to call as in
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
-from importlib import import_module
 from statistics import median
 from typing import Any, Final
 
@@ -37,25 +35,16 @@ AIMS: Final = {
     "GPT-2 124M bfloat16": (Aim.DEVICE_BFLOAT16, DEVICE_BFLOAT16),
 }
 
-CANDIDATES: Final = {
-    "TILE": (1024, 2048, 4096),
-    "PROGRAMS_PER_MULTIPROCESSOR": (4, 8, 16),
-    "MIN_TILES": (1, 4, 16),
-}
-"""Constants of the kernel's modules that the host reads in each plan, and what else they may be."""
-
-_MODULES: Final = ("gradwatch._statistics.triton", "gradwatch._statistics.triton.plan")
-
 
 def run(device: Device, rows: Rows) -> None:
-    """Measure each case, then the constants of the kernel."""
-    known = all_gradients(is_small=device.is_rehearsal)
-    for case in known:
+    """Measure each case."""
+    own = torch.cuda.get_device_properties(0)
+    runtime = torch.version.hip or torch.version.cuda
+    rows.add("device", note=f"{own.name}, torch {torch.__version__}, CUDA {runtime}")
+    for case in all_gradients(is_small=device.is_rehearsal):
         with rows.attempt(case.name):
             _measure(device, rows, case)
         torch.cuda.empty_cache()
-    with rows.attempt("constants of the kernel"):
-        _try_candidates(device, rows, known[0])
 
 
 def _measure(device: Device, rows: Rows, case: Gradients) -> None:
@@ -130,36 +119,3 @@ def _peers(
 
 def _clip(model: nn.Module) -> Tensor:
     return nn.utils.clip_grad_norm_(model.parameters(), 1e30, foreach=True)
-
-
-def _try_candidates(device: Device, rows: Rows, case: Gradients) -> None:
-    """Measure with each value of the constants that the kernel's modules have."""
-    sets = [case.make(device.name)[1] for _ in range(2)]
-    calls = [_measuring(each, MEASURED_COLUMNS) for each in sets]
-    found = False
-    for name in _MODULES:
-        try:
-            module = import_module(name)
-        except ImportError:
-            continue
-        for constant, values in CANDIDATES.items():
-            if not hasattr(module, constant):
-                continue
-            found = True
-            for value in values:
-                # Plans are kept per stream: a new one has none yet.
-                with _set(module, constant, value), device.side_stream():
-                    spent = [cost.device_ms for cost in _costs(device, calls)]
-                rows.add(f"{case.name}: {constant} = {value}", spent, "ms")
-    if not found:
-        rows.skip("constants of the kernel", "the module has none of " + ", ".join(CANDIDATES))
-
-
-@contextmanager
-def _set(module: Any, name: str, value: int) -> Iterator[None]:
-    before = getattr(module, name)
-    setattr(module, name, value)
-    try:
-        yield
-    finally:
-        setattr(module, name, before)

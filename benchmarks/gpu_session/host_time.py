@@ -1,4 +1,4 @@
-"""Stage 4: microseconds of `collect()` on the host, and its calls into CUDA by kind and thread."""
+"""Microseconds of `collect()` on the host, and its calls into CUDA by kind and thread."""
 
 from __future__ import annotations
 
@@ -26,16 +26,13 @@ from benchmarks.gpu_session.device import Device
 from benchmarks.gpu_session.gradients import Gradients, all_gradients, hand_over, parameters_for
 from benchmarks.gpu_session.receiver import listening
 from benchmarks.gpu_session.rows import Rows
-from benchmarks.gpu_session.training import RUN, loss_of
+from benchmarks.gpu_session.training import RUN
 from benchmarks.spread import quantile
 from gradwatch._statistics.norm_slots import Expected, NormSlots
 from gradwatch._statistics.single import measure_norm
 
 ROUNDS: Final = 200
 PROFILED: Final = 20
-LAYERS: Final = 74
-"""Linear layers, with 148 parameters."""
-
 HOOKED: Final = (148, 48)
 """Layers of a model with `local=True`, blocks of one with `blocks=`."""
 
@@ -46,15 +43,12 @@ LIMITS_US: Final = {148: HOST_US, 2000: 1000.0}
 
 
 def run(device: Device, rows: Rows) -> None:
-    """Measure models of so many tensors, then the hooks of `local=` and `blocks=`."""
+    """Measure models of so many tensors, then norms in hooks."""
     with listening() as endpoint:
         for case in all_gradients(is_small=device.is_rehearsal):
             if case.name in CASES or "small" in case.name:
                 with rows.attempt(f"collect(), {len(case.shapes):,} tensors", Aim.HOST):
                     _measure(device, rows, case, endpoint)
-        for name in ("local=True", "blocks="):
-            with rows.attempt(name):
-                _count_hooks(device, rows, name, endpoint)
         for number in HOOKED:
             with rows.attempt(f"{number} norms in hooks", Aim.HOST):
                 _count_norms(device, rows, number)
@@ -143,33 +137,6 @@ def _write(rows: Rows, name: str, calls: Counter[str], times: int) -> None:
 
 def _describe(calls: Counter[str]) -> str:
     return ", ".join(f"{number} {kind}" for kind, number in calls.most_common(5))
-
-
-def _count_hooks(device: Device, rows: Rows, name: str, endpoint: str) -> None:
-    """Write what a backward pass calls more with hooks, and how much longer the host takes."""
-    width = 64
-    model = nn.Sequential(*(nn.Linear(width, width) for _ in range(device.choose(LAYERS, 6))))
-    model.to(device.name)
-    batch = torch.ones(8, width, device=device.name)
-    settings: dict[str, Any] = {"local": True} if "local" in name else {"blocks": list(model)}
-
-    def step() -> None:
-        model.zero_grad()
-        loss_of(model, batch).backward()
-
-    without = _host_us(device, step)
-    plain = by_thread(profiled(step, device), own_threads())[TRAINING]
-    with gradwatch.attach(model, run=RUN, endpoint=endpoint, **settings) as watch:
-
-        def watched() -> None:
-            step()
-            watch.collect()
-
-        own = _host_us(device, watched)
-        calls = by_thread(profiled(watched, device), own_threads())[TRAINING]
-    more = calls - plain
-    rows.add(f"{name}, {len(model)} layers: step and collect()", [own - without], "us more")
-    rows.add(f"{name}: calls more", [more.total()], "a step", note=_describe(more))
 
 
 def _count_norms(device: Device, rows: Rows, number: int) -> None:

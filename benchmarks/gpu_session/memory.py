@@ -1,4 +1,4 @@
-"""Stage 9: memory of the device and pinned memory over 1,000 steps, and in one collection."""
+"""Memory of the device and pinned memory over 1,000 steps, and in one collection."""
 
 from __future__ import annotations
 

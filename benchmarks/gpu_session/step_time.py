@@ -1,4 +1,4 @@
-"""Stage 5: a step of GPT-2 124M, eager and compiled, with and without gradwatch, in turn."""
+"""A step of GPT-2 124M, eager and compiled, with and without gradwatch, in turn."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run(device: Device, rows: Rows) -> None:
             ("compiled", "default", False, FEW),
             ("reduce-overhead", "reduce-overhead", False, FEW),
         ):
-            with rows.attempt(name, Aim.CAPTURES if mode == "reduce-overhead" else None):
+            with rows.attempt(name, Aim.NUMBERS if mode == "reduce-overhead" else None):
                 training = Training(device, mode, has_scaler=has_scaler)
                 _Block(device, training, endpoint).compare(rows, name, variants)
             gc.collect()

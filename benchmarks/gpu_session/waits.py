@@ -1,4 +1,4 @@
-"""Stage 6: torch refuses any wait for the device, over the set-ups that could have one.
+"""Torch refuses any wait for the device, over the set-ups that could have one.
 
 Each is first trained without gradwatch: a wait of its own would say nothing.
 """

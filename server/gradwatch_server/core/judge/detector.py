@@ -207,15 +207,39 @@ class Detector:
         self._before = np.empty(shape, np.float32)
         self._unknown = np.empty(shape, np.bool_)
         self._unjudged = np.empty(shape, np.bool_)
-        self.rise, self.mean = self._latest[0, :NUM_SCALES], self._latest[1, :NUM_SCALES]
-        """(scales, K) rise of each mean above the usual level before it, and the mean."""
         self.deviation = np.empty(num)
         self.rise_deviation = np.empty(shape)
         self._part = np.empty((NUM_SIDES, num))
-        self.up, self.down = self._part[:NUM_SCALES], self._part[NUM_SCALES:]
-        """(scales, K) excess of each rise over the record as a part of the margin, and (slow
-        scales, K) that of each fall; -Inf where it cannot be judged."""
         self._renew_records()
+
+    # Views are made when they are asked for: a copy of a stored one would be no view.
+
+    @property
+    def rise(self) -> FloatArray:
+        """(scales, K) rise of each mean above the usual level before it."""
+        rise: FloatArray = self._latest[0, :NUM_SCALES]
+        return rise
+
+    @property
+    def mean(self) -> FloatArray:
+        """(scales, K) mean of each window."""
+        mean: FloatArray = self._latest[1, :NUM_SCALES]
+        return mean
+
+    @property
+    def up(self) -> FloatArray:
+        """(scales, K) excess of each rise over the record, as a part of the margin.
+
+        -Inf where it cannot be judged.
+        """
+        up: FloatArray = self._part[:NUM_SCALES]
+        return up
+
+    @property
+    def down(self) -> FloatArray:
+        """(scales from the mean of 16 frames, K) excess of each fall, likewise."""
+        down: FloatArray = self._part[NUM_SCALES:]
+        return down
 
     def update(self, values: FloatArray, patience: float = 1.0) -> None:
         """Judge a frame, and learn from it.
@@ -261,11 +285,11 @@ class Detector:
         state.sums -= self._leaving
         state.sums += sample
         sums, counts = state.sums
-        np.divide(sums, counts, out=self.mean)
+        mean = np.divide(sums, counts, out=self.mean)
         np.less(counts, SCALE_COLUMN / 2.0, out=self._unknown)
-        np.copyto(self.mean, np.nan, where=self._unknown)
+        np.copyto(mean, np.nan, where=self._unknown)
         state.levels.take(places, 0, self._before, "clip")
-        np.subtract(self.mean, self._before, out=self.rise)
+        np.subtract(mean, self._before, out=self.rise)
 
     def _judge(self, absent: BoolArray, patience: float) -> None:
         """Set `deviation`, `rise_deviation`, `up` and `down`."""
@@ -289,14 +313,15 @@ class Detector:
         np.negative(latest[:, FALL_SCALE:NUM_SCALES], out=latest[:, NUM_SCALES:])
         np.subtract(latest, self._record, out=excess)
         np.minimum(excess[0], excess[1], out=self._part)
-        self.up /= margin
-        self.down /= margin[FALL_SCALE:]
+        up, down = self.up, self.down
+        up /= margin
+        down /= margin[FALL_SCALE:]
         np.isnan(self.rise, out=self._unknown)
         np.logical_or(self._unknown, absent, out=self._unknown)
         np.less(state.num_samples, JUDGED_FROM, out=self._unjudged)
         np.logical_or(self._unjudged, self._unknown, out=self._unjudged)
-        np.copyto(self.up, -np.inf, where=self._unjudged)
-        np.copyto(self.down, -np.inf, where=self._unjudged[FALL_SCALE:])
+        np.copyto(up, -np.inf, where=self._unjudged)
+        np.copyto(down, -np.inf, where=self._unjudged[FALL_SCALE:])
 
     def _learn_rises(self) -> None:
         state = self.state
