@@ -23,7 +23,7 @@ from gradwatch_wire import Ack, Envelope, Record, Welcome, decode
 from gradwatch_wire.codec import join
 from simulation.clock import Clock
 from simulation.disk import Disk, SimulatedStore
-from simulation.greedy import AFTER_A_ROUND, OF_THE_LIVING, small_budgets
+from simulation.greedy import AFTER_A_ROUND, small_budgets
 from simulation.invariants import Gone, InvariantChecker, Violation, require
 from simulation.network import Network
 from simulation.scenario import SECOND_NS, Scenario
@@ -280,7 +280,7 @@ class Aggregator:
         self._world.invariants.check_state(self.engine._state)
         for name in self.budget_use:
             used, limit = self.budget_use[name].used, self.budget_use.limit(name)
-            kept = name in AFTER_A_ROUND | OF_THE_LIVING or (used or 0.0) <= limit
+            kept = name in AFTER_A_ROUND or (used or 0.0) <= limit
             require(kept, "budgets are kept to", name, used, limit)
         for run in self.engine._state.runs.values():
             bound = max(self._world.scenario.max_held, 16 * run.current.world)

@@ -28,7 +28,6 @@ SMALL: Final[dict[str, Any]] = {
     "sessions_bytes": 384 * KIB,
     "open_frames_bytes": 24 * KIB,
     "manifests_bytes": 32 * KIB,
-    "window_bytes": 64 * KIB,
 }
 """Budgets as they are set where somebody is greedy, also where settings have to be larger: what he
 takes is to reach them, an honest run is not. Of these the aggregator has those that it knows."""
@@ -44,9 +43,6 @@ SMALL_IN_THE_LOG: Final = (
 
 AFTER_A_ROUND: Final = frozenset({"open_frames_bytes", "manifests_bytes"})
 """Those that what a batch brings may exceed, until the next round."""
-
-OF_THE_LIVING: Final = frozenset({"window_bytes"})
-"""Those that what the newest steps of living runs need may exceed."""
 
 MOST: Final = 80
 """Things that a greedy peer does until it has enough."""

@@ -93,19 +93,6 @@ class IntakeBudgets(BaseModel):
         least=4 * MIB,
     )
 
-    # What is kept of a run
-    window_bytes: int = _budget(
-        256 * MIB,
-        "bytes",
-        "all",
-        "Frames of rolling windows in memory, all columns of all layers.",
-        why="512 frames of 300 layers take 7.4 MB",
-        at_limit="frames leave memory once they are saved: those of attempts that ended, the one "
-        "not heard of for the longest time first, then the oldest of the largest window; they are "
-        "read where they are asked for",
-        least=16 * MIB,
-    )
-
     # The ingest port
 
     queue_bytes: int = _budget(

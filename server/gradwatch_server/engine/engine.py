@@ -127,7 +127,6 @@ class Engine(threading.Thread):
             window_steps=window_steps,
             recorder=self.series,
             publish_share=self.budget_use.limits.publish_share,
-            budget_use=self.budget_use,
         )
         self._state = self._applier.state
         self._checkpointer = self._applier.checkpointer

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 
-from gradwatch_server.budget_use import BudgetUse
 from gradwatch_server.budgets import LoggedBudgets
 from gradwatch_server.clock import Clock
 from gradwatch_server.core.alerting.alert import Alert, isotime
@@ -34,7 +33,6 @@ def recover(
     window_steps: int,
     recorder: SeriesRecorder,
     publish_share: float = 1.0,
-    budget_use: BudgetUse | None = None,
 ) -> Applier:
     """Read the newest checkpoint and the log after it; begin anew if the store is damaged.
 
@@ -43,7 +41,7 @@ def recover(
     """
 
     def read() -> Applier:
-        checkpointer = Checkpointer(store, retention, clock, budget_use)
+        checkpointer = Checkpointer(store, retention, clock)
         state = checkpointer.restore(window_steps)
         recorder.begin()
         state.record_with(recorder)

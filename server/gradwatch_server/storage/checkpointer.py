@@ -7,15 +7,13 @@ waits long for its acknowledgement.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from gradwatch_server.budget_use import BudgetUse
 from gradwatch_server.budgets import LoggedBudgets
 from gradwatch_server.clock import Clock
 from gradwatch_server.core.alerting.rules import Rules
-from gradwatch_server.core.attempt import Attempt
 from gradwatch_server.core.entries import (
     BudgetsSet,
     Entry,
@@ -34,13 +32,11 @@ from gradwatch_server.storage.checkpoints import (
     encode_change,
     encode_forgotten,
     encode_position,
-    fill_window,
     load_checkpoint,
 )
 from gradwatch_server.storage.retention import SLICE_BYTES, Retention, RetentionPolicy
 from gradwatch_server.storage.settings_history import SettingsHistory
 from gradwatch_server.storage.store import RunSave, StorageError, Store
-from gradwatch_server.storage.window_memory import WindowMemory
 
 logger = logging.getLogger(__name__)
 
@@ -51,8 +47,7 @@ SHARE: Final = 0.1
 """Share of the engine's time that saving and trimming may take."""
 
 MAX_SHARE: Final = 0.35
-"""The same once more than `MAX_TAIL` entries would have to be applied, in proportion to these, or
-where more than `WIDE_BYTES` of a run are not saved."""
+"""The same once more than `MAX_TAIL` entries would have to be applied, in proportion to these."""
 
 SLICE_NS: Final = 10_000_000
 """Time in which runs are encoded at once: a small one takes 0.7 ms, and there may be 1,000."""
@@ -72,31 +67,16 @@ class _Unsaved:
     attempts: set[int] = field(default_factory=set)
 
 
-@dataclass(frozen=True, slots=True)
-class _Saved:
-    """What is saved of a run: its newest attempt, and the frames that the windows had."""
-
-    newest: int
-    num_frames: Mapping[int, int]
-
-
 class Checkpointer:
     """Saves and trims what one engine holds."""
 
-    def __init__(
-        self,
-        store: Store,
-        policy: RetentionPolicy,
-        clock: Clock,
-        budget_use: BudgetUse | None = None,
-    ) -> None:
+    def __init__(self, store: Store, policy: RetentionPolicy, clock: Clock) -> None:
         self._store = store
         self._policy = policy
         self._clock = clock
         self._retention = Retention(store, policy)
-        self._windows = WindowMemory(store.state, budget_use or BudgetUse(), self._num_saved)
         self._unsaved: dict[str, _Unsaved] = {}  # oldest first
-        self._saved: dict[str, _Saved] = {}
+        self._newest: dict[str, int] = {}  # run -> its newest attempt that is saved
         self._gone: list[bytes] = []  # sessions that left memory
         self._forgotten: dict[str, int] = {}  # as saved
         self._settings = SettingsHistory()
@@ -130,8 +110,7 @@ class Checkpointer:
             for attempt in run.attempts:
                 state.sessions.update((own.id, own) for own in attempt.sessions.values())
                 attempt.active_alerts.silences = state.silences
-            if run.name not in saved.resized:
-                self._saved[run.name] = _saved_of(run)
+            self._newest[run.name] = run.attempts[-1].number
         saved.damaged += self._lacking(saved)
         behind = {**saved.position.behind, **dict.fromkeys(saved.damaged, 0)}
         rules = {} if saved.damaged else saved.position.rules
@@ -144,7 +123,6 @@ class Checkpointer:
         self._unsaved = {name: _Unsaved(offset) for name, offset in in_order}
         for name in behind.keys() & state.runs.keys():
             self._unsaved[name].attempts |= {own.number for own in state.runs[name].attempts}
-        self._windows.touch(state.runs)
         state.rules = Rules.model_validate(rules)
         if budgets:
             state.keep_to(LoggedBudgets.model_construct(**budgets))
@@ -192,7 +170,6 @@ class Checkpointer:
             own = max(offset - 1, self._restored)
             unsaved = self._unsaved.setdefault(name, _Unsaved(own))
             unsaved.attempts.add(attempt)
-            self._windows.touch([name])
         if isinstance(body, Forgotten) and body.run in state.runs:
             self._gone += [
                 session.id
@@ -203,7 +180,6 @@ class Checkpointer:
 
     def work(self, now: int, state: State) -> None:
         """Do one slice of what is due, if it is its turn."""
-        self._windows.release_due(now, state)
         if now < self._rest_until_ns:
             return
         try:
@@ -215,20 +191,15 @@ class Checkpointer:
         if busy:
             spent = self._clock.now_ns() - now
             tail = self._store.log.last_offset - self._position.start
-            behind = max(1.0, tail / MAX_TAIL, self._windows.unsaved)
-            share = min(SHARE * behind, MAX_SHARE)
+            share = min(SHARE * max(1.0, tail / MAX_TAIL), MAX_SHARE)
             self._rest_until_ns = now + round(spent / share)
 
     def _do_due(self, now: int, state: State) -> bool:
-        """Save, fill in or trim; in turns, for a busy engine always has something to save."""
+        """Save or trim; in turns, for a busy engine always has something to save."""
         self._trims_first = not self._trims_first
         if self._trims_first and self._trim_due(now, state):
             return True
-        return (
-            self._save_due(now, state)
-            or self._windows.fill_due(state)
-            or (not self._trims_first and self._trim_due(now, state))
-        )
+        return self._save_due(now, state) or (not self._trims_first and self._trim_due(now, state))
 
     def finish(self, state: State) -> None:
         """Save what there is time for, so that the next start is quick."""
@@ -245,10 +216,6 @@ class Checkpointer:
         self._failed = True
 
     def _save_due(self, now: int, state: State) -> bool:
-        wide = self._windows.widest(state)
-        if wide in self._unsaved:
-            self._save(state, [wide])
-            return True
         last = self._store.log.last_offset
         if not self._is_saving() and (
             last - self._target >= MAX_TAIL
@@ -260,21 +227,17 @@ class Checkpointer:
         self._save(state)
         return True
 
-    def _num_saved(self, attempt: Attempt) -> int:
-        saved = self._saved.get(attempt.run)
-        return 0 if saved is None else saved.num_frames.get(attempt.number, 0)
-
     def _is_saving(self) -> bool:
         oldest = next(iter(self._unsaved.values()), None)
         return oldest is not None and oldest.offset < self._target
 
-    def _save(self, state: State, names: Iterable[str] = ()) -> None:
-        """Save some runs, or those that have waited longest, and say how far all are.
+    def _save(self, state: State) -> None:
+        """Save the runs that have waited longest, and say how far all are.
 
         Raises:
             StorageError: If the disk is full or fails; nothing was written then.
         """
-        runs = self._slice(state, names or self._unsaved)
+        runs = self._slice(state)
         saved = [run.run for run in runs]
         position = self._position_without(saved)
         parts = encode_position(position)
@@ -289,26 +252,17 @@ class Checkpointer:
         self._salvaged = False
         self._note_saved(saved, position, state)
 
-    def _slice(self, state: State, names: Iterable[str]) -> list[RunSave]:
-        """Return a slice of what is to be saved of runs."""
+    def _slice(self, state: State) -> list[RunSave]:
+        """Return a slice of what is to be saved."""
         saves: list[RunSave] = []
         size, began_ns = 0, self._clock.now_ns()
-        for name in names:
+        for name in self._unsaved:
             if size > SLICE_BYTES or self._clock.now_ns() - began_ns > SLICE_NS:
                 break
             run = state.runs.get(name)
-            saves.append(RunSave(run=name) if run is None else self._encode(run))
+            saves.append(RunSave(run=name) if run is None else encode_change(self._change(run)))
             size += saves[-1].num_bytes
         return saves
-
-    def _encode(self, run: Run) -> RunSave:
-        change = self._change(run)
-        for attempt in run.judged:
-            window = attempt.window
-            if absent := window.absent():
-                changed = window.changed(change.since.get(attempt.number, 0))
-                fill_window(self._store.state, attempt, set(absent).intersection(changed))
-        return encode_change(change)
 
     def _forgotten_at(self, position: Position, state: State) -> dict[str, int]:
         """Return the names as they were where each run stands: the later entries come again."""
@@ -317,14 +271,12 @@ class Checkpointer:
         return before | {n: last for n, last in state.forgotten.items() if n not in behind}
 
     def _change(self, run: Run) -> Change:
-        saved = self._saved.get(run.name)
-        if saved is None:
-            return Change(run, run.attempts, {}, whole=True)
+        newest = self._newest.get(run.name)
+        if newest is None:
+            return Change(run, run.attempts, whole=True)
         touched = self._unsaved[run.name].attempts
-        attempts = [
-            own for own in run.attempts if own.number > saved.newest or own.number in touched
-        ]
-        return Change(run, attempts, saved.num_frames, whole=False)
+        attempts = [own for own in run.attempts if own.number > newest or own.number in touched]
+        return Change(run, attempts, whole=False)
 
     def _position_without(self, saved: Sequence[str]) -> Position:
         gone = set(saved)
@@ -336,10 +288,9 @@ class Checkpointer:
             del self._unsaved[name]
             run = state.runs.get(name)
             if run is None:
-                self._saved.pop(name, None)
+                self._newest.pop(name, None)
             else:
-                self._saved[name] = _saved_of(run)
-        self._windows.touch(saved)
+                self._newest[name] = run.attempts[-1].number
         self._position = position
         self._settings.forget_before(position.start)
         if self._failed and not self._is_saving():  # one slice may fit where the next does not
@@ -357,8 +308,3 @@ class Checkpointer:
             return True
         self._trim_ns = now + TRIM_NS
         return False
-
-
-def _saved_of(run: Run) -> _Saved:
-    frames = {own.number: own.window.num_added for own in run.judged}
-    return _Saved(run.attempts[-1].number, frames)

@@ -135,23 +135,6 @@ class AlertEvent:
     alert: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class SavedChunk:
-    """A chunk of the window of an attempt, encoded.
-
-    Args:
-        attempt: Number of the attempt.
-        number: Place of the chunk in the window.
-        steps: Its steps.
-        columns: All else that is in it.
-    """
-
-    attempt: int
-    number: int
-    steps: bytes
-    columns: bytes
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSave:
     """What is to be written of one run.
@@ -159,42 +142,34 @@ class RunSave:
     Args:
         run: Its name.
         body: The run itself, encoded; None removes all that is saved of it.
-        whole: Whether attempts and chunks that were saved before go first.
+        whole: Whether attempts that were saved before go first.
         attempts: Number to encoded attempt, of those that changed.
-        chunks: The chunks that changed.
         first_attempt: Attempts below this one are removed.
-        first_chunk_attempt: Chunks of attempts below this one are removed.
     """
 
     run: str
     body: bytes | None = None
     whole: bool = False
     attempts: Mapping[int, bytes] = field(default_factory=dict)
-    chunks: Sequence[SavedChunk] = ()
     first_attempt: int = 1
-    first_chunk_attempt: int = 1
 
     @property
     def num_bytes(self) -> int:
         """Bytes of what changed."""
-        attempts = sum(map(len, self.attempts.values()))
-        chunks = sum(len(chunk.steps) + len(chunk.columns) for chunk in self.chunks)
-        return len(self.body or b"") + attempts + chunks
+        return len(self.body or b"") + sum(map(len, self.attempts.values()))
 
 
 @dataclass(frozen=True, slots=True)
 class SavedRun:
-    """What is saved of one run, but for the columns of its chunks.
+    """What is saved of one run.
 
     Args:
         body: The run itself, encoded.
         attempts: Number to encoded attempt, in order.
-        steps: Number of the attempt to number and encoded steps of each of its chunks.
     """
 
     body: bytes
     attempts: Mapping[int, bytes]
-    steps: Mapping[int, Sequence[tuple[int, bytes]]]
 
 
 class Log(Protocol):
@@ -310,9 +285,6 @@ class SavedState(Protocol):
 
     def run(self, name: str) -> SavedRun:
         """Return what is saved of a run."""
-
-    def columns(self, run: str, attempt: int, chunk: int) -> bytes | None:
-        """Return the columns of a chunk, None if there is none."""
 
 
 class Store(Protocol):

@@ -161,7 +161,7 @@ def test_attempts_that_are_over_hold_no_arrays() -> None:
         None,
     )
     assert (first.layers.names, first.layers.numel) == ([], [])
-    assert first.window.num_bytes == 0
+    assert len(first.window) == 0
     assert all(not session.manifests for session in first.sessions.values())
 
 

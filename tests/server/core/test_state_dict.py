@@ -14,10 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gradwatch_server.core.attempt import Attempt
-from gradwatch_server.core.frames.chunked_rows import CHUNK_ROWS
 from gradwatch_server.core.frames.layout import Layout
-from gradwatch_server.core.frames.window import Window
-from gradwatch_server.core.packing import pack, unpack
 from gradwatch_server.core.run import Run
 from gradwatch_server.core.state import State
 from gradwatch_server.core.views.snapshot import view_run
@@ -32,15 +29,6 @@ def through_bytes(plain: Any) -> Any:
     return msgpack.unpackb(msgpack.packb(plain), strict_map_key=False)
 
 
-def rows_of(window: Window) -> list[Any]:
-    """Return all chunks of a window, as a file would give them back."""
-    chunks = [window.chunk(number) for number in window.changed(0)]
-    return [
-        (c.number, unpack(pack(c.steps)), [unpack(pack(column)) for column in c.columns])
-        for c in chunks
-    ]
-
-
 def restored(state: State) -> State:
     """Return a state that was saved and restored."""
     made = State(state.window_steps)
@@ -51,14 +39,7 @@ def restored(state: State) -> State:
         made.runs[name] = Run.from_state_dict(name, through_bytes(run.state_dict()))
         made.runs[name].alert_budget.limits = state.budgets
         for attempt in run.attempts:
-            rows = rows_of(attempt.window)
-            plain = through_bytes(attempt.state_dict())
-            again = Attempt.from_state_dict(
-                name, plain, [(number, steps) for number, steps, _ in rows]
-            )
-            columns = {number: own for number, _, own in rows}
-            for number in again.window.absent():
-                again.window.fill(number, columns[number])
+            again = Attempt.from_state_dict(name, through_bytes(attempt.state_dict()))
             again.active_alerts.silences = made.silences
             made.runs[name].adopt(again)
             made.sessions.update((own.id, own) for own in again.sessions.values())
@@ -225,62 +206,3 @@ def test_numbers_beyond_msgpack_come_back(number: int) -> None:
     assert state.runs["gpt"].num_lost == number
     attempt = state.runs["gpt"].current
     assert (attempt.sessions[0].num_lost, attempt.layers.numel[0]) == (number, 1 << 64)
-
-
-def full_window(cluster: Any, frames: int, steps: int = 20) -> Any:
-    job = cluster(names=("a", "b"), window_steps=steps).start()
-    for step in range(frames):
-        job.step(step, [step + 1.0, 2.0])
-    return job.attempt.window
-
-
-@pytest.mark.parametrize("frames", [0, 1, 7, 8, 9, 19, 20, 21, 47])
-def test_only_chunks_with_new_frames_are_written(frames: int) -> None:
-    window = full_window(Cluster, frames)
-    assert window.changed(frames) == []
-    if frames:
-        assert window.changed(frames - 1) == [(frames - 1) % 20 // CHUNK_ROWS]
-    assert len(window.changed(0)) == -(-min(frames, 20) // CHUNK_ROWS)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("more", [0, 1, 5, 12, 19, 20, 33])
-@pytest.mark.parametrize("frames", [3, 8, 20, 27])
-def test_chunks_that_are_filled_late_leave_newer_frames_alone(frames: int, more: int) -> None:
-    """Frames come while the older ones are still being read."""
-    old = full_window(Cluster, frames)
-    rows = rows_of(old)
-    window = Window.from_state_dict(
-        through_bytes(old.state_dict()), [(n, steps) for n, steps, _ in rows]
-    )
-    job = Cluster(names=("a", "b"), window_steps=20).start()
-    job.attempt.closed.window = window
-    job.attempt.closed.note_layers()
-    for step in range(frames, frames + more):
-        job.step(step, [step + 1.0, 2.0])
-    for number, _, columns in rows:
-        window.fill(number, columns)
-
-    expected = [(step, step + 1.0) for step in range(frames + more)][-20:]
-    assert list(window.before(0, 20)) == expected
-    assert window.series().steps.tolist() == [step for step, _ in expected]
-
-
-@pytest.mark.parametrize(("frames", "steps"), [(5, 40), (47, 40), (47, 8), (20, 12)])
-def test_a_window_of_another_size_keeps_the_newest_frames(frames: int, steps: int) -> None:
-    window = full_window(Cluster, frames).resized(steps)
-    expected = [(step, step + 1.0) for step in range(frames)][-min(steps, 20) :]
-
-    assert list(window.before(0, 99)) == expected
-    assert len(window) == len(expected)
-
-
-def test_a_window_with_a_chunk_missing_is_refused() -> None:
-    old = full_window(Cluster, 20)
-    rows = [(number, steps) for number, steps, _ in rows_of(old)]
-
-    with pytest.raises(ValueError, match=r"chunks .* of a window of 20 frames"):
-        Window.from_state_dict(old.state_dict(), rows[:-1])
-    window = Window.from_state_dict(old.state_dict(), rows)
-    with pytest.raises(ValueError, match="3 rows of the 8 of chunk 1"):
-        window.fill(1, [np.zeros((3, 2))])

@@ -46,7 +46,6 @@ from gradwatch_server.core.entries import (
 from gradwatch_server.core.state import State
 from gradwatch_server.core.views.snapshot import view_run
 from gradwatch_server.storage import checkpointer as checkpointer_module
-from gradwatch_server.storage import window_memory as window_memory_module
 from gradwatch_server.storage.checkpointer import Checkpointer
 from gradwatch_server.storage.checkpoints import Position
 from gradwatch_server.storage.retention import RetentionPolicy
@@ -116,18 +115,6 @@ class Aggregator:
         while self.checkpointer._unsaved:
             self.save()
 
-    def fill(self) -> None:
-        while self.checkpointer._windows.fill_due(self.state):
-            pass
-
-    def release(self, most: float = 0.0) -> None:
-        """Let frames leave memory until *most* bytes are left, as far as they are saved."""
-        windows = self.checkpointer._windows
-        windows._limit, windows._looked_ns = most, 0
-        later_ns = self.now_ns + 3_600 * SECOND
-        while windows.release_due(later_ns, self.state):
-            windows._looked_ns = 0
-
     def crashed(self, window_steps: int | None = None) -> Aggregator:
         """Return what a process finds when this one is killed now."""
         directory = Path(tempfile.mkdtemp(dir=self.path.parent.parent))
@@ -136,7 +123,6 @@ class Aggregator:
         return Aggregator(directory, window_steps or self.window_steps)
 
     def story(self) -> Any:
-        self.fill()
         return story_of(self.state)
 
     def close(self) -> None:
@@ -212,7 +198,6 @@ DEEDS = st.lists(
         st.tuples(st.just("save"), RUNS, st.just(0)),
         st.tuples(st.just("save"), RUNS, st.just(0)),
         st.tuples(st.just("save all"), RUNS, st.just(0)),
-        st.tuples(st.just("release"), RUNS, st.just(0)),
         st.tuples(st.just("crash"), RUNS, st.just(0)),
     ),
     min_size=4,
@@ -233,8 +218,6 @@ class Story:
             own.save()
         elif deed == "save all":
             own.save_all()
-        elif deed == "release":
-            own.release()
         elif deed == "tick":
             own.now_ns += value * SECOND
             own.put(Tick())
@@ -375,8 +358,8 @@ def test_a_window_of_another_size_is_taken_over(begin: Begin, steps: int) -> Non
     own.save_all()
 
     found = own.crashed(window_steps=steps)
-    kept = [float(i + 1) for i in range(30)][-min(steps, 12) :]
-    assert [norm for _, norm in found.state.runs["x"].current.window.before(0, 99)] == kept
+    window = found.state.runs["x"].current.window
+    assert window.series().steps.tolist() == [*range(30)][-min(steps, 12) :]
     found.stats(numbered(1), 99.0)
     found.save_all()
     again = found.crashed()
@@ -433,150 +416,6 @@ def test_a_damaged_row_is_passed_over_and_the_log_is_read(
     again.close()
 
 
-def test_a_damaged_chunk_costs_its_frames_only(
-    begin: Begin, caplog: pytest.LogCaptureFixture
-) -> None:
-    own = begin(window_steps=40)
-    own.open("x", numbered(1))
-    own.stats(numbered(1), *[float(i + 1) for i in range(40)])
-    own.save_all()
-    change_row(own.store, "saved_frames", FOREIGN["a bit"])
-
-    found = own.crashed()
-    found.fill()
-
-    window = found.state.runs["x"].current.window
-    assert [step for step, _ in window.before(0, 99)] == list(range(8, 40))
-    assert window.series().steps.tolist() == list(range(40))
-    assert "frames of run x are lost, chunk 0" in caplog.text
-    found.close()
-
-
-@pytest.mark.slow
-def test_newest_frames_are_there_before_all_others(begin: Begin) -> None:
-    """An alert that fires at once tells of the steps before it."""
-    own = begin(window_steps=512)
-    own.open("x", numbered(1))
-    own.stats(numbered(1), *[float(i + 1) for i in range(600)])
-    own.save_all()
-    found = own.crashed()
-    assert len(found.state.runs["x"].current.window.absent()) > 60
-
-    for one in (own, found):
-        one.told.clear()
-        one.stats(numbered(1), NAN)
-    assert found.told[0].origin.before == own.told[0].origin.before
-    assert len(found.told[0].origin.before) == 5
-    found.save_all()  # with most of the window not read yet
-    again = found.crashed()
-    assert again.story() == found.story() == own.story()
-    found.close()
-    again.close()
-
-
-RAMP = [math.exp(min(0.05 * max(0, step - 396), 4.0)) for step in range(900)]
-"""Norms that grow, told with what they were before the frames that are in memory."""
-
-
-@pytest.mark.sampled(1)
-@pytest.mark.slow
-@pytest.mark.parametrize("deed", ["nothing", "a start", "lost for long", "a small budget"])
-def test_an_alert_tells_of_frames_that_are_not_in_memory(begin: Begin, deed: str) -> None:
-    own = begin(window_steps=512)
-    own.open("x", numbered(1))
-    own.stats(numbered(1), *RAMP[:400])
-    own.save_all()
-    if deed == "lost for long":
-        own.put(Lost(numbered(1)))
-        own.save_all()
-    found = own.crashed() if deed == "a start" else own
-    if deed in ("lost for long", "a small budget"):
-        own.release()
-        assert len(own.state.runs["x"].current.window.absent()) > 45
-    found.stats(numbered(1), *RAMP[400:])
-
-    growths = [alert for alert in (*own.told, *found.told) if alert.rule == "exploding"]
-    assert len(growths) >= 1
-    usual = State(window_steps=512)
-    told = [alert for _, entry in found.store.log.entries() for alert in usual.apply(entry)]
-    expected = [jsonable(own.to_dict()) for own in told if own.rule == "exploding"]
-    seen = {alert.change: jsonable(alert.to_dict()) for alert in growths}
-    assert list(seen.values()) == expected
-    assert found.story() == story_of(usual)
-    if found is not own:
-        found.close()
-
-
-@pytest.mark.slow
-def test_frames_come_back_for_who_lives_and_no_one_else(begin: Begin) -> None:
-    """Slice by slice, the newest first, as far as there is room for them."""
-    own = begin(window_steps=512)
-    for number, run in enumerate("xyz", 1):
-        own.open(run, numbered(number))
-        own.stats(numbered(number), *[1.0] * 600)
-    own.put(Lost(numbered(1)))
-    own.save_all()
-    sizes = {name: run.current.window.num_bytes for name, run in own.state.runs.items()}
-    own.release()
-    windows = {name: run.current.window for name, run in own.state.runs.items()}
-
-    assert windows["x"].num_bytes == 0
-    assert 0 < windows["y"].num_bytes == windows["z"].num_bytes < sizes["y"] // 20
-    own.checkpointer._windows._limit = sizes["y"] * 1.5
-    own.fill()
-    assert windows["x"].num_bytes == 0
-    total = windows["y"].num_bytes + windows["z"].num_bytes
-    assert sizes["y"] < total <= sizes["y"] * 1.5
-    own.checkpointer._windows._limit = 1e9
-    own.fill()
-    assert {name: window.num_bytes for name, window in windows.items()} == sizes | {"x": 0}
-    own.stats(numbered(1), 2.0)  # one that comes after all
-    own.fill()
-    assert windows["x"].num_bytes == sizes["x"]
-    assert own.story() == story_of_log(own)
-
-
-def test_what_is_not_saved_stays_in_memory(begin: Begin) -> None:
-    own = begin(window_steps=64)
-    for number, (run, frames) in enumerate({"x": 64, "y": 24}.items(), 1):
-        own.open(run, numbered(number))
-        own.stats(numbered(number), *[1.0] * frames)
-    windows = {name: run.current.window for name, run in own.state.runs.items()}
-    total = sum(window.num_bytes for window in windows.values())
-
-    own.release()
-    assert sum(window.num_bytes for window in windows.values()) == total
-    own.save_all()
-    own.release(total - 1)
-    assert windows["x"].absent() == [0]
-    assert windows["y"].absent() == []
-
-
-def test_much_that_is_not_saved_does_not_wait_for_others(
-    begin: Begin, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own = begin(window_steps=64)
-    own.open("x", numbered(1))
-    own.open("y", numbered(2))
-    own.save_all()
-    monkeypatch.setattr(window_memory_module, "WIDE_BYTES", 40 * 32)  # 40 frames of 2 x 2 numbers
-    own.stats(numbered(2), 1.0)
-    sizes = []
-    for _ in range(50):
-        own.stats(numbered(1), 1.0)
-        own.checkpointer._save_due(own.now_ns, own.state)
-        sizes.append(
-            own.state.runs["x"].current.num_frames if "x" in own.checkpointer._unsaved else 0
-        )
-
-    assert sizes == [*range(1, 41), 0, *range(42, 51)]
-    assert "y" in own.checkpointer._unsaved
-    found = own.crashed()
-    assert found.story() == own.story()
-    assert found.tail == 10
-    found.close()
-
-
 @pytest.mark.slow
 def test_many_runs_are_saved_in_slices_of_time(
     begin: Begin, monkeypatch: pytest.MonkeyPatch
@@ -597,45 +436,6 @@ def test_many_runs_are_saved_in_slices_of_time(
     found = own.crashed()
     assert (found.tail, found.story()) == (0, own.story())
     found.close()
-
-
-TABLES = ("saved_state", "saved_runs", "saved_attempts", "saved_frames")
-
-
-def dumped(store: SQLiteStore) -> Any:
-    """Return every byte that is saved, and what readers are told of alerts."""
-    return {table: sorted(store.db.rows(f"SELECT * FROM {table}")) for table in TABLES}
-
-
-@pytest.mark.exhaustive
-@pytest.mark.slow
-@given(deeds=DEEDS)
-@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
-def test_what_leaves_memory_changes_no_byte(deeds: list[Any]) -> None:
-    with tempfile.TemporaryDirectory() as scratch:
-        told, saved = [], []
-        for releases in (False, True):
-            own, story = Aggregator(Path(scratch) / f"{releases}/data"), Story()
-            alerts: list[Any] = []
-            for deed, run, value in deeds:
-                if deed == "crash":
-                    alerts += own.told
-                    found = own.crashed()
-                    own.close()
-                    own = found
-                elif deed != "release" and not deed.startswith("save"):
-                    story.do(own, deed, run, value)
-                else:
-                    own.save_all()
-                if releases:
-                    own.release()
-            alerts += own.told
-            own.save_all()
-            told.append([jsonable(alert.to_dict()) for alert in alerts])
-            saved.append(dumped(own.store))
-            own.close()
-        assert told[0] == told[1]
-        assert saved[0] == saved[1]
 
 
 @pytest.mark.slow

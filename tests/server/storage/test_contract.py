@@ -32,7 +32,6 @@ from gradwatch_server.storage.store import (
     Line,
     NewAlertEvent,
     RunSave,
-    SavedChunk,
     StorageError,
     StorageFault,
     Store,
@@ -81,8 +80,7 @@ def event(name: str, change: str = "firing", run: str = "gpt") -> NewAlertEvent:
 
 
 def run_save(run: str, attempt: int = 1, **changes: Any) -> RunSave:
-    chunk = SavedChunk(attempt, 0, b"steps", b"columns")
-    settings = {"body": b"run", "attempts": {attempt: b"attempt"}, "chunks": [chunk]}
+    settings: dict[str, Any] = {"body": b"run", "attempts": {attempt: b"attempt"}}
     return RunSave(run=run, **settings | changes)
 
 
@@ -97,14 +95,8 @@ def cursors(store: Store, *arguments: Any, **settings: Any) -> list[int]:
 def contents(store: Store) -> Any:
     """Return all that is kept, as it can be compared."""
     runs = [(name, store.state.run(name)) for name in store.state.runs()]
-    chunks = [
-        store.state.columns(name, attempt, number)
-        for name, saved in runs
-        for attempt, steps in saved.steps.items()
-        for number, _ in steps
-    ]
     parts = [store.state.part(name) for name in ("position", "forgotten")]
-    return list(store.log.entries()), store.alert_events.after(0), parts, runs, chunks
+    return list(store.log.entries()), store.alert_events.after(0), parts, runs
 
 
 # The log.
@@ -145,7 +137,6 @@ def test_entries_are_numbered_from_one_on_over_restarts(place: Any) -> None:
 
 
 def test_what_is_written_while_entries_are_read_disturbs_neither(store: Store) -> None:
-    """Frames of a window are filled in and saved while the log is applied."""
     store.log.append(ticks(1, 50))
     seen = []
     for offset, _ in store.log.entries():
@@ -311,24 +302,19 @@ def test_state_is_saved_and_found_again(place: Any) -> None:
     assert store.state.runs() == ["y", "x"]
     saved = store.state.run("y")
     assert (saved.body, dict(saved.attempts)) == (b"new", {1: b"attempt"})
-    assert dict(saved.steps) == {1: [(0, b"steps")]}
-    assert store.state.columns("y", 1, 0) == b"columns"
-    assert store.state.columns("y", 1, 1) is store.state.columns("z", 1, 0) is None
     store.close()
 
 
 def test_only_what_changed_of_a_run_is_replaced(store: Store) -> None:
-    """Attempts and chunks that are not named stay, unless they are too old or all are to go."""
+    """Attempts that are not named stay, unless they are too old or all are to go."""
     store.state.save({}, [run_save("x", 1), run_save("y", 1)])
     store.state.save({}, [run_save("x", 2), run_save("x", 3)])
     assert dict(store.state.run("x").attempts) == dict.fromkeys((1, 2, 3), b"attempt")
 
-    store.state.save({}, [run_save("x", 3, first_attempt=2, first_chunk_attempt=3)])
-    saved = store.state.run("x")
-    assert (list(saved.attempts), list(saved.steps)) == ([2, 3], [3])
+    store.state.save({}, [run_save("x", 3, first_attempt=2)])
+    assert list(store.state.run("x").attempts) == [2, 3]
     store.state.save({}, [run_save("x", 4, whole=True)])
-    saved = store.state.run("x")
-    assert (list(saved.attempts), list(saved.steps)) == ([4], [4])
+    assert list(store.state.run("x").attempts) == [4]
     assert list(store.state.run("y").attempts) == [1]
 
 
@@ -336,7 +322,6 @@ def test_a_run_that_left_memory_is_removed(store: Store) -> None:
     store.state.save({}, [run_save("x"), run_save("y")])
     store.state.save({}, [RunSave(run="x")])
     assert store.state.runs() == ["y"]
-    assert store.state.columns("x", 1, 0) is None
 
     store.state.save({}, [run_save("x", 2)])
     assert store.state.runs() == ["y", "x"]
@@ -344,7 +329,7 @@ def test_a_run_that_left_memory_is_removed(store: Store) -> None:
 
 
 def test_what_a_run_save_writes_is_counted() -> None:
-    assert run_save("x").num_bytes == len(b"run" + b"attempt" + b"steps" + b"columns")
+    assert run_save("x").num_bytes == len(b"run" + b"attempt")
     assert RunSave(run="x").num_bytes == 0
 
 
@@ -359,7 +344,7 @@ CALLS: list[Callable[[Store], object]] = [
     lambda store: store.alert_events.add([event("a", "resolved")]),
     lambda store: store.state.save(
         {"position": b"2", "forgotten": b"y"},
-        [run_save("x", 2, first_attempt=2, first_chunk_attempt=2), RunSave(run="y")],
+        [run_save("x", 2, first_attempt=2), RunSave(run="y")],
     ),
     lambda store: store.alert_events.trim(FAR_FUTURE_NS, 2),
     lambda store: store.log.trim_sessions([SESSION], 5),

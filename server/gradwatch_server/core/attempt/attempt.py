@@ -12,7 +12,6 @@ from gradwatch_server.core.alerting.active import ActiveAlerts
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.origin import FirstBad
 from gradwatch_server.core.alerting.rules import Rules
-from gradwatch_server.core.arrays import FloatArray
 from gradwatch_server.core.attempt import saving
 from gradwatch_server.core.attempt.closed_frames import ClosedFrames
 from gradwatch_server.core.attempt.counts import Counts
@@ -332,24 +331,17 @@ class Attempt:
         self.counts.resize_window(steps)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return plain data of all but the rows of the window, which `Window.chunk` gives."""
+        """Return plain data for `from_state_dict`."""
         return saving.state_dict(self)
 
     @classmethod
-    def from_state_dict(
-        cls, run: str, state: Mapping[str, Any], steps: Iterable[tuple[int, FloatArray]]
-    ) -> Self:
-        """Return the attempt that `state_dict` described; the columns of its window are absent.
-
-        Args:
-            run: Name of its run.
-            state: What it described.
-            steps: Number and `steps` of all chunks of the window.
+    def from_state_dict(cls, run: str, state: Mapping[str, Any]) -> Self:
+        """Return the attempt of a run that `state_dict` described.
 
         Raises:
             Exception: Of any kind if *state* is not what it described.
         """
         hello = Hello(run=run, rank=0, world=state["world"], job=state["job"])
         attempt = cls(run, state["number"], hello, state["started_ns"], state["window"]["capacity"])
-        saving.load_state_dict(attempt, state, steps)
+        saving.load_state_dict(attempt, state)
         return attempt

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -23,7 +23,6 @@ from gradwatch_server.core.alerting.limits import LimitedRules
 from gradwatch_server.core.alerting.memory import Memories
 from gradwatch_server.core.alerting.origin import FirstBad, find_first_bad
 from gradwatch_server.core.alerting.rules import Rules
-from gradwatch_server.core.arrays import FloatArray
 from gradwatch_server.core.attempt.predecessor import Predecessor
 from gradwatch_server.core.frames.assembler import Gathered
 from gradwatch_server.core.frames.closed_frame import ClosedFrame, FrameRecorder
@@ -37,6 +36,7 @@ from gradwatch_server.core.frames.step_order import position, step_of
 from gradwatch_server.core.frames.window import Window
 from gradwatch_server.core.judge.judge import Judge
 from gradwatch_server.core.noise_scale import NoiseScale
+from gradwatch_server.core.state_codec import decode, encode
 
 
 class ClosedFrames:
@@ -174,7 +174,7 @@ class ClosedFrames:
 
     def resize_window(self, steps: int) -> None:
         """Let the window hold another number of frames from now on."""
-        self.window = self.window.resized(steps)
+        self.window.resize(steps)
         self._context = None
 
     def _take_over(self, predecessor: Predecessor, step: int) -> None:
@@ -218,10 +218,10 @@ class ClosedFrames:
         return self._context
 
     def state_dict(self, layouts: LayoutTable) -> dict[str, Any]:
-        """Return plain data of all but the rows of the window, which `Window.chunk` gives."""
+        """Return plain data for `load_state_dict`."""
         return {
             "layers": self.layers.state_dict(),
-            "window": self.window.state_dict(),
+            "window": encode(self.window),
             "outputs": self.outputs.state_dict(layouts),
             "judge": self.judge.state_dict(),
             "noise_scale": self.noise_scale.state_dict(),
@@ -236,22 +236,17 @@ class ClosedFrames:
         }
 
     def load_state_dict(
-        self,
-        state: Mapping[str, Any],
-        layers: Layers,
-        layouts: Sequence[Layout],
-        steps: Iterable[tuple[int, FloatArray]],
+        self, state: Mapping[str, Any], layers: Layers, layouts: Sequence[Layout]
     ) -> None:
-        """Take over what `state_dict` described; the columns of the window are absent.
+        """Take over what `state_dict` described.
 
         Args:
             state: What it described.
             layers: Those it has rows for.
             layouts: What it numbered.
-            steps: Number and `steps` of all chunks of the window.
         """
         self.layers = layers
-        self.window = Window.from_state_dict(state["window"], steps)
+        self.window = decode(state["window"], Window)
         self.outputs = OutputHistory.from_state_dict(state["outputs"], layouts)
         self.judge = Judge.from_state_dict(state["judge"], self.layers.names)
         self.noise_scale = NoiseScale.from_state_dict(state["noise_scale"], self.window.capacity)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from gradwatch_server.core.arrays import FloatArray
 from gradwatch_server.core.frames.layers import Layers
 from gradwatch_server.core.frames.layout import LayoutTable, unpack_layout
 from gradwatch_server.core.packing import pack_integer
@@ -40,9 +39,7 @@ def state_dict(attempt: Attempt) -> dict[str, Any]:
     }
 
 
-def load_state_dict(
-    attempt: Attempt, state: Mapping[str, Any], steps: Iterable[tuple[int, FloatArray]]
-) -> None:
+def load_state_dict(attempt: Attempt, state: Mapping[str, Any]) -> None:
     """Let a new attempt take over what `state_dict` described, see `Attempt.from_state_dict`."""
     for name in _OWN:
         setattr(attempt, name, state[name])
@@ -53,7 +50,7 @@ def load_state_dict(
     attempt.counts.num_late = state["num_late"]
     attempt.counts.events = Counter(dict(state["events"]))
     attempt.open.load_state_dict(state, layouts)
-    attempt.closed.load_state_dict(state, layers, layouts, steps)
+    attempt.closed.load_state_dict(state, layers, layouts)
     attempt.signs.load_state_dict(state["signs"])
     attempt.closed.epoch = state["epoch"]
     attempt.closed.first_bad_at = int(state["first_bad_at"])

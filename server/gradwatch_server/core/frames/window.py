@@ -1,36 +1,29 @@
-"""The window: the last closed frames of an attempt, in one array that is a circular buffer."""
+"""The window: numbers of the last frames of an attempt, and the L2 norms of the newest of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Final, Self
+from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
-from gradwatch_server.core.frames.chunked_rows import CHUNK_ROWS, ChunkedRows, Source
 from gradwatch_server.core.frames.frame import Frame
-from gradwatch_server.core.frames.rows import FRAME_COLUMNS, ROW_OF
 from gradwatch_wire.columns import L2
 
 WINDOW_STEPS: Final = 512
 
+NUMBERS: Final = 6
+"""Numbers of a step, those of `Series`."""
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """The rows of a window's buffer from `number * CHUNK_ROWS` on, as far as they are written.
+RECENT_FRAMES: Final = 16
+"""Frames of which the norms of all layers are kept."""
 
-    Args:
-        number: Which of them, from 0.
-        steps: (6, rows), those of `Series`.
-        columns: (rows, layers) of each column that is kept.
-    """
+SPACING: Final = 8
+"""Frames between two whose norms are kept longer, for the usual norm of a layer."""
 
-    number: int
-    steps: FloatArray
-    columns: Sequence[FloatArray]
+MIN_SPACED: Final = 4
+"""Such frames from which on the usual norm is of them; it is of the recent ones before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,179 +38,109 @@ class Series:
     loss: FloatArray  # NaN where no rank gave one
 
 
-class Window:
-    """The last *steps* frames: values of (steps, columns, layers) and numbers per step."""
+def _no_rows() -> FloatArray:
+    return np.full((RECENT_FRAMES, 0), np.nan)
 
-    def __init__(self, steps: int = WINDOW_STEPS) -> None:
-        self._capacity = steps
-        self._kept: list[str] = []  # columns that were ever measured
-        self._rows = ChunkedRows(steps)
-        # Rows per step, those of `Series`. A float64 keeps every step exact.
-        self._steps = np.zeros((6, steps))
+
+@dataclass(slots=True)
+class Window:
+    """The last *capacity* frames.
+
+    Args:
+        capacity: Frames that it holds.
+        count: Frames that were ever added.
+        size: Frames that it has.
+        numbers: (6, capacity) numbers per step, those of `Series`, as a circular buffer.
+        recent: (16, layers) L2 norms in the newest frames, NaN where absent, likewise.
+        spaced: (16, layers) the same of every eighth frame.
+    """
+
+    capacity: int = WINDOW_STEPS
+    count: int = 0
+    size: int = 0
+    numbers: FloatArray = field(default_factory=lambda: np.zeros((NUMBERS, 0)))
+    recent: FloatArray = field(default_factory=_no_rows)
+    spaced: FloatArray = field(default_factory=_no_rows)
 
     def __len__(self) -> int:
         """Number of frames in the window."""
-        return len(self._rows)
+        return self.size
 
     def add(self, frame: Frame, score: float) -> None:
         """Write a frame over the oldest one."""
-        at = self._rows.count % self._capacity
-        kept = tuple(self._kept)
-        if frame.measured != kept:
-            self._kept += [name for name in frame.measured if name not in self._kept]
-            kept = tuple(self._kept)
-        self._rows.write(frame.columns[_rows_of(kept)], len(kept))
-        loss = np.nan if frame.loss is None else frame.loss
+        at = self.count % self.capacity
+        if at >= self.numbers.shape[1]:  # a short run does not pay for the whole window
+            room = min(max(2 * at, RECENT_FRAMES), self.capacity)
+            self.numbers = _wider(self.numbers, room)
         known = frame.total_norm is not None
         norm = frame.total_norm if known else np.nan
-        self._steps[:, at] = (frame.step, norm, known, score, frame.coverage, loss)
+        loss = np.nan if frame.loss is None else frame.loss
+        # A float64 keeps every step exact.
+        self.numbers[:, at] = (frame.step, norm, known, score, frame.coverage, loss)
+        l2 = frame.column(L2)
+        if len(l2) > self.recent.shape[1]:
+            self.recent, self.spaced = _wider(self.recent, len(l2)), _wider(self.spaced, len(l2))
+        _write(self.recent, self.count, l2)
+        if self.count % SPACING == 0:
+            _write(self.spaced, self.count // SPACING, l2)
+        self.count += 1
+        self.size = min(self.size + 1, self.capacity)
 
-    def before(self, layer: int, most: int) -> tuple[tuple[int, float], ...]:
-        """Return `(step, L2 norm)` of a layer in those of the last *most* frames that had it."""
-        values = self.recent(np.array([layer]), most)[:, 0]
-        had = ~np.isnan(values)
-        steps = self._steps[0, self._order()[-most:][had]].astype(np.int64)
-        return tuple(zip(steps.tolist(), values[had].tolist(), strict=True))
+    def before(self, layer: int, limit: int) -> tuple[tuple[int, float], ...]:
+        """Return `(step, L2 norm)` of a layer in those of the last frames that had it.
 
-    def recent(self, layers: IndexArray, most: int) -> FloatArray:
-        """Return (steps, layers) L2 norms of the last *most* frames, NaN where absent."""
-        order = self._order()[-most:]
-        if L2 not in self._kept:
-            return np.full((len(order), len(layers)), np.nan)
-        return self._rows.read(order, self._kept.index(L2), layers)
+        Args:
+            layer: Index of the layer.
+            limit: Frames to look at, the newest; no more than 16 are known.
+        """
+        if layer >= self.recent.shape[1]:
+            return ()
+        newest = np.arange(self.count - min(limit, RECENT_FRAMES, self.size), self.count)
+        norms = self.recent[newest % RECENT_FRAMES, layer]
+        had = ~np.isnan(norms)
+        steps = self.numbers[0, newest[had] % self.capacity].astype(np.int64)
+        return tuple(zip(steps.tolist(), norms[had].tolist(), strict=True))
+
+    def usual(self, layers: IndexArray) -> FloatArray:
+        """Return (layers,) the median L2 norm of some layers, NaN of one that is not known."""
+        num_spaced = -(-self.count // SPACING)
+        known = self.spaced if num_spaced >= MIN_SPACED else self.recent
+        found = np.full(len(layers), np.nan)
+        there = np.flatnonzero(layers < known.shape[1])
+        norms = known[:, layers[there]]
+        is_known = ~np.isnan(norms).all(axis=0)
+        # The two in the middle are added: halved, their sum stays within float64.
+        found[there[is_known]] = np.nanmedian(norms[:, is_known] * 0.5, axis=0) * 2.0
+        return found
 
     def series(self) -> Series:
         """Return a copy of the numbers per step."""
-        rows = self._steps[:, self._order()]
+        rows = self.numbers[:, self._order()]
         rows.flags.writeable = False
         steps, total_norm, known, score, coverage, loss = rows
         return Series(steps.astype(np.int64), total_norm, known > 0.0, score, coverage, loss)
 
-    @property
-    def capacity(self) -> int:
-        """How many frames it holds at most."""
-        return self._capacity
-
-    @property
-    def num_added(self) -> int:
-        """How many frames were ever added."""
-        return self._rows.count
-
-    @property
-    def num_bytes(self) -> int:
-        """What the columns take in memory."""
-        return self._rows.num_bytes
-
-    @property
-    def frame_bytes(self) -> int:
-        """What the columns of one frame take, bytes."""
-        return self._rows.num_columns * self._rows.num_layers * 8
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return plain data of all but the rows, which `chunk` gives."""
-        return {
-            "capacity": self._capacity,
-            "count": self._rows.count,
-            "kept": [FRAME_COLUMNS.index(name) for name in self._kept],
-            "layers": self._rows.num_layers,
-        }
-
-    def changed(self, since: int) -> list[int]:
-        """Return the numbers of the chunks with frames added since *since* had been, in order."""
-        return self._rows.changed(since)
-
-    def chunk(self, number: int) -> Chunk:
-        """Return a chunk that is not absent. The arrays are views."""
-        rows = slice(number * CHUNK_ROWS, min((number + 1) * CHUNK_ROWS, len(self)))
-        return Chunk(number, self._steps[:, rows], self._rows.chunk(number))
-
-    @classmethod
-    def from_state_dict(
-        cls, state: Mapping[str, Any], steps: Iterable[tuple[int, FloatArray]]
-    ) -> Self:
-        """Return the window that was saved, all columns of it absent as yet.
-
-        Args:
-            state: What `state_dict` returned.
-            steps: Number and `steps` of all its chunks.
-
-        Raises:
-            ValueError: If a chunk is missing or does not fit.
-        """
-        made = cls(state["capacity"])
-        made._kept = [FRAME_COLUMNS[row] for row in state["kept"]]
-        made._rows.restore(state["count"], len(made._kept), state["layers"])
-        made._restore_steps(steps)
-        return made
-
-    def _restore_steps(self, steps: Iterable[tuple[int, FloatArray]]) -> None:
-        found = []
-        for number, own in steps:
-            first = number * CHUNK_ROWS
-            self._steps[:, first : min(first + CHUNK_ROWS, len(self))] = own
-            found.append(number)
-        if sorted(found) != sorted(self._rows.away()):
-            msg = f"chunks {found} of a window of {len(self)} frames"
-            raise ValueError(msg)
-
-    def absent(self) -> list[int]:
-        """Return the chunks whose columns are not in memory, those of new frames first.
-
-        What they hold is read from the source where it is asked for.
-        """
-        return self._rows.away()
-
-    def fill(self, number: int, columns: Sequence[FloatArray] = ()) -> None:
-        """Fill in a chunk that was absent: (rows, layers) each; without columns there is nothing.
-
-        Raises:
-            ValueError: If it does not fit.
-        """
-        self._rows.fill(number, columns)
-
-    def bytes_of(self, number: int) -> int:
-        """Return what the columns of a chunk take in memory, or would take."""
-        return self._rows.bytes_of(number)
-
-    def keep_with(self, source: Source) -> None:
-        """Say what has the chunks that are absent."""
-        self._rows.source = source
-
-    def releasable(self, saved: int, *, newest: bool) -> list[int]:
-        """Return the chunks that may become absent, the oldest first.
-
-        Args:
-            saved: How many frames had been added when it was saved last.
-            newest: Whether those that alerts tell of may, too.
-        """
-        found = self._rows.releasable(saved)
-        return [number for number in found if newest or not self._rows.is_newest(number)]
-
-    def release(self, numbers: Iterable[int]) -> None:
-        """Let the columns of chunks leave memory that are `releasable`. No value changes by it."""
-        self._rows.release(numbers)
-
-    def resized(self, steps: int) -> Window:
-        """Return the same frames, as far as there is room, in a buffer of another size.
-
-        Nothing may be absent.
-        """
-        made = Window(steps)
-        order = self._order()[-steps:]
-        made._kept = self._kept
-        for row in order.tolist():
-            made._rows.write(self._rows.row(row), len(self._kept))
-        made._steps[:, : len(order)] = self._steps[:, order]
-        return made
+    def resize(self, capacity: int) -> None:
+        """Hold another number of frames from now on."""
+        order = self._order()[-capacity:]
+        numbers = np.zeros((NUMBERS, capacity))
+        # The next frame goes over the oldest, wherever the count stands.
+        numbers[:, np.arange(self.count - len(order), self.count) % capacity] = self.numbers[
+            :, order
+        ]
+        self.numbers, self.capacity, self.size = numbers, capacity, len(order)
 
     def _order(self) -> IndexArray:
-        count, newest = len(self), self._rows.count
-        return (np.arange(newest - count, newest) % self._capacity).astype(np.int64)
+        newest = np.arange(self.count - self.size, self.count)
+        return (newest % self.capacity).astype(np.int64)
 
 
-@lru_cache(maxsize=256)
-def _rows_of(columns: tuple[str, ...]) -> slice | list[int]:
-    """Return the rows of these columns in a frame: where they lie side by side, without a copy."""
-    rows = [ROW_OF[name] for name in columns]
-    first = rows[0] if rows else 0
-    return slice(first, first + len(rows)) if rows == [*range(first, first + len(rows))] else rows
+def _wider(rows: FloatArray, size: int) -> FloatArray:
+    more = np.full((len(rows), size - rows.shape[1]), np.nan)
+    return np.concatenate([rows, more], axis=1)
+
+
+def _write(ring: FloatArray, number: int, l2: FloatArray) -> None:
+    row = ring[number % RECENT_FRAMES]
+    row[len(l2) :] = np.nan
+    row[: len(l2)] = l2

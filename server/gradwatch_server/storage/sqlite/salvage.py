@@ -82,7 +82,6 @@ _TABLES: Final = (
     _Table("saved_runs", "run, body", _is_good_saved),
     _Table("saved_attempts", "run, attempt, body", _is_good_saved),
     # A bad body costs its frames only.
-    _Table("saved_frames", "run, attempt, chunk, steps, body", lambda *row: is_good_state(row[3])),
     _Table("series", "run, attempt, num_bytes, layers", _is_good_saved),
     _Table(
         "series_chunks",

@@ -1,4 +1,4 @@
-"""The saved state: a table of runs, of their attempts, of chunks of windows, and of the rest.
+"""The saved state: a table of runs, of their attempts, and of the rest.
 
 A save is one transaction, so that the rows always belong together. What is in them is encoded by
 `storage.checkpoints`.
@@ -6,13 +6,12 @@ A save is one transaction, so that the rows always belong together. What is in t
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from gradwatch_server.storage.sqlite.database import Database
 from gradwatch_server.storage.store import RunSave, SavedRun
 
-_TABLES_OF_A_RUN = ("saved_runs", "saved_attempts", "saved_frames")
+_TABLES_OF_A_RUN = ("saved_runs", "saved_attempts")
 
 
 class SQLiteSavedState:
@@ -33,7 +32,7 @@ class SQLiteSavedState:
             self._remove(save.run, *_TABLES_OF_A_RUN)
             return
         if save.whole:
-            self._remove(save.run, "saved_attempts", "saved_frames")
+            self._remove(save.run, "saved_attempts")
         # The row stays in its place: the order of the rows is the order of the runs.
         self._db.execute(
             "INSERT INTO saved_runs VALUES (?1, ?2) ON CONFLICT DO UPDATE SET body = ?2",
@@ -43,21 +42,13 @@ class SQLiteSavedState:
             "INSERT OR REPLACE INTO saved_attempts VALUES (?, ?, ?)",
             [(save.run, number, body) for number, body in save.attempts.items()],
         )
-        self._db.executemany(
-            "INSERT OR REPLACE INTO saved_frames VALUES (?, ?, ?, ?, ?)",
-            [(save.run, own.attempt, own.number, own.steps, own.columns) for own in save.chunks],
-        )
-        self._remove_below(save.run, "saved_attempts", save.first_attempt)
-        self._remove_below(save.run, "saved_frames", save.first_chunk_attempt)
+        if save.first_attempt > 1:
+            delete = "DELETE FROM saved_attempts WHERE run = ? AND attempt < ?"
+            self._db.execute(delete, (save.run, save.first_attempt))
 
     def _remove(self, run: str, *tables: str) -> None:
         for table in tables:
             self._db.execute(f"DELETE FROM {table} WHERE run = ?", (run,))  # noqa: S608 - a literal
-
-    def _remove_below(self, run: str, table: str, attempt: int) -> None:
-        if attempt > 1:
-            delete = f"DELETE FROM {table} WHERE run = ? AND attempt < ?"  # noqa: S608 - a literal
-            self._db.execute(delete, (run, attempt))
 
     def part(self, name: str) -> bytes | None:
         """Return a part that is of no run, None if there is none."""
@@ -74,17 +65,4 @@ class SQLiteSavedState:
         attempts = self._db.rows(
             "SELECT attempt, body FROM saved_attempts WHERE run = ? ORDER BY attempt", (name,)
         )
-        steps: dict[int, list[tuple[int, bytes]]] = defaultdict(list)
-        for attempt, chunk, own in self._db.rows(
-            "SELECT attempt, chunk, steps FROM saved_frames WHERE run = ?", (name,)
-        ):
-            steps[attempt].append((chunk, own))
-        return SavedRun(body, dict(attempts), steps)
-
-    def columns(self, run: str, attempt: int, chunk: int) -> bytes | None:
-        """Return the columns of a chunk, None if there is none."""
-        row = self._db.row(
-            "SELECT body FROM saved_frames WHERE run = ? AND attempt = ? AND chunk = ?",
-            (run, attempt, chunk),
-        )
-        return None if row is None else row[0]
+        return SavedRun(body, dict(attempts))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-SCHEMA_VERSION: Final = 5
+SCHEMA_VERSION: Final = 6
 """Each change of what is stored, also inside of a row, takes the next number. Data of any other
 number is refused: nothing reads older forms."""
 
@@ -25,11 +25,6 @@ TABLES: Final = """
     CREATE TABLE saved_attempts (
         run TEXT NOT NULL, attempt INTEGER NOT NULL, body BLOB NOT NULL,
         PRIMARY KEY (run, attempt)
-    );
-    CREATE TABLE saved_frames (
-        run TEXT NOT NULL, attempt INTEGER NOT NULL, chunk INTEGER NOT NULL, steps BLOB NOT NULL,
-        body BLOB NOT NULL,
-        PRIMARY KEY (run, attempt, chunk)
     );
     CREATE TABLE series (
         id INTEGER PRIMARY KEY, run TEXT NOT NULL, attempt INTEGER NOT NULL,

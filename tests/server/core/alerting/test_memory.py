@@ -60,12 +60,7 @@ def _registered() -> Iterator[None]:
 def restart(job: Any) -> None:
     attempt = job.attempt
     plain = msgpack.unpackb(msgpack.packb(attempt.state_dict()), strict_map_key=False)
-    window = attempt.window
-    again = Attempt.from_state_dict(
-        job.run, plain, [(n, window.chunk(n).steps) for n in window.changed(0)]
-    )
-    for number in again.window.absent():
-        again.window.fill(number)
+    again = Attempt.from_state_dict(job.run, plain)
     run = job.state.runs[job.run]
     job.state.runs[job.run] = Run(run.name, run.created_ns, [*run.attempts[:-1], again])
     job.state.sessions.update((own.id, own) for own in again.sessions.values())

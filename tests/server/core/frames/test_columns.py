@@ -1,4 +1,4 @@
-"""A column is defined once, on the wire: frames, windows and checkpoints follow from that."""
+"""A column is defined once, on the wire: frames and checkpoints follow from that."""
 
 from __future__ import annotations
 
@@ -47,7 +47,6 @@ def written_over(*args, **kwargs):
 np.empty = written_over
 
 from gradwatch_server.core.attempt import Attempt
-from gradwatch_server.core.frames.rows import FRAME_COLUMNS
 from tests.support.core import Cluster
 
 job = Cluster(world=4, names=("whole", "sharded"))
@@ -67,13 +66,8 @@ send(range(2), 1)
 job.wait(9)
 partial = job.frame
 
-window = job.attempt.window
 state = msgpack.unpackb(msgpack.packb(job.attempt.state_dict()), strict_map_key=False)
-chunk = window.chunk(0)
-restored = Attempt.from_state_dict("gpt", state, [(0, chunk.steps)])
-restored.window.fill(0, chunk.columns)
-kept = restored.window.state_dict()
-places = [kept["kept"].index(FRAME_COLUMNS.index(name)) for name in new]
+restored = Attempt.from_state_dict("gpt", state)
 
 
 def columns(frame):
@@ -84,10 +78,6 @@ print(json.dumps({
     "complete": columns(complete),
     "partial": columns(partial),
     "restored": columns(restored.last_frame),
-    "window": {
-        name: restored.window.chunk(0).columns[place].tolist()
-        for name, place in zip(new, places)
-    },
     "unwritten": bool((complete.columns == 777).any() or (partial.columns == 777).any()),
 }))
 """
@@ -125,11 +115,8 @@ def test_of_a_layer_that_lacks_a_shard_only_what_is_known_is_kept(told: Any) -> 
     assert not told["unwritten"]
 
 
-def test_it_is_in_the_window_and_in_checkpoints(told: Any) -> None:
+def test_it_is_in_checkpoints(told: Any) -> None:
     assert str(told["restored"]) == str(told["partial"])
-    assert str(told["window"]) == str(
-        {name: [told["complete"][name], told["partial"][name]] for name in told["complete"]}
-    )
 
 
 @pytest.mark.parametrize("column", STATISTIC_COLUMNS, ids=lambda column: column.name)

@@ -250,7 +250,7 @@ def test_a_log_that_was_stamped_in_another_century_keeps_it_for_itself(
             checksum = of_entry(EncodedEntry(FAR_NS, *columns))
             update = "UPDATE log SET received_ns = ?, checksum = ? WHERE log_offset = ?"
             db.execute(update, (FAR_NS, checksum, offset))
-        for table in ("saved_state", "saved_runs", "saved_attempts", "saved_frames"):
+        for table in ("saved_state", "saved_runs", "saved_attempts"):
             db.execute(f"DELETE FROM {table}")
     db.close()
     service.start()

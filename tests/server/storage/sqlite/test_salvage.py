@@ -24,7 +24,6 @@ from gradwatch_server.storage.store import (
     Line,
     NewAlertEvent,
     RunSave,
-    SavedChunk,
     StorageError,
     StorageFault,
 )
@@ -65,8 +64,7 @@ def fill(store: SQLiteStore) -> None:
         ]
     )
     for run in ("gpt", "other"):
-        chunk = SavedChunk(1, 0, sealed(b"steps"), sealed(b"c" * 100_000))
-        save = RunSave(run=run, body=sealed(b"run"), attempts={1: sealed(b"own")}, chunks=[chunk])
+        save = RunSave(run=run, body=sealed(b"run"), attempts={1: sealed(b"c" * 100_000)})
         store.state.save({"position": sealed(b"p"), "sizes": sealed(b"s")}, [save])
 
 
@@ -86,7 +84,6 @@ TABLES = {
     "saved_state": "part, body",
     "saved_runs": "run, body",
     "saved_attempts": "*",
-    "saved_frames": "*",
 }
 
 
@@ -202,7 +199,7 @@ def test_a_damaged_file_keeps_what_can_be_read(path: Path, damage: str | int) ->
     if kept:
         assert kept[0].read_bytes()[100 : len(broken)] == broken[100:]
         for table, rows in after.items():
-            assert rows <= before[table] or table == "saved_frames", table
+            assert rows <= before[table], table
         assert loss is not None
         assert kept[0].name in loss.text
     else:  # what SQLite does not see, the rows tell
@@ -315,7 +312,7 @@ def test_a_log_that_sqlite_cannot_read_is_replaced_while_it_is_used(path: Path) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("table", ["saved_runs", "saved_attempts", "saved_frames", "saved_state"])
+@pytest.mark.parametrize("table", ["saved_runs", "saved_attempts", "saved_state"])
 def test_a_run_whose_saved_state_is_lost_is_computed_from_the_log(
     start: Start, peers: NewPeer, table: str
 ) -> None:

@@ -29,9 +29,6 @@ from gradwatch_wire.health import Severity
 LARGEST_RISE: Final = 700.0
 """Of a logarithm whose exponential is finite."""
 
-USUAL_FRAMES: Final = 128
-"""Frames over which the usual norm of a layer is the median, where an alert names it."""
-
 MATERIAL: Final = 0.1
 """Share of the module's largest norm from which on a layer of it may be named."""
 
@@ -187,8 +184,7 @@ def worst_layer(frame: Frame, context: Context, among: BoolArray, sign: int) -> 
     """
     indices = np.flatnonzero(among)
     now = frame.l2_max[indices]
-    past = context.window.recent(indices, USUAL_FRAMES)
-    usual = medians(past)
+    usual = context.window.usual(indices)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ratio = now / usual if sign > 0 else usual / now
         matters = (now if sign > 0 else np.nan_to_num(usual)) >= MATERIAL * np.nanmax(
@@ -217,9 +213,9 @@ def ranks_with(
 
 
 def usual_norm(layer: int, context: Context) -> float | None:
-    """Return the median norm of a layer over the last frames, None without any."""
-    median = float(medians(context.window.recent(np.array([layer]), USUAL_FRAMES))[0])
-    return None if math.isnan(median) else median
+    """Return the usual norm of a layer before this frame, None without any."""
+    usual = float(context.window.usual(np.array([layer]))[0])
+    return None if math.isnan(usual) else usual
 
 
 def notes(frame: Frame, context: Context, raised: BoolArray) -> tuple[str, ...]:
@@ -231,15 +227,6 @@ def notes(frame: Frame, context: Context, raised: BoolArray) -> tuple[str, ...]:
     if frame.loss is not None and usual is not None:
         found.append(f"loss {frame.loss:.3g}, usually {usual:.3g}")
     return tuple(found)
-
-
-def medians(past: FloatArray) -> FloatArray:
-    """Return (layers,) medians of what is there, NaN without anything."""
-    medians = np.full(past.shape[1], np.nan)
-    there = ~np.isnan(past).all(axis=0) if len(past) else np.zeros(past.shape[1], dtype=np.bool_)
-    # The two in the middle are added: halved, their sum stays within float64.
-    medians[there] = np.nanmedian(past[:, there] * 0.5, axis=0) * 2.0
-    return medians
 
 
 def steps_together(deviation: Deviation | None) -> int:

@@ -273,7 +273,7 @@ def test_manifests_and_open_frames_keep_what_is_idle_over_a_restart() -> None:
         job.declare(rank, ("a", "b"), manifest_id=2, unused=("c", "of no manifest"))
     job.stats(0, 0, [1.0] * 2, manifest_id=2)
     saved = msgpack.unpackb(msgpack.packb(job.attempt.state_dict()))
-    again = type(job.attempt).from_state_dict("gpt", saved, [])
+    again = type(job.attempt).from_state_dict("gpt", saved)
 
     (known,) = {own.manifests[2].idle.unused.tobytes() for own in again.sessions.values()}
     assert np.frombuffer(known, dtype=np.int64).tolist() == [2]
