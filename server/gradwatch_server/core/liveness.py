@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from gradwatch_server.core.frames.step_order import Place
 from gradwatch_server.core.pace import Gaps
 from gradwatch_server.core.session import Session
 from gradwatch_wire.health import RankState
@@ -50,7 +51,7 @@ class Liveness:
 
     Args:
         received_ns: The moment, nanoseconds since the epoch.
-        place: Position of its newest step, -1 before the first.
+        place: Position of its newest step.
         step: That step, 0 before the first.
         ranks: What is known of each rank that attached, by rank.
         idle_s: Seconds since its newest step, or since it began; None if no rank lives.
@@ -60,7 +61,7 @@ class Liveness:
     """
 
     received_ns: int
-    place: int
+    place: Place
     step: int
     ranks: tuple[RankLiveness, ...]
     idle_s: float | None

@@ -3,36 +3,38 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Final, Self
-
-from gradwatch_server.core.packing import pack_integer
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 MAX_RANGES: Final = 32
 """Ranges kept per session, the newest."""
 
 
+MAX_COUNT: Final = (1 << 63) - 1
+"""Largest sum of counts that clients claim: it stays there."""
+
+
+@dataclass
 class RecentCount:
-    """Counts what happened while the frames of the window closed: older events do not count."""
+    """Count of what happened while the frames of the window closed: older events do not count.
 
-    def __init__(self, frames: int) -> None:
-        """Begin at none.
+    Args:
+        frames: Frames that the window holds.
+    """
 
-        Args:
-            frames: How many frames the window holds.
-        """
-        self.frames = frames
-        self._counts: deque[list[int]] = deque()  # frames closed by then, and how many
-        self._total = 0
+    frames: int
+    _counts: deque[list[int]] = field(default_factory=deque)  # frames closed by then, and how many
+
+    def __post_init__(self) -> None:
+        self._total = sum(count for _, count in self._counts)
 
     def add(self, num_frames: int, count: int = 1) -> None:
         """Count what happened when so many frames had closed."""
         if self._counts and self._counts[-1][0] == num_frames:
-            self._counts[-1][1] += count
+            self._counts[-1][1] = min(self._counts[-1][1] + count, MAX_COUNT)
         else:
-            self._counts.append([num_frames, count])
-        self._total += count
+            self._counts.append([num_frames, min(count, MAX_COUNT)])
+        self._total = sum(count for _, count in self._counts)
         self.value(num_frames)
 
     def value(self, num_frames: int) -> int:
@@ -40,16 +42,6 @@ class RecentCount:
         while self._counts and self._counts[0][0] <= num_frames - self.frames:
             self._total -= self._counts.popleft()[1]
         return self._total
-
-    def state_dict(self) -> list[list[int | str]]:
-        """Return plain data."""
-        return [[number, pack_integer(count)] for number, count in self._counts]
-
-    def load_state_dict(self, state: Iterable[Iterable[Any]]) -> None:
-        """Take up what `state_dict` described."""
-        for number, count in state:
-            self._counts.append([number, int(count)])
-            self._total += int(count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +81,11 @@ class DeclaredLoss:
     received_ns: int
 
 
+@dataclass(slots=True)
 class Losses:
     """The ranges that one session lost."""
 
-    def __init__(self, ranges: Iterable[LostRange] = ()) -> None:
-        self._ranges = deque(ranges, maxlen=MAX_RANGES)
+    _ranges: deque[LostRange] = field(default_factory=lambda: deque(maxlen=MAX_RANGES))
 
     def add(self, lost: LostRange) -> None:
         """Note a range; one that follows the last with nothing between extends it."""
@@ -109,12 +101,3 @@ class Losses:
     def ranges(self) -> tuple[LostRange, ...]:
         """Return the newest ranges, oldest first."""
         return tuple(self._ranges)
-
-    def state_dict(self) -> list[dict[str, int | None]]:
-        """Return plain data."""
-        return [asdict(lost) for lost in self._ranges]
-
-    @classmethod
-    def from_state_dict(cls, state: Iterable[Mapping[str, Any]]) -> Self:
-        """Return what `state_dict` described."""
-        return cls(LostRange(**own) for own in state)

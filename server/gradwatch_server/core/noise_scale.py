@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 
@@ -32,8 +31,7 @@ MIN_SAMPLES: Final = 100
 """Samples before which the averages say too little."""
 
 
-@dataclass(frozen=True, slots=True)
-class NoiseSample:
+class NoiseSample(NamedTuple):
     """Noise scale at one step.
 
     Args:
@@ -53,16 +51,17 @@ class NoiseSample:
     noise_scale: float | None
 
 
+@dataclass(slots=True)
 class NoiseScale:
-    """The series of one attempt.
+    """The series of one attempt, and the samples that there ever were."""
 
-    Args:
-        capacity: How many steps it keeps.
-    """
+    _samples: deque[NoiseSample]
+    _count: int = 0
 
-    def __init__(self, capacity: int) -> None:
-        self._samples: deque[NoiseSample] = deque(maxlen=capacity)
-        self._count = 0
+    @classmethod
+    def of(cls, capacity: int) -> Self:
+        """Return an empty one that keeps so many steps."""
+        return cls(deque(maxlen=capacity))
 
     def add(self, frame: Frame) -> None:
         """Take in a frame; one that has not all it takes adds nothing."""
@@ -99,22 +98,6 @@ class NoiseScale:
         """Return the noise scale at *step* if that is the newest sample, else None."""
         last = self._samples[-1] if self._samples else None
         return last.noise_scale if last is not None and last.step == step else None
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return plain data for `from_state_dict`."""
-        samples = [
-            [s.step, s.noise, s.signal, s.noise_mean, s.signal_mean, s.noise_scale]
-            for s in self._samples
-        ]
-        return {"count": self._count, "samples": samples}
-
-    @classmethod
-    def from_state_dict(cls, plain: Mapping[str, Any], capacity: int) -> Self:
-        """Return what `state_dict` described."""
-        made = cls(capacity)
-        made._count = plain["count"]
-        made._samples.extend(NoiseSample(*sample) for sample in plain["samples"])
-        return made
 
 
 def estimate(frame: Frame) -> tuple[float, float] | None:

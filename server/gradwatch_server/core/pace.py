@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
-
-from gradwatch_server.core.packing import pack, unpack_numbers
 
 GAPS: Final = 512
 """Gaps between steps of which the median is taken, the newest."""
@@ -36,15 +33,17 @@ class Gaps:
     largest_evaluation_s: float = 0.0
 
 
+@dataclass
 class Pace:
     """Gaps between the steps of one attempt, as they come."""
 
-    def __init__(self) -> None:
-        self._gaps: deque[float] = deque(maxlen=GAPS)
-        self._median_s: float | None = None  # of these, once somebody asked
-        self._count = 0
-        self._largest_s = 0.0
-        self._largest_evaluation_s = 0.0
+    _gaps: deque[float] = field(default_factory=lambda: deque(maxlen=GAPS))
+    _count: int = 0
+    _largest_s: float = 0.0
+    _largest_evaluation_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._median_s: float | None = None  # of the gaps, once somebody asked
 
     def add(self, gap_s: float, *, training: bool) -> None:
         """Note a gap, finite and not negative."""
@@ -61,23 +60,6 @@ class Pace:
         if self._median_s is None:
             self._median_s = float(np.median(self._gaps)) if self._gaps else 0.0
         return Gaps(self._count, self._median_s, self._largest_s, self._largest_evaluation_s)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {
-            "gaps_s": pack(np.array(self._gaps, dtype=np.float64)),
-            "count": self._count,
-            "largest_s": self._largest_s,
-            "largest_evaluation_s": self._largest_evaluation_s,
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take up what `state_dict` described."""
-        self._gaps.extend(unpack_numbers(state["gaps_s"]).tolist())
-        self._median_s = None
-        self._count = state["count"]
-        self._largest_s = state["largest_s"]
-        self._largest_evaluation_s = state["largest_evaluation_s"]
 
 
 def known_seconds(seconds: float | None) -> float | None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Final
 
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.alert_budget import AlertBudget
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.attempt import Attempt
 from gradwatch_server.core.launch import is_same_job, precedes
-from gradwatch_server.core.packing import pack_integer
 from gradwatch_server.core.session import Session
 from gradwatch_wire import Hello
 from gradwatch_wire.session.replayed import is_replayed
@@ -26,18 +25,24 @@ aggregator itself was away: a network that is away for a while. After that, one 
 its place."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Run:
-    """A named run: its attempts, of which the newest that lives is current, and its totals."""
+    """A named run: its attempts, of which the newest that lives is current, and its totals.
+
+    Attributes:
+        attempts: Its attempts, oldest first, which are saved by themselves.
+    """
 
     name: str
     created_ns: int
-    attempts: list[Attempt] = field(default_factory=list)
     num_stored: int = 0
     num_lost: int = 0
     alert_budget: AlertBudget = field(default_factory=AlertBudget)
-    _judged: list[Attempt] = field(default_factory=list)
-    _num_known: int = 0  # attempts that there were when these were found
+
+    def __post_init__(self) -> None:
+        self.attempts: list[Attempt] = []
+        self._judged: list[Attempt] = []
+        self._num_known = 0  # attempts that there were when these were found
 
     @property
     def judged(self) -> Sequence[Attempt]:
@@ -163,26 +168,6 @@ class Run:
         self.attempts = [own for own in self.attempts if own.number > attempts]
         self._num_known = 0
         return [session for own in gone for session in own.sessions.values()]
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return plain data of all but the attempts."""
-        return {
-            "created_ns": self.created_ns,
-            "num_stored": pack_integer(self.num_stored),
-            "num_lost": pack_integer(self.num_lost),
-            "alert_budget": self.alert_budget.state_dict(),
-        }
-
-    @classmethod
-    def from_state_dict(cls, name: str, state: Mapping[str, Any]) -> Self:
-        """Return the run that `state_dict` described, without attempts."""
-        return cls(
-            name,
-            state["created_ns"],
-            num_stored=int(state["num_stored"]),
-            num_lost=int(state["num_lost"]),
-            alert_budget=AlertBudget.from_state_dict(state["alert_budget"]),
-        )
 
 
 def _may_return(attempt: Attempt, begins: Attempt) -> bool:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Final
 
 import numpy as np
 
@@ -12,10 +11,9 @@ from gradwatch_server.core.arrays import IndexArray
 from gradwatch_server.core.frames.frame import COLUMNS_READ, RankPart
 from gradwatch_server.core.frames.idle import Idle
 from gradwatch_server.core.frames.layers import numbers
-from gradwatch_server.core.frames.layout import Layout, LayoutTable
+from gradwatch_server.core.frames.layout import Layout
 from gradwatch_server.core.frames.sizes import RECORD_BYTES, array_bytes
 from gradwatch_server.core.losses import Losses
-from gradwatch_server.core.packing import pack_integer
 from gradwatch_wire import Event, Hello, Stats
 from gradwatch_wire.columns import L2, WEIGHT_BITS
 from gradwatch_wire.health import RankState
@@ -26,14 +24,6 @@ EXCEPTION: Final = "exception"
 
 MAX_MANIFEST_LAYERS = 1 << 20
 """Layers of all manifests together that a session may name; the oldest manifests are dropped."""
-
-_HELLO: Final = ("rank", "world", "host", "pid", "versions", "job")
-_PROGRESS: Final = ("last_skipped", "last_step", "reason")
-_LIVENESS: Final = (
-    *("heard_ns", "stepped_ns", "lost_ns", "is_replaced", "is_from_files"),
-    *("beat_step", "behind_frames"),
-)
-_COUNTERS: Final = ("acked", "num_stored", "num_lost", "num_unresolved", "num_skipped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +53,7 @@ class DeclaredManifest:
         return self.own_bytes + self.layout.num_bytes
 
 
-@dataclass(slots=True)
+@dataclass
 class Session:
     """One `attach` of one rank.
 
@@ -120,13 +110,12 @@ class Session:
     beat_step: int = -1
     behind_frames: int = 0
     revision: int = 0
-    manifests_bytes: int = field(default=0, init=False)
-    _manifests_size: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        """Begin to count from now."""
         self.heard_ns = self.heard_ns or self.last_ns
         self.stepped_ns = self.stepped_ns or self.last_ns
+        self.manifests_bytes = sum(own.num_bytes for own in self.manifests.values())
+        self._manifests_size = sum(own.size for own in self.manifests.values())
 
     def note_sign(self, now_ns: int) -> None:
         """Note a sign of life."""
@@ -211,45 +200,6 @@ class Session:
         if event.name == EventName.SKIPPED_STEP and event.step > self.last_skipped:
             self.num_skipped += 1
             self.last_skipped = event.step
-
-    def state_dict(self, layouts: LayoutTable) -> dict[str, Any]:
-        """Return plain data."""
-        return {
-            "id": self.id,
-            **{name: getattr(self.hello, name) for name in _HELLO},
-            "versions": dict(self.hello.versions),
-            "last_ns": self.last_ns,
-            "state": str(self.state),
-            **{name: getattr(self, name) for name in (*_PROGRESS, *_LIVENESS)},
-            "losses": self.losses.state_dict(),
-            "counters": [pack_integer(getattr(self, name)) for name in _COUNTERS],
-            "manifests": [
-                [
-                    number,
-                    layouts.number(own.layout),
-                    own.ordered,
-                    None if own.idle is None else own.idle.state_dict(),
-                ]
-                for number, own in self.manifests.items()
-            ],
-        }
-
-    @classmethod
-    def from_state_dict(
-        cls, state: Mapping[str, Any], run: str, attempt: int, layouts: Sequence[Layout]
-    ) -> Self:
-        """Return the session that `state_dict` described."""
-        hello = Hello(run=run, **{name: state[name] for name in _HELLO})
-        session = cls(state["id"], hello, attempt, state["last_ns"], RankState(state["state"]))
-        for name, value in zip(_COUNTERS, state["counters"], strict=True):
-            setattr(session, name, int(value))
-        for name in (*_PROGRESS, *_LIVENESS):
-            setattr(session, name, state[name])
-        session.losses = Losses.from_state_dict(state["losses"])
-        for number, layout, ordered, saved_idle in state["manifests"]:
-            idle = None if saved_idle is None else Idle.from_state_dict(saved_idle)
-            session.declare(number, DeclaredManifest(layouts[layout], ordered, idle))
-        return session
 
 
 def _weight_bits(stats: Stats, layers: int) -> IndexArray | None:

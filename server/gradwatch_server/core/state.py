@@ -31,6 +31,7 @@ from gradwatch_server.core.entries import (
 )
 from gradwatch_server.core.frames.closed_frame import FrameRecorder
 from gradwatch_server.core.frames.window import WINDOW_STEPS
+from gradwatch_server.core.losses import MAX_COUNT
 from gradwatch_server.core.run import Run
 from gradwatch_server.core.session import EXCEPTION, Session
 from gradwatch_wire import Bye, Envelope, Event, Gains, Hello, Manifest, Stats
@@ -225,7 +226,7 @@ class State:
         attempt = run.find(hello)
         if attempt is None:
             last = run.attempts[-1].number if run.attempts else self.forgotten.get(run.name, 0)
-            attempt = Attempt(run.name, last + 1, hello, now_ns, self.window_steps)
+            attempt = Attempt.begin(run.name, last + 1, hello, now_ns, self.window_steps)
             attempt.active_alerts.silences = self.silences
             attempt.closed.recorder = self.recorder
             yield from run.begin(attempt, now_ns, self.rules)
@@ -292,8 +293,9 @@ class State:
     def _gap(self, session_id: bytes, first: int, last: int, now_ns: int) -> Iterator[Alert]:
         session = self.sessions[session_id]
         session.acked = last
-        session.num_lost += last - first + 1
-        self.runs[session.hello.run].num_lost += last - first + 1
+        run, count = self.runs[session.hello.run], last - first + 1
+        session.num_lost = min(session.num_lost + count, MAX_COUNT)
+        run.num_lost = min(run.num_lost + count, MAX_COUNT)
         yield from self._touched(session).add_loss(session, first, last, now_ns, self.rules)
 
     def _forget(self, run: Run, attempts: int) -> None:

@@ -1,12 +1,16 @@
-"""Codec of state: dataclasses to plain data and back, arrays bit for bit.
+"""Codec of state: dataclasses to bytes and back, arrays bit for bit.
 
-The only code that saves state of the judge: a dataclass with typed fields is all that it needs.
+A class of the state is a dataclass whose fields are all that outlives a restart. Attributes that
+`__post_init__` sets beside the fields are computed again and never saved.
 """
 
 from __future__ import annotations
 
+import zlib
+from abc import ABC, abstractmethod
 from collections import deque
-from typing import Any, TypeVar, get_args, get_origin
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final, Self, TypeVar, get_args, get_origin
 
 import msgspec
 import numpy as np
@@ -15,43 +19,98 @@ from gradwatch_server.core.packing import pack, unpack
 
 T = TypeVar("T")
 
-_FLOAT32 = "float32"
+_FLOAT32: Final = "float32"
+_CHECKSUM_BYTES: Final = 4
 
 
-def encode(state: object) -> Any:
-    """Return a dataclass as data that msgpack encodes."""
-    return msgspec.to_builtins(state, enc_hook=_encode, builtin_types=(bytes,))
+class Shared(ABC):
+    """Base of what several objects refer to: it is saved once, and is one object again.
+
+    Attributes:
+        STATE: Dataclass of what is saved of it.
+    """
+
+    __slots__ = ()
+    STATE: ClassVar[type]
+
+    @abstractmethod
+    def to_state(self) -> object:
+        """Return the `STATE` to be saved."""
+
+    @classmethod
+    @abstractmethod
+    def from_state(cls, state: Any) -> Self:
+        """Return what `to_state` described."""
 
 
-def decode(plain: Any, kind: type[T]) -> T:
+def encode(state: object) -> bytes:
+    """Return a dataclass as a checksum and msgpack: what is shared, then all the rest."""
+    writer = _Writer()
+    body = msgspec.msgpack.encode(state, enc_hook=writer.encode)
+    whole = msgspec.msgpack.encode([writer.shared, msgspec.Raw(body)])
+    return zlib.crc32(whole).to_bytes(_CHECKSUM_BYTES, "little") + whole
+
+
+def decode(data: bytes | memoryview, kind: type[T]) -> T:
     """Return the dataclass that `encode` was given.
 
     Raises:
-        ValueError: If the data are not those of such a dataclass.
+        ValueError: If the data are damaged, or not those of such a dataclass.
     """
-    return msgspec.convert(plain, kind, dec_hook=_decode)
+    whole = memoryview(data)[_CHECKSUM_BYTES:]
+    if zlib.crc32(whole) != int.from_bytes(data[:_CHECKSUM_BYTES], "little"):
+        msg = f"{len(data)} bytes have another checksum"
+        raise ValueError(msg)
+    shared, body = _WHOLE.decode(whole)
+    return msgspec.msgpack.decode(body, type=kind, dec_hook=_Reader(shared).decode)
 
 
-def _encode(value: object) -> Any:
-    if isinstance(value, np.ndarray):
-        if value.dtype == np.float32:
-            return [_FLOAT32, list(value.shape), value.tobytes()]
-        return pack(value)
-    if isinstance(value, deque):
-        return [value.maxlen, list(value)]
-    msg = f"no way to save a {type(value).__name__}"
-    raise NotImplementedError(msg)
+_WHOLE: Final = msgspec.msgpack.Decoder(tuple[list[msgspec.Raw], msgspec.Raw])
 
 
-def _decode(kind: Any, plain: Any) -> Any:
-    origin = get_origin(kind) or kind
-    if origin is np.ndarray:
-        code, shape, data = plain
-        if code == _FLOAT32:
-            return np.frombuffer(data, "<f4").reshape(shape).copy()
-        return np.array(unpack(plain), dtype=get_args(get_args(kind)[1])[0])
-    if origin is deque:
-        longest, items = plain
-        return deque(items, longest)
-    msg = f"no way to read a {kind}"
-    raise NotImplementedError(msg)
+@dataclass(slots=True)
+class _Writer:
+    shared: list[msgspec.Raw] = field(default_factory=list)
+    _numbers: dict[int, int] = field(default_factory=dict)  # by the id of a shared object
+
+    def encode(self, value: object) -> Any:
+        if isinstance(value, np.ndarray):
+            if value.dtype == np.float32:
+                return [_FLOAT32, list(value.shape), value.tobytes()]
+            return pack(value)
+        if isinstance(value, deque):
+            return [value.maxlen, list(value)]
+        if isinstance(value, Shared):
+            if id(value) not in self._numbers:
+                self._numbers[id(value)] = len(self.shared)
+                body = msgspec.msgpack.encode(value.to_state(), enc_hook=self.encode)
+                self.shared.append(msgspec.Raw(body))
+            return self._numbers[id(value)]
+        msg = f"no way to save a {type(value).__name__}"
+        raise NotImplementedError(msg)
+
+
+@dataclass(slots=True)
+class _Reader:
+    shared: list[msgspec.Raw]
+    _made: dict[int, Shared] = field(default_factory=dict)
+
+    def decode(self, kind: Any, plain: Any) -> Any:
+        origin = get_origin(kind) or kind
+        if origin is np.ndarray:
+            code, shape, data = plain
+            if code == _FLOAT32:
+                return np.frombuffer(data, "<f4").reshape(shape).copy()
+            return np.array(unpack(plain), dtype=get_args(get_args(kind)[1])[0])
+        if origin is deque:
+            longest, items = plain
+            own = msgspec.convert(items, list[get_args(kind)[0]], dec_hook=self.decode)  # type: ignore[misc]  # known at run time
+            return deque(own, longest)
+        if issubclass(origin, Shared):
+            if plain not in self._made:
+                body = self.shared[plain]
+                state = msgspec.msgpack.decode(body, type=origin.STATE, dec_hook=self.decode)
+                self._made[plain] = origin.from_state(state)
+            return self._made[plain]
+        msg = f"no way to read a {kind}"
+        raise NotImplementedError(msg)

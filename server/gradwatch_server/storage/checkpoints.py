@@ -1,27 +1,22 @@
 """Checkpoints: the state as it was at a place of the log, so that a restart applies only the rest.
 
 Each run is saved by itself: a busy one often, a quiet one never. A save also says how far each
-run is, so that the saved runs and their positions always belong together. What is saved is
-msgpack with a checksum; `state_dict` of runs and attempts says what is in it.
+run is, so that the saved runs and their positions always belong together.
 """
 
 from __future__ import annotations
 
 import logging
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import msgpack
-
 from gradwatch_server.core.attempt import Attempt
 from gradwatch_server.core.run import Run
+from gradwatch_server.core.state_codec import decode, encode
 from gradwatch_server.storage.store import RunSave, SavedRun, SavedState, StorageError
 
 logger = logging.getLogger(__name__)
-
-_CHECKSUM_BYTES: Final = 4
 
 _POSITION: Final = "position"
 _FORGOTTEN: Final = "forgotten"
@@ -94,10 +89,6 @@ class Change:
     whole: bool
 
 
-class DamagedError(Exception):
-    """What is saved is not what was written."""
-
-
 def load_checkpoint(saved: SavedState, window_steps: int) -> Checkpoint:
     """Return what is saved and good; each run that is not is named in `damaged`.
 
@@ -105,18 +96,19 @@ def load_checkpoint(saved: SavedState, window_steps: int) -> Checkpoint:
         StorageError: If the store cannot be read.
     """
     try:
-        position = _load_part(saved, _POSITION)
-        forgotten = dict(_load_part(saved, _FORGOTTEN) or {})
-        found = Checkpoint(forgotten=forgotten)
+        position, forgotten = saved.part(_POSITION), saved.part(_FORGOTTEN)
+        found = Checkpoint()
+        if forgotten is not None:
+            found.forgotten = decode(forgotten, dict[str, int])
         if position is None:
             return found
-        found.position = _position_of(position)
-    except (DamagedError, TypeError, ValueError) as error:
+        found.position = decode(position, Position)
+    except ValueError as error:
         logger.warning("no checkpoint can be used, the log is read instead: %s", error)
         return Checkpoint()
     for name in saved.runs():
         try:
-            found.runs[name] = _load_run(name, saved.run(name), window_steps)
+            found.runs[name] = _load_run(saved.run(name), window_steps)
         except StorageError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, it is not what was written
@@ -125,46 +117,27 @@ def load_checkpoint(saved: SavedState, window_steps: int) -> Checkpoint:
     return found
 
 
-def _position_of(plain: Any) -> Position:
-    """Return what was saved as a position.
-
-    Raises:
-        ValueError: If it is none.
-    """
-    if not isinstance(plain, dict):
-        msg = f"a position is a map, and not {type(plain).__name__}"
-        raise ValueError(msg)
-    return Position(**plain)
-
-
-def _load_part(saved: SavedState, name: str) -> Any:
-    body = saved.part(name)
-    return None if body is None else _decode(body)
-
-
-def _load_run(name: str, saved: SavedRun, window_steps: int) -> Run:
-    run = Run.from_state_dict(name, _decode(saved.body))
+def _load_run(saved: SavedRun, window_steps: int) -> Run:
+    run = decode(saved.body, Run)
     for body in saved.attempts.values():
-        attempt = Attempt.from_state_dict(name, _decode(body))
+        attempt = decode(body, Attempt)
         if not attempt.retired and attempt.window.capacity != window_steps:
             attempt.resize_window(window_steps)
         run.adopt(attempt)
     if not run.attempts:
         msg = "no attempt is saved"
-        raise DamagedError(msg)
+        raise ValueError(msg)
     return run
 
 
 def encode_position(position: Position) -> dict[str, bytes]:
     """Return the part of the saved state that says how far the saved runs are."""
-    plain = {"offset": position.offset, "rules": position.rules, "behind": position.behind}
-    budgets = dict(position.budgets)
-    return {_POSITION: _encode({**plain, "silences": [*position.silences], "budgets": budgets})}
+    return {_POSITION: encode(position)}
 
 
 def encode_forgotten(forgotten: Mapping[str, int]) -> dict[str, bytes]:
     """Return the part of the saved state that has the names of runs that left memory."""
-    return {_FORGOTTEN: _encode(forgotten)}
+    return {_FORGOTTEN: encode(dict(forgotten))}
 
 
 def encode_change(change: Change) -> RunSave:
@@ -172,26 +145,8 @@ def encode_change(change: Change) -> RunSave:
     run = change.run
     return RunSave(
         run=run.name,
-        body=_encode(run.state_dict()),
+        body=encode(run),
         whole=change.whole,
-        attempts={own.number: _encode(own.state_dict()) for own in change.attempts},
+        attempts={own.number: encode(own) for own in change.attempts},
         first_attempt=run.attempts[0].number,
     )
-
-
-def _encode(plain: Any) -> bytes:
-    body: bytes = msgpack.packb(plain)
-    return zlib.crc32(body).to_bytes(_CHECKSUM_BYTES, "little") + body
-
-
-def _decode(saved: bytes) -> Any:
-    """Return what was encoded.
-
-    Raises:
-        DamagedError: If it was something else.
-    """
-    body = memoryview(saved)[_CHECKSUM_BYTES:]
-    if zlib.crc32(body) != int.from_bytes(saved[:_CHECKSUM_BYTES], "little"):
-        msg = f"{len(saved)} bytes have another checksum"
-        raise DamagedError(msg)
-    return msgpack.unpackb(body, strict_map_key=False)

@@ -7,6 +7,7 @@ from typing import Any
 
 from gradwatch_server.core.losses import MAX_RANGES, Losses, LostRange
 from gradwatch_server.core.state import State
+from gradwatch_server.core.state_codec import decode, encode
 from gradwatch_server.core.views.ranks import describe_ranks
 from gradwatch_server.core.views.snapshot import view_run
 from tests.support.core import Cluster
@@ -62,7 +63,7 @@ def test_ranges_that_touch_are_one_and_only_the_newest_are_kept() -> None:
 
     assert len(losses.ranges()) == MAX_RANGES
     assert losses.ranges()[0].first == 100
-    assert Losses.from_state_dict(losses.state_dict()).ranges() == losses.ranges()
+    assert decode(encode(losses), Losses).ranges() == losses.ranges()
 
 
 def test_a_run_that_only_comes_from_files_is_judged_like_any_other() -> None:

@@ -11,6 +11,7 @@ import pytest
 from gradwatch_server.core.arrays import FloatArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.noise_scale import MIN_SAMPLES, NoiseScale, estimate
+from gradwatch_server.core.state_codec import decode, encode
 from gradwatch_server.core.views.noise_scale import describe_noise_scale
 from gradwatch_server.core.views.snapshot import view_run
 from tests.support.core import Cluster, frame_of, part_of
@@ -41,7 +42,7 @@ def gradients(random: Any, deviation: float) -> Any:
 def test_the_estimates_are_those_of_the_paper() -> None:
     """S is the trace of the covariance of a sample's gradient, G² the signal's squared norm."""
     random = np.random.default_rng(0)
-    made = NoiseScale(1000)
+    made = NoiseScale.of(1000)
     for step in range(600):
         made.add(reduced_frame(gradients(random, 0.5), step))
     samples = made.series()
@@ -55,7 +56,7 @@ def test_the_estimates_are_those_of_the_paper() -> None:
 
 def test_it_is_not_known_before_a_hundred_samples() -> None:
     random = np.random.default_rng(0)
-    made = NoiseScale(1000)
+    made = NoiseScale.of(1000)
     for step in range(MIN_SAMPLES):
         made.add(reduced_frame(gradients(random, 0.5), step))
     known = [sample.noise_scale is not None for sample in made.series()]
@@ -92,11 +93,11 @@ def test_a_bad_step_makes_no_sample() -> None:
 def test_the_series_outlives_a_restart() -> None:
     """Value for value."""
     random = np.random.default_rng(0)
-    made = NoiseScale(10)
+    made = NoiseScale.of(10)
     for step in range(20):
         made.add(reduced_frame(gradients(random, 0.5), step))
 
-    again = NoiseScale.from_state_dict(made.state_dict(), 10)
+    again = decode(encode(made), NoiseScale)
     assert again.series() == made.series()
     assert len(again.series()) == 10
 

@@ -220,7 +220,8 @@ def test_a_kill_while_buckets_are_made_is_harmless(tmp_path: Path, slices: int) 
 
     feed.start()
     state = State()
-    state.runs["r"] = Run("r", 0, [Attempt("r", 1, Hello(run="r", rank=0, world=1), 0, 4)])
+    state.runs["r"] = Run("r", 0)
+    state.runs["r"].adopt(Attempt.begin("r", 1, Hello(run="r", rank=0, world=1), 0, 4))
     feed.recorder.look(state)
     feed.settle()
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Self
+from typing import Final
 
 import numpy as np
 
@@ -39,20 +39,26 @@ _NOTHING: Final = np.zeros(1, dtype=np.bool_)
 _Key = tuple[str, str]
 
 
-@dataclass(slots=True)
+@dataclass
 class ActiveAlerts:
     """The alerts of one attempt: the active ones by rule and group, and the newest resolved.
 
+    Args:
+        allowance: Events that they may have; an alert whose event has to wait stays as it is.
+
     Attributes:
-        silences: Those in force for all runs.
-        allowance: What they may tell; an alert whose event has to wait stays as it is.
+        silences: Silences in force for all runs.
     """
 
     _active: dict[_Key, ActiveAlert] = field(default_factory=dict)
     _resolved: list[Alert] = field(default_factory=list)
-    silences: Silences = field(default_factory=Silences)
     _incidents: Incidents = field(default_factory=Incidents)
     allowance: Allowance = field(default_factory=Allowance)
+
+    def __post_init__(self) -> None:
+        self.silences = Silences()
+        for own in self._active.values():
+            own.silences_version = -1  # versions do not outlive a restart
 
     def alerts(self) -> tuple[Alert, ...]:
         """Return pending and firing alerts, then resolved ones, newest first."""
@@ -73,26 +79,6 @@ class ActiveAlerts:
         """Tell whether any alert is pending or firing."""
         return bool(self._active)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return plain data for `from_state_dict`."""
-        return {
-            "lives": [[*key, *own.state_dict()] for key, own in self._active.items()],
-            "resolved": [alert.state_dict() for alert in self._resolved],
-            "incidents": self._incidents.state_dict(),
-            "critical": sorted(self.allowance.critical),
-        }
-
-    @classmethod
-    def from_state_dict(cls, plain: Mapping[str, Any]) -> Self:
-        """Return what `state_dict` described, without the silences and the budget."""
-        active = {
-            (rule, group): ActiveAlert.from_state_dict(own) for rule, group, *own in plain["lives"]
-        }
-        resolved = [Alert.from_state_dict(alert) for alert in plain["resolved"]]
-        incidents = Incidents.from_state_dict(plain["incidents"])
-        allowance = Allowance(critical=set(plain["critical"]))
-        return cls(active, resolved, _incidents=incidents, allowance=allowance)
-
     def update(
         self, observation: object, flags: Flags, rules: Rules, context: Context
     ) -> Iterator[Alert]:
@@ -103,7 +89,7 @@ class ActiveAlerts:
             return
         active = {rule for rule, _ in self._active}
         for name, rule in rules.taking(type(observation)):
-            raised = flags.get(name, _NOTHING)
+            raised = flags.masks.get(name, _NOTHING)
             # Most frames end here. To count is ten times as fast as `any`.
             if not rule.enabled or not (name in active or np.count_nonzero(raised)):
                 continue

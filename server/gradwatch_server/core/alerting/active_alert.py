@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from gradwatch_server.core.alerting.severities import worse
 from gradwatch_server.core.alerting.silences import Silences
 from gradwatch_server.core.alerting.told import WORSE, Peak, Told, largest_of
 from gradwatch_server.core.arrays import BoolArray, FloatArray
-from gradwatch_server.core.packing import pack, unpack_flags, unpack_numbers
 from gradwatch_wire.health import AlertState
 
 
@@ -236,35 +235,6 @@ class ActiveAlert:
     def _note_worst(self, peak: Peak) -> None:
         self.peak = peak
         self.alert = with_ranks(self.alert, peak.worst.ranks)
-
-    def state_dict(self) -> list[Any]:
-        """Return plain data for `from_state_dict`."""
-        further = {
-            "told": self.told.state_dict(),
-            "held_steps": self.held_steps,
-            "absent_steps": self.absent_steps,
-            "reference": None if self.reference is None else pack(self.reference),
-            "peak": None if self.peak is None else self.peak.state_dict(),
-            "waits": self.waits,
-            "is_over": self.is_over,
-        }
-        own = [self.as_it_stands().state_dict(), pack(self.layers), self.bad_steps, self.good_steps]
-        return [*own, further]
-
-    @classmethod
-    def from_state_dict(cls, plain: list[Any]) -> Self:
-        """Return what `state_dict` described."""
-        plain_alert, packed, bad_steps, good_steps, further = plain
-        alert, layers = Alert.from_state_dict(plain_alert), unpack_flags(packed)
-        told = Told.from_state_dict(further["told"])
-        own = cls(alert, layers, told, alert.last_step, bad_steps, good_steps)
-        own.held_steps, own.absent_steps = further["held_steps"], further["absent_steps"]
-        own.waits, own.is_over = further["waits"], further["is_over"]
-        if further["reference"] is not None:
-            own.reference = unpack_numbers(further["reference"])
-        if further["peak"] is not None:
-            own.peak = Peak.from_state_dict(further["peak"])
-        return own
 
 
 def _new_id(name: str, evaluation: Evaluation, context: Context, step: int, taken: set[str]) -> str:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from gradwatch_server.budget import UNLIMITED
 from gradwatch_server.core.alerting.fitting import MAX_RANKS, fitted
@@ -78,17 +77,6 @@ class Update:
     num_layers: int = 0
     part: Part | None = None
 
-    @classmethod
-    def from_state_dict(cls, plain: Mapping[str, Any]) -> Self:
-        """Return what `asdict` described."""
-        changes: dict[str, Any] = {
-            "news": tuple(map(News, plain["news"])),
-            "layers": tuple(plain["layers"]),
-        }
-        if plain["part"] is not None:
-            changes["part"] = Part(**plain["part"])
-        return cls(**{**plain, **changes})
-
 
 @dataclass(frozen=True, slots=True)
 class Spread:
@@ -122,11 +110,6 @@ class Worst:
     value: float
     rank: int | None
     ranks: tuple[int, ...]
-
-    @classmethod
-    def from_state_dict(cls, plain: Mapping[str, Any]) -> Self:
-        """Return what `asdict` described."""
-        return cls(**{**plain, "ranks": tuple(plain["ranks"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +207,7 @@ class Alert:
 
         It fits the wire and `body_bytes`, by naming less and never by saying something else.
         """
-        plain: dict[str, Any] = self.state_dict()
+        plain = self._plain()
         del plain["body_bytes"]
         # Nanoseconds since the epoch are beyond what JSON readers keep exactly.
         del plain["updated_ns"]
@@ -245,8 +228,7 @@ class Alert:
         plain["hints"] = list(hints_for(self.rule))
         return fitted(plain, self.body_bytes)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return plain data for `from_state_dict`."""
+    def _plain(self) -> dict[str, Any]:
         # Not `asdict`, which copies each of what may be 65,536 ranks.
         plain = _fields_of(self)
         plain["origin"] = _fields_of(self.origin)
@@ -255,27 +237,6 @@ class Alert:
         plain["acknowledged"] = None if self.acknowledged is None else asdict(self.acknowledged)
         plain["spread"] = tuple(_fields_of(own) for own in self.spread)
         return plain
-
-    @classmethod
-    def from_state_dict(cls, plain: Mapping[str, Any]) -> Self:
-        """Return what `state_dict` described."""
-        changes: dict[str, Any] = {
-            "origin": Origin.from_state_dict(plain["origin"]),
-            "severity": Severity(plain["severity"]),
-            "state": AlertState(plain["state"]),
-            "layers": tuple(plain["layers"]),
-            "ranks": tuple(plain["ranks"]),
-            "spread": tuple(Spread(**own) for own in plain["spread"]),
-        }
-        if plain["update"] is not None:
-            changes["update"] = Update.from_state_dict(plain["update"])
-        if plain["worst"] is not None:
-            changes["worst"] = Worst.from_state_dict(plain["worst"])
-        if plain["acknowledged"] is not None:
-            changes["acknowledged"] = Acknowledgement(**plain["acknowledged"])
-        if plain["resolved_by"] is not None:
-            changes["resolved_by"] = ResolvedBy(plain["resolved_by"])
-        return cls(**{**plain, **changes})
 
 
 def _fields_of(own: Alert | Origin | Worst | Spread) -> dict[str, Any]:

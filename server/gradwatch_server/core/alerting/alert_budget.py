@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from dataclasses import dataclass
+from typing import Final
 
 from gradwatch_server.budgets import LoggedBudgets
 from gradwatch_wire.health import Severity
@@ -15,7 +14,7 @@ RESERVED: Final = {Severity.INFO: 4, Severity.WARNING: 8}
 """Part of the events that are kept for what matters more: a quarter, an eighth."""
 
 
-@dataclass(slots=True)
+@dataclass
 class AlertBudget:
     """Alert events that one run has left.
 
@@ -23,15 +22,19 @@ class AlertBudget:
     (ITU-T I.371), as in `EventLimit`.
 
     Args:
-        limits: What it may have.
         ahead_ns: Time at which all that was told would be due at the rate, nanoseconds since the
             epoch.
+
+    Attributes:
+        limits: Events that it may have, a fact of the log.
         num_delayed: Events that had to wait, since that was asked last.
     """
 
-    limits: LoggedBudgets = field(default_factory=LoggedBudgets.unlimited)
     ahead_ns: int = 0
-    num_delayed: int = 0
+
+    def __post_init__(self) -> None:
+        self.limits = LoggedBudgets.unlimited()
+        self.num_delayed = 0
 
     def acquire(self, now_ns: int, severity: Severity) -> bool:
         """Tell whether an event is allowed, and count it if it is."""
@@ -57,12 +60,3 @@ class AlertBudget:
     def _interval_ns(self) -> int:
         """Time in which there is one event more to have; 0 if any number may be had."""
         return MINUTE_NS // self.limits.alert_events_per_min
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return plain data for `from_state_dict`; the limits are facts of the log."""
-        return {"ahead_ns": self.ahead_ns}
-
-    @classmethod
-    def from_state_dict(cls, plain: Mapping[str, Any]) -> Self:
-        """Return what `state_dict` described, with no limits yet."""
-        return cls(ahead_ns=plain["ahead_ns"])

@@ -10,17 +10,21 @@ from gradwatch_server.core.alerting.alert_budget import AlertBudget
 from gradwatch_wire.health import Severity
 
 
-@dataclass(slots=True)
+@dataclass
 class Allowance:
     """Decision whether an event of an alert is told now, or waits.
 
     Args:
-        budget: What the run has left; its other attempts have the same one.
         critical: Rules of which a critical event was told.
+
+    Attributes:
+        budget: Events that the run has left; its other attempts have the same one.
     """
 
-    budget: AlertBudget = field(default_factory=AlertBudget)
     critical: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.budget = AlertBudget()
 
     def may_tell(self, own: ActiveAlert, severity: Severity, now_ns: int) -> bool:
         """Tell whether an event may be told now, and count it if it may.

@@ -8,6 +8,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 
+from gradwatch_server.core.alerting.memory import Memories
 from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.arrays import BoolArray, FloatArray
 from gradwatch_server.core.frames.outputs import OutputHistory
@@ -78,7 +79,7 @@ class Context:
     window: Window
     outputs: OutputHistory = field(default_factory=OutputHistory)
     judge: Judge = field(default_factory=Judge)
-    memories: Mapping[str, object] = field(default_factory=dict)
+    memories: Memories = field(default_factory=Memories)
     watched: BoolArray | None = None
     limited: Mapping[str, Context] = field(default_factory=dict)
     references: Mapping[str, FloatArray] = field(default_factory=dict)

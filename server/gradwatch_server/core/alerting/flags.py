@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from gradwatch_server.core.alerting.evaluation import Context
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.arrays import BoolArray
-from gradwatch_server.core.packing import pack, unpack_flags
 
 
-class Flags(dict[str, BoolArray]):
-    """Rule to mask: (layers,) of a rule about layers, (1,) of a rule about the run.
+@dataclass
+class Flags:
+    """Masks of the rules: (layers,) of a rule about layers, (1,) of a rule about the run.
 
     Attributes:
         raised: Names of the rules that found something, in the order of evaluation.
     """
 
-    def __init__(self, masks: Mapping[str, BoolArray] | None = None) -> None:
-        super().__init__(masks or {})
-        self.raised = [name for name, mask in self.items() if np.count_nonzero(mask)]
+    masks: dict[str, BoolArray] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.raised = [name for name, mask in self.masks.items() if np.count_nonzero(mask)]
 
 
 def find_flags(observation: object, rules: Rules, context: Context) -> Flags:
@@ -39,19 +39,9 @@ def find_flags(observation: object, rules: Rules, context: Context) -> Flags:
                 raised = raised & own.watched
             if np.count_nonzero(raised):  # hardly ever
                 for other in rule.yields_to:
-                    if other in found:
-                        raised = raised & ~found[other]
+                    if other in found.masks:
+                        raised = raised & ~found.masks[other]
                 if np.count_nonzero(raised):
                     found.raised.append(name)
-            found[name] = raised
+            found.masks[name] = raised
     return found
-
-
-def flags_state_dict(flags: Flags) -> dict[str, Any]:
-    """Return plain data for `flags_from_state_dict`."""
-    return {name: pack(mask) for name, mask in flags.items()}
-
-
-def flags_from_state_dict(plain: Mapping[str, Any]) -> Flags:
-    """Return what `flags_state_dict` described: the rules that there were then."""
-    return Flags({name: unpack_flags(packed) for name, packed in plain.items()})

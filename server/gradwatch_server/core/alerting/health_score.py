@@ -39,7 +39,7 @@ def num_layers(share: HealthShare, flags: Flags, rules: Rules) -> int:
     """Return how many layers count towards *share*, each once."""
     found: BoolArray | None = None
     for name in rules.counted_towards[share]:
-        mask = flags.get(name)
+        mask = flags.masks.get(name)
         if mask is not None and np.count_nonzero(mask):
             found = mask if found is None else found | mask
     return 0 if found is None else int(np.count_nonzero(found))

@@ -6,9 +6,9 @@ incident, and people are to be called once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Final, Self
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
 
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.severities import is_worse
@@ -35,11 +35,11 @@ class Cause:
     group: str
 
 
+@dataclass(slots=True)
 class Incidents:
     """The newest alert of each rule that mattered more than `info`."""
 
-    def __init__(self, causes: Mapping[str, Cause] | None = None) -> None:
-        self._causes = dict(causes or {})
+    _causes: dict[str, Cause] = field(default_factory=dict)
 
     def note(self, rule: str, alert: Alert, last_step: int) -> None:
         """Note that an alert of a rule fires, or is bad again.
@@ -78,20 +78,6 @@ class Incidents:
         cause = self._causes.get(rule)
         is_same = cause is not None and cause.group == group and cause.alert_id != of
         return cause if is_same and cause is not None and _is_soon(step, cause) else None
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return plain data for `from_state_dict`."""
-        return {rule: asdict(cause) for rule, cause in self._causes.items()}
-
-    @classmethod
-    def from_state_dict(cls, plain: Mapping[str, Any]) -> Self:
-        """Return what `state_dict` described."""
-        return cls(
-            {
-                rule: Cause(**{**own, "severity": Severity(own["severity"])})
-                for rule, own in plain.items()
-            }
-        )
 
 
 def as_consequence(

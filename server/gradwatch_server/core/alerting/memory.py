@@ -1,22 +1,36 @@
-"""Memories of rules: what they know of an attempt from one observation to the next."""
+"""Memories of rules: facts that they know of an attempt from one observation to the next."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
-from gradwatch_server.core.state_codec import decode, encode
+from gradwatch_server.core.state_codec import Shared, decode, encode
 
 
-class Memories(dict[str, Any]):
-    """The memories of one attempt by the name of the rule, dataclasses that `state_codec` saves.
+@dataclass(frozen=True, slots=True)
+class MemoriesState:
+    """Encoded memories by the name of the rule."""
 
-    A saved memory waits as plain data until the rules are known that can read it.
+    saved: dict[str, bytes]
+
+
+class Memories(Shared):
+    """Memories of one attempt by the name of the rule, a dataclass each.
+
+    A saved memory waits as bytes until the rules are known that can read it.
     """
 
-    def __init__(self, saved: Mapping[str, Any] | None = None) -> None:
-        super().__init__()
+    STATE = MemoriesState
+    __slots__ = ("_memories", "_saved")
+
+    def __init__(self, saved: Mapping[str, bytes] | None = None) -> None:
+        self._memories: dict[str, Any] = {}
         self._saved = dict(saved or {})
+
+    def __getitem__(self, rule: str) -> Any:
+        return self._memories[rule]
 
     def follow(self, kinds: Iterable[tuple[str, type | None]]) -> None:
         """Hold a memory for each rule that has one; those of other rules are forgotten.
@@ -24,24 +38,29 @@ class Memories(dict[str, Any]):
         Args:
             kinds: Names of rules, and the class of the memory of each.
         """
-        known, saved = dict(self), self._saved
-        self.clear()
-        self._saved = {}
+        known, saved = self._memories, self._saved
+        self._memories, self._saved = {}, {}
         for name, kind in kinds:
             if kind is None:
                 continue
             if isinstance(known.get(name), kind):
-                self[name] = known[name]
+                self._memories[name] = known[name]
             else:
-                self[name] = _restored(saved[name], kind) if name in saved else kind()
+                self._memories[name] = _restored(saved[name], kind) if name in saved else kind()
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return plain data to be given to a new one."""
-        return {**self._saved, **{name: encode(own) for name, own in self.items()}}
+    def to_state(self) -> MemoriesState:
+        """Return all of them, encoded."""
+        known = {name: encode(own) for name, own in self._memories.items()}
+        return MemoriesState({**self._saved, **known})
+
+    @classmethod
+    def from_state(cls, state: MemoriesState) -> Self:
+        """Return memories that were encoded."""
+        return cls(state.saved)
 
 
-def _restored(plain: Any, kind: type) -> Any:
+def _restored(body: bytes, kind: type) -> Any:
     try:
-        return decode(plain, kind)
+        return decode(body, kind)
     except Exception:  # noqa: BLE001 - whatever it is, what was known is of no use to this rule
         return kind()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Final, Self
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -79,18 +78,6 @@ class Origin:
     cause: str = ""
     last_good_step: int | None = None
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return plain data for `from_state_dict`."""
-        return asdict(self)
-
-    @classmethod
-    def from_state_dict(cls, plain: Mapping[str, Any]) -> Self:
-        """Return what `state_dict` described."""
-        changes: dict[str, Any] = {name: tuple(plain[name]) for name in ("ranks", "notes")}
-        for name in ("before", "magnitudes_before"):
-            changes[name] = tuple((step, value) for step, value in plain[name])
-        return cls(**{**plain, **changes})
-
 
 @dataclass(frozen=True, slots=True)
 class NonfiniteOrigin:
@@ -143,10 +130,6 @@ class FirstBad:
     module: str | None = None
     layers: tuple[str, ...] = ()
     num_layers: int = 0
-
-    def __post_init__(self) -> None:
-        """Take a list, as it comes from a file, for a tuple."""
-        object.__setattr__(self, "layers", tuple(self.layers))
 
 
 def find_first_bad(frame: Frame, names: tuple[str, ...]) -> FirstBad | None:

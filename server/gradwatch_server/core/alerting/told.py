@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Self
+from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 
 from gradwatch_server.core.alerting.alert import Worst
 from gradwatch_server.core.alerting.event_limit import EventLimit
 from gradwatch_server.core.arrays import BoolArray, FloatArray
-from gradwatch_server.core.packing import pack, unpack_flags
 from gradwatch_wire.health import Severity
 
 WORSE: Final = 10.0
@@ -37,29 +36,6 @@ class Told:
     loudly: bool = False
     limit: EventLimit = field(default_factory=EventLimit)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return plain data for `from_state_dict`."""
-        return {
-            "layers": pack(self.layers),
-            "excess": self.excess,
-            "severity": self.severity,
-            "kind": self.kind,
-            "loudly": self.loudly,
-            "ahead_ns": self.limit.ahead_ns,
-        }
-
-    @classmethod
-    def from_state_dict(cls, plain: dict[str, Any]) -> Self:
-        """Return what `state_dict` described."""
-        return cls(
-            layers=unpack_flags(plain["layers"]),
-            excess=plain["excess"],
-            severity=Severity(plain["severity"]),
-            kind=plain["kind"],
-            loudly=plain["loudly"],
-            limit=EventLimit(plain["ahead_ns"]),
-        )
-
 
 @dataclass(slots=True)
 class Peak:
@@ -72,16 +48,6 @@ class Peak:
 
     excess: float
     worst: Worst
-
-    def state_dict(self) -> list[Any]:
-        """Return plain data for `from_state_dict`."""
-        return [self.excess, asdict(self.worst)]
-
-    @classmethod
-    def from_state_dict(cls, plain: list[Any]) -> Self:
-        """Return what `state_dict` described."""
-        excess, worst = plain
-        return cls(excess, Worst.from_state_dict(worst))
 
 
 def largest_of(excess: FloatArray | None, flagged: BoolArray) -> float | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any, Self
+from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 
@@ -12,7 +13,6 @@ from gradwatch_server.core.alerting.active import ActiveAlerts
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.origin import FirstBad
 from gradwatch_server.core.alerting.rules import Rules
-from gradwatch_server.core.attempt import saving
 from gradwatch_server.core.attempt.closed_frames import ClosedFrames
 from gradwatch_server.core.attempt.counts import Counts
 from gradwatch_server.core.attempt.manifests import Manifests
@@ -25,7 +25,7 @@ from gradwatch_server.core.frames.frame import Frame, RankPart
 from gradwatch_server.core.frames.gains import RankGains
 from gradwatch_server.core.frames.idle import Idle
 from gradwatch_server.core.frames.layers import Layers, numbers
-from gradwatch_server.core.frames.step_order import Placed, position
+from gradwatch_server.core.frames.step_order import Place, Placed
 from gradwatch_server.core.frames.window import Window
 from gradwatch_server.core.liveness import Liveness
 from gradwatch_server.core.losses import DeclaredLoss, LostRange
@@ -44,34 +44,68 @@ RANKS_PER_SHARE = 1_024
 """For each so many ranks that live an attempt has a share of the room for open frames."""
 
 
+@dataclass
 class Attempt:
     """Everything the aggregator knows of one attempt, derived from its log entries.
 
-    Attributes:
-        ranks: Who it consists of.
-        manifests: What they declared, as far as memory goes.
-        open: What was sent of steps that wait for other ranks.
-        closed: What is known of those that do not.
+    Args:
+        run: Name of the run.
+        number: Number of the attempt, from 1.
+        job: Identity of the launch.
+        world: Ranks of the job.
+        replayed: Whether its sessions all come from spill files.
+        started_ns: When it began, nanoseconds since the epoch.
+        updated_ns: When its newest frame came, likewise.
+        closed: Facts of the frames that are closed.
+        open: Records of steps that wait for other ranks.
         signs: How alive it is.
-        counts: What is counted beside the frames.
+        counts: Counts beside the frames.
+        ranks: Its ranks.
+        retired: Whether another attempt has taken its place for good.
+
+    Attributes:
+        manifests: Manifests of the ranks, as far as memory goes.
+        revision: Entries that concerned it; readers keep what is unchanged.
     """
 
-    def __init__(self, run: str, number: int, hello: Hello, started_ns: int, steps: int) -> None:
-        self.run = run
-        self.number = number
-        self.job = hello.job
-        self.world = hello.world
-        self.replayed = is_replayed(hello)  # its sessions all come from spill files
-        self.started_ns = started_ns
-        self.updated_ns = started_ns
-        self.ranks = Ranks()
+    run: str
+    number: int
+    job: str
+    world: int
+    replayed: bool
+    started_ns: int
+    updated_ns: int
+    closed: ClosedFrames
+    open: OpenFrames
+    signs: SignsOfLife
+    counts: Counts
+    ranks: Ranks = field(default_factory=Ranks)
+    retired: bool = False
+
+    def __post_init__(self) -> None:
         self.manifests = Manifests()
-        self.open = OpenFrames(hello.world)
-        self.closed = ClosedFrames(run, number, hello.world, steps)
-        self.signs = SignsOfLife(started_ns)
-        self.counts = Counts(steps)
-        self.retired = False
-        self.revision = 0  # counts the entries that concerned it; readers keep what is unchanged
+        self.revision = 0
+        for session in self.sessions.values():
+            self.manifests.take_over(session)
+            for manifest in session.manifests.values():
+                self.layers.share(manifest.layout)
+
+    @classmethod
+    def begin(cls, run: str, number: int, hello: Hello, started_ns: int, steps: int) -> Self:
+        """Return an attempt before its first record; *steps* is the size of the window."""
+        return cls(
+            run=run,
+            number=number,
+            job=hello.job,
+            world=hello.world,
+            replayed=is_replayed(hello),
+            started_ns=started_ns,
+            updated_ns=started_ns,
+            closed=ClosedFrames.of(run, number, hello.world, steps),
+            open=OpenFrames.of(hello.world),
+            signs=SignsOfLife.of(started_ns),
+            counts=Counts.of(steps),
+        )
 
     @property
     def lives(self) -> bool:
@@ -250,9 +284,9 @@ class Attempt:
             if not self.open.add(rank, place, taken, now_ns):
                 yield from self._add_late(place, taken.part, now_ns, rules)
         for step, taken in placed.refuted:
-            yield from self._add_late(position(self.closed.epoch, step), taken.part, now_ns, rules)
+            yield from self._add_late((self.closed.epoch, step), taken.part, now_ns, rules)
 
-    def _add_late(self, place: int, part: RankPart, now_ns: int, rules: Rules) -> Iterator[Alert]:
+    def _add_late(self, place: Place, part: RankPart, now_ns: int, rules: Rules) -> Iterator[Alert]:
         """Count a record that no frame takes, and look whether anything in it is non-finite."""
         self.counts.add_late(self.num_frames)
         if part.nonfinite.any() or not np.isfinite(part.scalars.get(Scalar.LOSS, 0.0)):
@@ -329,19 +363,3 @@ class Attempt:
         """Let the window hold another number of frames from now on."""
         self.closed.resize_window(steps)
         self.counts.resize_window(steps)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return plain data for `from_state_dict`."""
-        return saving.state_dict(self)
-
-    @classmethod
-    def from_state_dict(cls, run: str, state: Mapping[str, Any]) -> Self:
-        """Return the attempt of a run that `state_dict` described.
-
-        Raises:
-            Exception: Of any kind if *state* is not what it described.
-        """
-        hello = Hello(run=run, rank=0, world=state["world"], job=state["job"])
-        attempt = cls(run, state["number"], hello, state["started_ns"], state["window"]["capacity"])
-        saving.load_state_dict(attempt, state)
-        return attempt

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Self
 
 from gradwatch_server.core.losses import RecentCount
 
@@ -12,31 +11,34 @@ MAX_EVENT_NAMES = 256
 """Names of events counted one by one in an attempt; more are counted as `other`."""
 
 
+@dataclass(slots=True)
 class Counts:
-    """What is counted beside the frames.
+    """Counts beside the frames.
 
-    Attributes:
-        events: How many events of each name came.
-        num_late: Records that were late, since the attempt began.
-        late: Those of them that came while the frames of the window closed.
+    Args:
+        late: Late records that came while the frames of the window closed.
         lost: Records declared lost while they did.
         unresolved: Records that fitted no manifest while they did.
+        events: Events by name.
+        num_late: Late records since the attempt began.
     """
 
-    def __init__(self, steps: int) -> None:
-        """Begin at none.
+    late: RecentCount
+    lost: RecentCount
+    unresolved: RecentCount
+    events: dict[str, int] = field(default_factory=dict)
+    num_late: int = 0
 
-        Args:
-            steps: How many frames the window holds.
-        """
-        self.events: Counter[str] = Counter()
-        self.num_late = 0
-        self.late, self.lost, self.unresolved = (RecentCount(steps) for _ in range(3))
+    @classmethod
+    def of(cls, steps: int) -> Self:
+        """Return counts of none, for a window of so many frames."""
+        return cls(RecentCount(steps), RecentCount(steps), RecentCount(steps))
 
     def add_event(self, name: str) -> None:
         """Count an event."""
         known = name in self.events or len(self.events) < MAX_EVENT_NAMES
-        self.events[name if known else "other"] += 1
+        own = name if known else "other"
+        self.events[own] = self.events.get(own, 0) + 1
 
     def add_late(self, num_frames: int) -> None:
         """Count a late record when so many frames had closed."""
@@ -47,12 +49,3 @@ class Counts:
         """Count from now on for as many frames as the window then holds."""
         for recent in (self.late, self.lost, self.unresolved):
             recent.frames = steps
-
-    def recent_state_dict(self) -> list[Any]:
-        """Return plain data of what came while the frames of the window closed."""
-        return [own.state_dict() for own in (self.late, self.lost, self.unresolved)]
-
-    def load_recent_state_dict(self, plain: Sequence[Any]) -> None:
-        """Take over what `recent_state_dict` described."""
-        for own, counts in zip((self.late, self.lost, self.unresolved), plain, strict=True):
-            own.load_state_dict(counts)

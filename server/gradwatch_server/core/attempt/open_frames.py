@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple, Self
 
 from gradwatch_server.core.frames.assembler import Assembler, Gathered, T
 from gradwatch_server.core.frames.frame import RankPart
 from gradwatch_server.core.frames.gains import RankGains
-from gradwatch_server.core.frames.layout import Layout, LayoutTable
-from gradwatch_server.core.frames.step_order import GAINS, Placed, StepOrder
+from gradwatch_server.core.frames.step_order import GAINS, Place, Placed, StepOrder
 from gradwatch_wire import Stats
-from gradwatch_wire.names import Scalar
 
 
 class TakenPart(NamedTuple):
@@ -35,32 +34,30 @@ class TakenPart(NamedTuple):
         """What it takes in memory."""
         return self.part.num_bytes
 
-    def state_dict(self, layouts: LayoutTable) -> list[Any]:
-        """Return plain data."""
-        step_time = self.part.scalars.get(Scalar.STEP_TIME_S)  # which early versions read here
-        own = [0, self.step, self.number, self.parts, step_time]
-        return [own, self.part.state_dict(layouts)]
 
-    @classmethod
-    def from_state_dict(cls, plain: Sequence[Any], layouts: Sequence[Layout]) -> Self:
-        """Return what `state_dict` described."""
-        (_, step, number, parts, _), part = plain
-        return cls(RankPart.from_state_dict(part, layouts), step, number, parts)
-
-
+@dataclass
 class OpenFrames:
-    """What ranks have sent of steps that are not closed yet.
+    """Records of the steps that are not closed yet.
+
+    Args:
+        world: Ranks of the job.
 
     Attributes:
         num_closed_early: Budget to the steps that closed because it left no room, since the start.
     """
 
-    def __init__(self, world: int) -> None:
-        self._world = world
-        self._order: StepOrder[TakenPart] = StepOrder(holds=world > 1)
-        self._frames: Assembler[RankPart] = Assembler()
-        self._gains: Assembler[RankGains] = Assembler()
+    world: int
+    _order: StepOrder[TakenPart]
+    _frames: Assembler[RankPart] = field(default_factory=Assembler)
+    _gains: Assembler[RankGains] = field(default_factory=Assembler)
+
+    def __post_init__(self) -> None:
         self.num_closed_early: Counter[str] = Counter()
+
+    @classmethod
+    def of(cls, world: int) -> Self:
+        """Return that of an attempt before its first step."""
+        return cls(world, StepOrder(holds=world > 1))
 
     def __bool__(self) -> bool:
         """Whether any step waits."""
@@ -95,11 +92,11 @@ class OpenFrames:
         """Return what is held of a rank that has ended: right if it is *alone*, else refuted."""
         return self._order.release(rank, self._frames.last_closed, alone=alone)
 
-    def come_to(self, rank: int, place: int) -> None:
+    def come_to(self, rank: int, place: Place) -> None:
         """Note that a rank sends no more gains of earlier steps; it may measure none."""
         self._gains.note(rank, place)
 
-    def add(self, rank: int, place: int, taken: TakenPart, now_ns: int) -> bool:
+    def add(self, rank: int, place: Place, taken: TakenPart, now_ns: int) -> bool:
         """Take in a record of a step; return False if it is late, or there already."""
         return self._frames.add(
             rank, taken.part, step=place, now_ns=now_ns, part=taken.number, parts=taken.parts
@@ -114,13 +111,13 @@ class OpenFrames:
         self, alive: Collection[int], now_ns: int, *, awaits_others: bool
     ) -> Iterator[Gathered[RankPart]]:
         """Close the frames that are due, see `Assembler.close`."""
-        return self._frames.close(alive, now_ns, self._world, awaits_others=awaits_others)
+        return self._frames.close(alive, now_ns, self.world, awaits_others=awaits_others)
 
     def close_gains(
         self, alive: Collection[int], now_ns: int, *, awaits_others: bool
     ) -> Iterator[Gathered[RankGains]]:
         """Close the gains that are due likewise."""
-        return self._gains.close(alive, now_ns, self._world, awaits_others=awaits_others)
+        return self._gains.close(alive, now_ns, self.world, awaits_others=awaits_others)
 
     def release_held(self, most_bytes: int) -> Placed[TakenPart]:
         """Return all that is held if it is what takes too much, see `close_early`."""
@@ -156,25 +153,3 @@ class OpenFrames:
                 return share
             rest -= size
         return most_bytes
-
-    def state_dict(self, layouts: LayoutTable) -> dict[str, Any]:
-        """Return plain data of what is open."""
-        return {
-            "open_frames": self._frames.state_dict(lambda part: part.state_dict(layouts)),
-            "open_gains": self._gains.state_dict(RankGains.state_dict),
-        }
-
-    def load_state_dict(self, plain: Mapping[str, Any], layouts: Sequence[Layout]) -> None:
-        """Take over what `state_dict` described."""
-        self._frames = Assembler.from_state_dict(
-            plain["open_frames"], lambda part: RankPart.from_state_dict(part, layouts)
-        )
-        self._gains = Assembler.from_state_dict(plain["open_gains"], RankGains.from_state_dict)
-
-    def order_state_dict(self, layouts: LayoutTable) -> Any:
-        """Return plain data of the order of the steps, with the records that are held."""
-        return self._order.state_dict(lambda item: item.state_dict(layouts))
-
-    def load_order_state_dict(self, plain: Any, layouts: Sequence[Layout]) -> None:
-        """Take over what `order_state_dict` described."""
-        self._order.load_state_dict(plain, lambda item: TakenPart.from_state_dict(item, layouts))

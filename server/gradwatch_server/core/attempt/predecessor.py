@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Final
 
 from gradwatch_server.core.judge.judge import Judge
 
@@ -46,22 +46,3 @@ class Predecessor:
         judge = self.judge.rearranged(self.names, names)
         judge.resume()
         return judge
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return plain data for `from_state_dict`."""
-        return {
-            "names": list(self.names),
-            "world": self.world,
-            "step": self.step,
-            "judge": self.judge.state_dict(),
-        }
-
-    @classmethod
-    def from_state_dict(cls, plain: Mapping[str, Any]) -> Self:
-        """Return what `state_dict` described."""
-        return cls(
-            tuple(plain["names"]),
-            plain["world"],
-            plain["step"],
-            Judge.from_state_dict(plain["judge"], plain["names"]),
-        )

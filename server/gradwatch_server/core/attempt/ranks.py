@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Final
 
 from gradwatch_server.core.frames.frame import Frame
@@ -12,24 +13,28 @@ BEHIND_STEPS: Final = 2
 """A frame that is so far ahead of a rank counts as closed ahead of it."""
 
 
+@dataclass
 class Ranks:
-    """The sessions by rank.
+    """Sessions of an attempt.
+
+    Args:
+        sessions: Rank to its session; `join` adds one.
 
     Attributes:
-        sessions: Rank to its session; `join` adds one.
-        alive: The ranks that have neither ended nor been lost.
+        alive: Ranks that have neither ended nor been lost.
     """
 
-    def __init__(self) -> None:
-        self.sessions: dict[int, Session] = {}
-        self.alive: set[int] = set()
-        self._behind: set[int] = set()  # ranks that frames closed ahead of
+    sessions: dict[int, Session] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        own = self.sessions.items()
+        self.alive = {rank for rank, session in own if session.state is RankState.ALIVE}
+        # Those that frames closed ahead of.
+        self._behind = {rank for rank, session in own if session.behind_frames}
 
     def join(self, session: Session) -> None:
-        """Add a rank's session, as it was saved or new."""
+        """Add a rank's session."""
         self.sessions[session.hello.rank] = session
-        if session.behind_frames:
-            self._behind.add(session.hello.rank)
 
     def set_state(self, session: Session, state: RankState) -> None:
         """Note that a session ended, is lost, or is back."""

@@ -3,46 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Self
 
 from gradwatch_server.core.frames.frame import RankPart
-from gradwatch_server.core.frames.step_order import step_of
+from gradwatch_server.core.frames.step_order import NOWHERE, Place
 from gradwatch_server.core.liveness import Liveness, look
 from gradwatch_server.core.pace import Gaps, Pace, known_seconds
-from gradwatch_server.core.packing import pack_integer
 from gradwatch_server.core.session import Session
 from gradwatch_wire.health import RankState
 from gradwatch_wire.names import Scalar
 
-_SAVED: Final = (
-    *("heard_ns", "resumed_ns", "stepped_ns", "is_evaluating", "was_away", "is_troubled"),
-)
 
-
+@dataclass(slots=True)
 class SignsOfLife:
-    """What tells whether an attempt trains. Times are nanoseconds since the epoch.
+    """Signs that an attempt trains. Times are nanoseconds since the epoch.
 
-    Attributes:
+    Args:
         heard_ns: The last sign of life of any rank.
         resumed_ns: Since when all could reach the aggregator.
         stepped_ns: When the newest step came.
         is_evaluating: Whether a rank said so since the newest step.
         was_away: Whether the aggregator was away since then.
         is_troubled: Whether an alert about liveness is active.
-        place: Position of the newest step, -1 before the first.
+        place: Position of the newest step.
     """
 
-    def __init__(self, started_ns: int) -> None:
-        self.heard_ns = self.resumed_ns = self.stepped_ns = started_ns
-        self.is_evaluating = self.was_away = self.is_troubled = False
-        self.place = -1
-        self._pace = Pace()
+    heard_ns: int
+    resumed_ns: int
+    stepped_ns: int
+    is_evaluating: bool = False
+    was_away: bool = False
+    is_troubled: bool = False
+    place: Place = NOWHERE
+    _pace: Pace = field(default_factory=Pace)
+
+    @classmethod
+    def of(cls, started_ns: int) -> Self:
+        """Return those of an attempt that has just begun."""
+        return cls(started_ns, started_ns, started_ns)
 
     def resume(self, now_ns: int) -> None:
         """Note that the aggregator was away until now."""
         self.resumed_ns, self.was_away = now_ns, True
 
-    def advance(self, place: int, part: RankPart, num_steps: int, now_ns: int) -> None:
+    def advance(self, place: Place, part: RankPart, num_steps: int, now_ns: int) -> None:
         """Note a step that is newer than all before, and how long it took to come.
 
         Args:
@@ -55,7 +60,7 @@ class SignsOfLife:
         claimed = None if claimed is None else known_seconds(claimed * max(num_steps, 1))
         seen = None if self.was_away else (now_ns - self.stepped_ns) / 1e9
         known = [gap for gap in (claimed, seen) if gap is not None]
-        if known and self.place >= 0:
+        if known and self.place > NOWHERE:
             self._pace.add(max(known), training=not self.is_evaluating)
         self.place, self.stepped_ns = place, now_ns
         self.is_evaluating = self.was_away = False
@@ -78,25 +83,10 @@ class SignsOfLife:
         return Liveness(
             received_ns=now_ns,
             place=self.place,
-            step=max(step_of(self.place), 0),
+            step=max(self.place[1], 0),
             ranks=ranks,
             idle_s=min((rank.idle_s for rank in ranks if rank.lives), default=None),
             gaps=self.gaps(),
             evaluating=self.is_evaluating,
             is_over=all(own.state is RankState.ENDED for own in sessions.values()),
         )
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return plain data for `load_state_dict`."""
-        return {
-            **{name: getattr(self, name) for name in _SAVED},
-            "place": pack_integer(self.place),
-            "pace": self._pace.state_dict(),
-        }
-
-    def load_state_dict(self, plain: Mapping[str, Any]) -> None:
-        """Take over what `state_dict` described."""
-        for name in _SAVED:
-            setattr(self, name, plain[name])
-        self.place = int(plain["place"])
-        self._pace.load_state_dict(plain["pace"])

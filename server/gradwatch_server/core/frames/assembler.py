@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from gradwatch_server.core.frames.sizes import Item
-from gradwatch_server.core.frames.step_order import epoch_of, step_of
-from gradwatch_server.core.packing import pack_integer
+from gradwatch_server.core.frames.step_order import NOWHERE, Place
 
 LATENESS_NS: Final = 5_000_000_000
 """A step closes this long after its first record, without the ranks that are still missing."""
@@ -49,32 +48,34 @@ class _Open(Generic[T]):
     num_bytes: int = 0
 
 
+@dataclass
 class Assembler(Generic[T]):
-    """Collects what ranks send of the open steps of one attempt and closes these in order.
+    """Records of the open steps of one attempt, which close in order.
 
-    A step is given by its position, which also tells the epoch.
+    Args:
+        last_closed: Position of the step that closed last.
 
     Attributes:
-        num_bytes: What the records of the open steps take in memory.
-        last_closed: Position of the step that closed last, -1 for none.
+        num_bytes: Bytes that the records of the open steps take in memory.
     """
 
-    def __init__(self) -> None:
-        self._open: dict[int, _Open[T]] = {}
-        self._steps: list[int] = []  # heap of the open steps
-        self._newest: dict[int, int] = {}  # rank -> its newest position
-        self._num_held = 0
-        self.num_bytes = 0
+    _open: dict[Place, _Open[T]] = field(default_factory=dict)
+    _newest: dict[int, Place] = field(default_factory=dict)  # rank -> its newest position
+    last_closed: Place = NOWHERE
+
+    def __post_init__(self) -> None:
+        self._steps = sorted(self._open)  # heap of the open steps
+        self._num_held = sum(len(found.items) for found in self._open.values())
+        self.num_bytes = sum(found.num_bytes for found in self._open.values())
         self._candidates: list[int] = []  # ranks that may lack the step they were found for
-        self._candidates_of: int | None = None
-        self.last_closed = -1
+        self._candidates_of: Place | None = None
 
     def __bool__(self) -> bool:
         """Whether steps wait."""
         return bool(self._open)
 
     def add(
-        self, rank: int, item: T, *, step: int, now_ns: int, part: int = 0, parts: int = 1
+        self, rank: int, item: T, *, step: Place, now_ns: int, part: int = 0, parts: int = 1
     ) -> bool:
         """Take in one record; return False when its step is closed, or has one like it."""
         if step <= self.last_closed:
@@ -99,9 +100,9 @@ class Assembler(Generic[T]):
         self.num_bytes += num_bytes
         self._num_held += 1
 
-    def note(self, rank: int, step: int) -> None:
+    def note(self, rank: int, step: Place) -> None:
         """Note that a rank has come to *step*: it sends nothing more of those before."""
-        self._newest[rank] = max(step, self._newest.get(rank, -1))
+        self._newest[rank] = max(step, self._newest.get(rank, NOWHERE))
 
     def expect(self, rank: int) -> None:
         """Note that from now on a rank is waited for."""
@@ -149,37 +150,11 @@ class Assembler(Generic[T]):
         self._num_held -= len(found.items)
         self.num_bytes -= found.num_bytes
         after, self.last_closed = self.last_closed, step
-        epoch = epoch_of(step)
-        before = step_of(after) if epoch_of(after) == epoch else -1
+        before = after[1] if after[0] == step[0] else -1
         items = tuple(found.items.values())
-        return Gathered(step_of(step), before, found.last_ns, items, epoch)
+        return Gathered(step[1], before, found.last_ns, items, step[0])
 
-    def state_dict(self, item: Callable[[T], Any]) -> dict[str, Any]:
-        """Return plain data; *item* gives that of a record."""
-        return {
-            "open": [
-                [pack_integer(step), found.first_ns, found.last_ns, sorted(found.complete_ranks)]
-                + [[rank, part, item(own)] for (rank, part), own in found.items.items()]
-                for step, found in self._open.items()
-            ],
-            "newest": [[rank, pack_integer(step)] for rank, step in self._newest.items()],
-            "last_closed": pack_integer(self.last_closed),
-        }
-
-    @classmethod
-    def from_state_dict(cls, state: Mapping[str, Any], item: Callable[[Any], T]) -> Assembler[T]:
-        """Return the assembler that `state_dict` described; *item* restores a record."""
-        made: Assembler[T] = cls()
-        for step, first_ns, last_ns, complete, *items in state["open"]:
-            found = made._open[int(step)] = _Open(first_ns, last_ns, complete_ranks=set(complete))
-            for rank, part, own in items:
-                made._hold(found, rank, part, item(own))
-            heappush(made._steps, int(step))
-        made._newest = {rank: int(step) for rank, step in state["newest"]}
-        made.last_closed = int(state["last_closed"])
-        return made
-
-    def _is_waiting(self, step: int, found: _Open[T], alive: Collection[int]) -> bool:
+    def _is_waiting(self, step: Place, found: _Open[T], alive: Collection[int]) -> bool:
         """Tell whether a rank is missing. Called for each record: looks at all ranks once a step.
 
         A rank that lacked the step before mostly lacks this one, too.
@@ -191,7 +166,7 @@ class Assembler(Generic[T]):
         self._candidates, self._candidates_of = list(alive), step
         return self._has_candidate(step, found, alive)
 
-    def _has_candidate(self, step: int, found: _Open[T], alive: Collection[int]) -> bool:
+    def _has_candidate(self, step: Place, found: _Open[T], alive: Collection[int]) -> bool:
         while self._candidates:
             rank = self._candidates[-1]
             if rank in alive and self._lacks(rank, step, found):
@@ -199,5 +174,5 @@ class Assembler(Generic[T]):
             self._candidates.pop()
         return False
 
-    def _lacks(self, rank: int, step: int, found: _Open[T]) -> bool:
-        return rank not in found.complete_ranks and self._newest.get(rank, -1) <= step
+    def _lacks(self, rank: int, step: Place, found: _Open[T]) -> bool:
+        return rank not in found.complete_ranks and self._newest.get(rank, NOWHERE) <= step

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import numpy as np
 
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
 from gradwatch_server.core.frames.disagreement import Disagreement
 from gradwatch_server.core.frames.idle import Idle, idle_layers
-from gradwatch_server.core.frames.layout import Layout, LayoutTable
+from gradwatch_server.core.frames.layout import Layout
 from gradwatch_server.core.frames.rows import FRAME_COLUMNS, ROW_OF
 from gradwatch_server.core.frames.sizes import RECORD_BYTES, array_bytes, map_bytes
-from gradwatch_server.core.packing import pack, unpack, unpack_flags, unpack_numbers
 from gradwatch_wire.columns import (
     L2,
     L2_MAX,
@@ -28,13 +27,6 @@ from gradwatch_wire.names import Label, Reduction
 
 COLUMNS_READ: Final = (*FRAME_COLUMNS, L2_MAX, LOCAL_L2, WEIGHT_L2, WEIGHT_LINF)
 """The columns of a record that the aggregator looks at."""
-
-_NUMBERS: Final = (
-    *("step", "bad_step", "received_ns", "num_partial", "point"),
-    *("total_norm", "loss", "loss_scale", "coverage", "lr", "step_time_s"),
-)
-_ARRAYS: Final = ("l2_max", "l2_min", "columns")
-_FLAGS: Final = ("present", "nonfinite")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,33 +95,6 @@ class RankPart:
         arrays = (*self.values.values(), self.activations, self.weight_bits)
         texts = map_bytes(self.scalars) + map_bytes(self.labels)
         return RECORD_BYTES + sum(map(array_bytes, arrays)) + texts
-
-    def state_dict(self, layouts: LayoutTable) -> list[Any]:
-        """Return plain data."""
-        values = {name: pack(column) for name, column in self.values.items()}
-        own = [self.rank, layouts.number(self.layout), self.ordered]
-        activations = None if self.activations is None else pack(self.activations)
-        bits = None if self.weight_bits is None else pack(self.weight_bits)
-        idle = None if self.idle is None else self.idle.state_dict()
-        return [*own, values, dict(self.scalars), dict(self.labels), activations, bits, idle]
-
-    @classmethod
-    def from_state_dict(cls, state: list[Any], layouts: Sequence[Layout]) -> Self:
-        """Return the record that `state_dict` described."""
-        rank, layout, ordered, values, scalars, labels, *later = state
-        columns = {name: unpack_numbers(column) for name, column in values.items()}
-        activations, bits, idle, *_ = (*later, None, None, None)
-        return cls(
-            rank,
-            layouts[layout],
-            ordered,
-            columns,
-            scalars,
-            labels,
-            None if activations is None else unpack_numbers(activations),
-            None if bits is None else unpack(bits),
-            None if idle is None else Idle.from_state_dict(idle),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,23 +167,6 @@ class Frame:
         object.__setattr__(self, "parts", ())
         object.__setattr__(self, "disagreement", None)
         return self
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return plain data of all but the records."""
-        state: dict[str, Any] = {name: getattr(self, name) for name in _NUMBERS}
-        for name in (*_ARRAYS, *_FLAGS):
-            state[name] = pack(getattr(self, name))
-        state["measured"] = [FRAME_COLUMNS.index(name) for name in self.measured]
-        return state
-
-    @classmethod
-    def from_state_dict(cls, state: Mapping[str, Any]) -> Self:
-        """Return the frame that `state_dict` described, without records."""
-        known = {name: state[name] for name in _NUMBERS}
-        known |= {name: unpack_numbers(state[name]) for name in _ARRAYS}
-        known |= {name: unpack_flags(state[name]) for name in _FLAGS}
-        known["measured"] = tuple(FRAME_COLUMNS[row] for row in state["measured"])
-        return cls(parts=(), **known)
 
 
 @dataclass(frozen=True, slots=True)

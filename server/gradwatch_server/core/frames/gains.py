@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import dataclass
 
 import numpy as np
 
 from gradwatch_server.core.arrays import FloatArray
 from gradwatch_server.core.frames.assembler import Gathered
 from gradwatch_server.core.frames.sizes import RECORD_BYTES, array_bytes, names_bytes
-from gradwatch_server.core.packing import pack, unpack_numbers
 from gradwatch_wire.gains import gains
 
 Numbers = tuple[float | None, ...]
@@ -31,16 +28,6 @@ class RankGains:
     def num_bytes(self) -> int:
         """What it takes in memory."""
         return RECORD_BYTES + array_bytes(self.norms) + names_bytes(self.blocks)
-
-    def state_dict(self) -> list[Any]:
-        """Return plain data."""
-        return [self.rank, self.blocks, self.norm_type, pack(self.norms)]
-
-    @classmethod
-    def from_state_dict(cls, state: list[Any]) -> Self:
-        """Return the record that `state_dict` described."""
-        rank, blocks, norm_type, norms = state
-        return cls(rank, tuple(blocks), norm_type, unpack_numbers(norms))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +61,6 @@ class GainFrame:
     def transition(self, number: int) -> str:
         """Return the name of a transition."""
         return f"{self.blocks[number]} -> {self.blocks[number + 1]}"
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        return asdict(self)
-
-    @classmethod
-    def from_state_dict(cls, state: Mapping[str, Any]) -> Self:
-        """Return the frame that `state_dict` described."""
-        known: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in state.items()
-        }
-        return cls(**known)
 
 
 def merge_gains(gathered: Gathered[RankGains]) -> GainFrame:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 import numpy as np
 
 from gradwatch_server.core.arrays import BoolArray, IndexArray
 from gradwatch_server.core.frames.layers import Layers
-from gradwatch_server.core.packing import pack, unpack
 from gradwatch_wire import Manifest
 
 
@@ -34,15 +33,6 @@ class Idle:
         """Return what a manifest says of them, None if nothing of a layer that is known."""
         found = cls(layers.places(manifest.frozen), layers.places(manifest.unused))
         return found if len(found) else None
-
-    def state_dict(self) -> list[Any]:
-        """Return plain data for `from_state_dict`."""
-        return [pack(self.frozen), pack(self.unused)]
-
-    @classmethod
-    def from_state_dict(cls, state: list[Any]) -> Self:
-        """Return what `state_dict` described."""
-        return cls(*map(unpack, state))
 
 
 class Part(Protocol):

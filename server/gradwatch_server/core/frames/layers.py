@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from hashlib import blake2s
 from sys import intern
-from typing import Any, Final, Self
+from typing import Any, Final
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -23,27 +24,36 @@ MEMBER_BYTES: Final = 64
 """What a layer takes as a member of a group."""
 
 
+MAX_NUMEL: Final = (1 << 63) - 1
+"""Largest number of elements of a layer: more that a manifest claims is cut."""
+
+
+@dataclass
 class Layers:
     """Names, sizes and groups in the order in which manifests brought them.
 
-    Attributes:
+    Args:
         names: Name of each.
         numel: Elements of each.
         dtypes: Gradient dtype of each, as torch spells it; empty where that is not known any more.
         shards: In how many shards each is held, 1 of a whole one; the most that a rank said.
-        num_bytes: What names and groups take in memory.
+
+    Attributes:
+        num_bytes: Bytes that names and groups take in memory.
     """
 
-    def __init__(self) -> None:
-        self.names: list[str] = []
-        self.numel: list[int] = []
-        self.dtypes: list[str] = []
-        self.shards: list[int] = []
-        self._places: dict[str, int] = {}
-        self._groups: dict[str, set[int]] = {}
+    names: list[str] = field(default_factory=list)
+    numel: list[int] = field(default_factory=list)
+    dtypes: list[str] = field(default_factory=list)
+    shards: list[int] = field(default_factory=list)
+    _groups: dict[str, set[int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._places = {name: place for place, name in enumerate(self.names)}
         self._masks: Mapping[str, BoolArray] | None = None
         self._layouts: WeakValueDictionary[bytes, Layout] = WeakValueDictionary()
-        self.num_bytes = 0
+        num_members = sum(map(len, self._groups.values()))
+        self.num_bytes = names_bytes(self.names) + MEMBER_BYTES * num_members
 
     def declare(self, manifest: Manifest, most_bytes: int = UNLIMITED) -> Layout | None:
         """Give each layer of the manifest a place; None if they are too many.
@@ -64,7 +74,7 @@ class Layers:
             if name not in self._places:
                 self._places[name] = len(self.names)
                 self.names.append(name)
-                self.numel.append(int(numel))
+                self.numel.append(min(int(numel), MAX_NUMEL))
                 self.dtypes.append(intern(dtype))
                 self.shards.append(1)
         index = np.array([self._places[name] for name in manifest.names], dtype=np.int64)
@@ -106,30 +116,6 @@ class Layers:
         if self._masks is None:
             self._masks = {name: self._mask(members) for name, members in self._groups.items()}
         return self._masks
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {
-            "names": self.names,
-            # As float64, for the size of a layer may be 2^64, which msgpack cannot encode.
-            "numel": [float(numel) for numel in self.numel],
-            "dtypes": self.dtypes,
-            "shards": self.shards,
-            "groups": [[name, sorted(members)] for name, members in self._groups.items()],
-        }
-
-    @classmethod
-    def from_state_dict(cls, state: Mapping[str, Any]) -> Self:
-        """Return the layers that `state_dict` described."""
-        made = cls()
-        made.names, made.numel = list(state["names"]), [int(numel) for numel in state["numel"]]
-        made.dtypes = list(state["dtypes"])
-        made.shards = list(state["shards"])
-        made._places = {name: place for place, name in enumerate(made.names)}
-        made._groups = {name: set(members) for name, members in state["groups"]}
-        num_members = sum(map(len, made._groups.values()))
-        made.num_bytes = names_bytes(made.names) + MEMBER_BYTES * num_members
-        return made
 
     def _mask(self, members: set[int]) -> BoolArray:
         mask = np.zeros(len(self.names), dtype=np.bool_)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
 from gradwatch_server.core.arrays import BoolArray, IndexArray
 from gradwatch_server.core.frames.sizes import array_bytes, names_bytes
-from gradwatch_server.core.packing import Packed, pack, unpack
+from gradwatch_server.core.state_codec import Shared
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,27 +28,35 @@ class Shards:
     count: IndexArray
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class Layout:
-    """What the columns of a record stand for. Ranks of one layout share one object.
+@dataclass(frozen=True, slots=True, eq=False)
+class LayoutState:
+    """Facts of a layout: the arguments of its constructor."""
+
+    index: IndexArray
+    shards: Shards | None
+    modules: tuple[str, ...]
+
+
+class Layout(Shared):
+    """Layers that the columns of a record are about. Ranks of one layout share one object.
 
     Args:
         index: (own layers,) position of each in the attempt's layers.
-        shards: What the rank holds of them, None if every layer is whole.
+        shards: Shards that the rank holds of them, None if every layer is whole.
         modules: Names of the modules that a record has magnitudes of.
 
     Attributes:
         in_order: Whether its layers are the first ones of the attempt, in their order.
     """
 
-    index: IndexArray
-    shards: Shards | None = None
-    modules: tuple[str, ...] = ()
-    in_order: bool = field(init=False)
+    STATE = LayoutState
+    __slots__ = ("__weakref__", "in_order", "index", "modules", "shards")
 
-    def __post_init__(self) -> None:
-        in_order = np.array_equal(self.index, np.arange(len(self.index)))
-        object.__setattr__(self, "in_order", in_order)
+    def __init__(
+        self, index: IndexArray, shards: Shards | None = None, modules: tuple[str, ...] = ()
+    ) -> None:
+        self.index, self.shards, self.modules = index, shards, modules
+        self.in_order = np.array_equal(index, np.arange(len(index)))
 
     @property
     def is_sharded(self) -> BoolArray:
@@ -60,47 +68,16 @@ class Layout:
 
     @property
     def num_bytes(self) -> int:
-        """What it takes in memory."""
+        """Bytes that it takes in memory."""
         held = self.shards
         shards = () if held is None else (held.partition, held.number, held.count)
         return sum(map(array_bytes, (self.index, *shards))) + names_bytes(self.modules)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        shards = self.shards
-        return {
-            "index": pack(self.index),
-            "pieces": None
-            if shards is None
-            else [pack(getattr(shards, own.name)) for own in fields(shards)],
-            "modules": self.modules,
-        }
+    def to_state(self) -> LayoutState:
+        """Return the facts of it."""
+        return LayoutState(self.index, self.shards, self.modules)
 
-
-def unpack_layout(state: dict[str, Any]) -> Layout:
-    """Return what `Layout.state_dict` described; `Layers.share` makes it the one of its kind."""
-    shards: list[Packed] | None = state["pieces"]
-    return Layout(
-        unpack(state["index"]),
-        None if shards is None else Shards(*map(unpack, shards)),
-        tuple(state["modules"]),
-    )
-
-
-class LayoutTable:
-    """Numbers the layouts of an attempt while it is saved.
-
-    Ranks that share a layout must share it again when they are restored.
-    """
-
-    def __init__(self) -> None:
-        self.states: list[dict[str, Any]] = []
-        self._numbers: dict[int, int] = {}
-
-    def number(self, layout: Layout) -> int:
-        """Return the place of a layout in `states`."""
-        found = self._numbers.get(id(layout))
-        if found is None:
-            found = self._numbers[id(layout)] = len(self.states)
-            self.states.append(layout.state_dict())
-        return found
+    @classmethod
+    def from_state(cls, state: LayoutState) -> Self:
+        """Return the layout with these facts."""
+        return cls(state.index, state.shards, state.modules)

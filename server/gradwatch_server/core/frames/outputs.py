@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Self
+from dataclasses import dataclass, field
+from typing import Final
 
 from gradwatch_server.core.arrays import FloatArray
 from gradwatch_server.core.frames.frame import Frame
-from gradwatch_server.core.frames.layout import Layout, LayoutTable
-from gradwatch_server.core.packing import pack, unpack_numbers
+from gradwatch_server.core.frames.layout import Layout
 from gradwatch_wire.columns import NOT_SEEN
 
 KEPT_FRAMES: Final = 5
@@ -27,11 +26,13 @@ class _RankOutputs:
     magnitudes: FloatArray
 
 
+@dataclass(slots=True)
 class OutputHistory:
     """The magnitudes that the last frames had, for as many frames as an origin shows."""
 
-    def __init__(self) -> None:
-        self._frames: deque[tuple[int, list[_RankOutputs]]] = deque(maxlen=KEPT_FRAMES)
+    _frames: deque[tuple[int, list[_RankOutputs]]] = field(
+        default_factory=lambda: deque(maxlen=KEPT_FRAMES)
+    )
 
     def add(self, frame: Frame) -> None:
         """Take in a frame; one without magnitudes leaves nothing."""
@@ -52,22 +53,6 @@ class OutputHistory:
             for step, ranks in self._frames
         )
         return tuple((step, largest) for step, largest in found if largest != NOT_SEEN)
-
-    def state_dict(self, layouts: LayoutTable) -> list[Any]:
-        """Return plain data."""
-        return [
-            [step, *([own.rank, layouts.number(own.layout), pack(own.magnitudes)] for own in ranks)]
-            for step, ranks in self._frames
-        ]
-
-    @classmethod
-    def from_state_dict(cls, state: Sequence[Any], layouts: Sequence[Layout]) -> Self:
-        """Return the history that `state_dict` described."""
-        made = cls()
-        for step, *ranks in state:
-            found = [_RankOutputs(r, layouts[n], unpack_numbers(packed)) for r, n, packed in ranks]
-            made._frames.append((step, found))
-        return made
 
     def _size(self) -> int:
         return sum(len(own.magnitudes) for _, ranks in self._frames for own in ranks)

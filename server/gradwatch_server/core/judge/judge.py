@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import numpy as np
 
@@ -70,8 +70,9 @@ LEAST_DEVIATION: Final = 0.1
 
 @dataclass(slots=True)
 class JudgeState:
-    """Numbers of a judge that outlive a frame."""
+    """Facts of a judge that outlive a frame."""
 
+    modules: Modules = field(default_factory=Modules)
     maker: SeriesMaker = field(default_factory=SeriesMaker)
     series: SeriesState = field(default_factory=SeriesState)
     finder: DeviationFinder = field(default_factory=DeviationFinder)
@@ -84,22 +85,26 @@ class JudgeState:
     divergence: Divergence = field(default_factory=Divergence)
 
 
+@dataclass
 class Judge:
     """Series, records and counters of one attempt.
 
     Attributes:
-        modules: Names of modules, and the module of each layer.
-        state: Numbers so far.
         findings: Those of the latest frame.
     """
 
-    def __init__(self, state: JudgeState | None = None) -> None:
-        self.modules = Modules()
-        self.state = state or JudgeState()
+    state: JudgeState = field(default_factory=JudgeState)
+
+    def __post_init__(self) -> None:
         self.findings: Findings | None = None
         self._budget = FALSE_ALERTS_PER_100K
         num_series = len(self.state.series.level)
         self.detector = self._new_detector(max(0, num_series - FIRST_MODULE) // 2)
+
+    @property
+    def modules(self) -> Modules:
+        """Names of modules, and the module of each layer."""
+        return self.state.modules
 
     def add(
         self,
@@ -230,9 +235,10 @@ class Judge:
             names: (layers,) names of the layers that this judge knows.
             others: (layers,) the same names in the other order.
         """
-        made = type(self)(decode(encode(self.state), JudgeState))
+        made = decode(encode(self), type(self))
         own = Modules()
         own.extend(names)
+        made.state.modules = Modules()
         made.modules.extend(others)
         made._fit(len(own.names))
         place = {name: number for number, name in enumerate(own.names)}
@@ -246,17 +252,6 @@ class Judge:
         made.state.presence = Presence()
         made.state.smallness.num_frames = HISTORY_FRAMES
         made.detector = made._new_detector(len(order))
-        return made
-
-    def state_dict(self) -> Any:
-        """Return plain data for `from_state_dict`."""
-        return encode(self.state)
-
-    @classmethod
-    def from_state_dict(cls, plain: Any, names: Sequence[str]) -> Self:
-        """Return the judge that `state_dict` described, of an attempt with these layers."""
-        made = cls(decode(plain, JudgeState))
-        made.modules.extend(names)
         return made
 
     def _fit(self, num_modules: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -15,19 +16,21 @@ _SAFE: Final = (1e-150, 1e150)
 """Norms between these can be squared and added without leaving the range of float64."""
 
 
+@dataclass
 class Modules:
     """Module of each layer. Places are given in order and never change.
 
-    Attributes:
+    Args:
         names: (modules,) names; that of a layer without a dot is its own.
         of_layer: (layers,) index of the module of each layer.
     """
 
-    def __init__(self) -> None:
-        self.names: list[str] = []
-        self.of_layer: IndexArray = np.zeros(0, dtype=np.int64)
-        self._places: dict[str, int] = {}
-        self._are_single = True  # whether each has one layer
+    names: list[str] = field(default_factory=list)
+    of_layer: IndexArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+    def __post_init__(self) -> None:
+        self._places = {name: place for place, name in enumerate(self.names)}
+        self._are_single = len(self.of_layer) == len(self.names)  # whether each has one layer
 
     def extend(self, layers: Sequence[str]) -> None:
         """Take in the layers that came after those known; all of them are given."""

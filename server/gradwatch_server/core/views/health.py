@@ -149,10 +149,10 @@ def _norms(series: Series) -> dict[str, Any]:
 
 def _layers(view: RunView) -> dict[str, int]:
     """Count the layers that each rule flags at the last step, the worst rule last."""
-    frame, flags = view.frame, view.flags or Flags()
+    frame, masks = view.frame, (view.flags or Flags()).masks
     counts = {"total": len(view.names)}
     for rule in reversed(view.rules.counted):
-        counts[rule.name] = int(np.count_nonzero(flags[rule.name])) if rule.name in flags else 0
+        counts[rule.name] = int(np.count_nonzero(masks[rule.name])) if rule.name in masks else 0
     for rule in view.rules.counted:
         for key, count in rule.further_counts.items():
             counts[key] = 0 if frame is None else count(frame)
@@ -161,13 +161,13 @@ def _layers(view: RunView) -> dict[str, int]:
 
 def _worst_layers(view: RunView) -> list[dict[str, Any]]:
     """Name the worst layers of the last frame, rule by rule, each one's worst layer first."""
-    frame, flags = view.frame, view.flags or Flags()
+    frame, masks = view.frame, (view.flags or Flags()).masks
     if frame is None:
         return []
     ranked = (
         {"name": view.names[i], "why": rule.name, "l2": float(rule.values(frame)[i])}
         for rule in view.rules.counted
-        if rule.name in flags
-        for i in rule.worst_first(frame, flags[rule.name])
+        if rule.name in masks
+        for i in rule.worst_first(frame, masks[rule.name])
     )
     return list(islice(ranked, MAX_WORST_LAYERS))

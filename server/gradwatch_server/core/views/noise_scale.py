@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 from gradwatch_server.core.noise_scale import MIN_SAMPLES, NoiseSample
@@ -16,5 +15,5 @@ def describe_noise_scale(series: Sequence[NoiseSample]) -> dict[str, Any]:
         "step": last.step if last else None,
         "noise_scale": last.noise_scale if last else None,
         "min_samples": MIN_SAMPLES,
-        "series": [asdict(sample) for sample in series],
+        "series": [sample._asdict() for sample in series],
     }

@@ -39,7 +39,8 @@ def firing(job: Any) -> list[Alert]:
 
 
 def test_all_at_once_then_one_a_second() -> None:
-    budget = AlertBudget(LoggedBudgets(alert_events=200, alert_events_per_min=60))
+    budget = AlertBudget()
+    budget.limits = LoggedBudgets(alert_events=200, alert_events_per_min=60)
     now_ns = 1_763_000_000 * SECOND
 
     def taken(severity: Severity) -> int:

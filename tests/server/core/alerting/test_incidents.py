@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-import msgpack
 import numpy as np
 import pytest
 
@@ -14,6 +13,7 @@ from gradwatch_server.core.alerting.active import ActiveAlerts
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.silences import Silence
 from gradwatch_server.core.entries import SilenceAdded
+from gradwatch_server.core.state_codec import decode, encode
 from tests.support.core import SECOND, START_NS, Cluster
 
 NAMES = ("a.w", "b.w", "c.w")
@@ -68,8 +68,7 @@ def test_a_consequence_that_matters_more_raises_what_it_follows_from(job: Any) -
     assert part is not None
     assert part.rule == "vanishing"
     assert raised[0].message.endswith(f"now critical ({part.what})")
-    saved = msgpack.unpackb(msgpack.packb(raised[0].state_dict()))
-    assert Alert.from_state_dict(saved) == raised[0]
+    assert decode(encode(raised[0]), Alert) == raised[0]
 
 
 def test_a_layer_that_turns_nan_is_told_whatever_else_goes_on(job: Any) -> None:
@@ -122,8 +121,7 @@ def test_a_restart_forgets_nothing_of_it(job: Any, steps: int) -> None:
     (exploding,) = job.next(300.0, 1.0, 1.0)
     for _ in range(steps):
         job.next(300.0, 1.0, 1.0)
-    saved = msgpack.unpackb(msgpack.packb(job.attempt.active_alerts.state_dict()))
-    job.attempt.closed.active_alerts = ActiveAlerts.from_state_dict(saved)
+    job.attempt.closed.active_alerts = decode(encode(job.attempt.active_alerts), ActiveAlerts)
 
     (loss,) = job.next(300.0, 1.0, 1.0, loss=30.0)
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-import msgpack
 import numpy as np
 import pytest
 from pydantic import Field
@@ -21,6 +20,7 @@ from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.alerting.rules.registry import REGISTRY
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame
+from gradwatch_server.core.state_codec import decode, encode
 from tests.support.core import Cluster
 
 NAN = math.nan
@@ -29,8 +29,7 @@ pytestmark = pytest.mark.usefixtures("limit_alone")
 
 
 def restored(attempt: Any) -> None:
-    saved = msgpack.unpackb(msgpack.packb(attempt.active_alerts.state_dict()))
-    attempt.closed.active_alerts = ActiveAlerts.from_state_dict(saved)
+    attempt.closed.active_alerts = decode(encode(attempt.active_alerts), ActiveAlerts)
 
 
 def told(alerts: list[Alert]) -> list[str]:

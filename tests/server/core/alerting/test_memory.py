@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import msgpack
 import numpy as np
 import pytest
 from pydantic import Field
@@ -19,7 +18,7 @@ from gradwatch_server.core.alerting.rules.registry import REGISTRY
 from gradwatch_server.core.arrays import BoolArray, FloatArray
 from gradwatch_server.core.attempt import Attempt
 from gradwatch_server.core.frames.frame import Frame
-from gradwatch_server.core.run import Run
+from gradwatch_server.core.state_codec import decode, encode
 from tests.support.core import Cluster
 
 
@@ -58,17 +57,20 @@ def _registered() -> Iterator[None]:
 
 
 def restart(job: Any) -> None:
-    attempt = job.attempt
-    plain = msgpack.unpackb(msgpack.packb(attempt.state_dict()), strict_map_key=False)
-    again = Attempt.from_state_dict(job.run, plain)
+    again = decode(encode(job.attempt), Attempt)
     run = job.state.runs[job.run]
-    job.state.runs[job.run] = Run(run.name, run.created_ns, [*run.attempts[:-1], again])
+    run.attempts.pop()
+    run.adopt(again)
     job.state.sessions.update((own.id, own) for own in again.sessions.values())
+
+
+def saved(attempt: Attempt) -> dict[str, bytes]:
+    return attempt.closed.memories.to_state().saved
 
 
 def is_raised(job: Any, step: int, norm: float) -> bool:
     job.step(step, [norm])
-    return bool(job.attempt.closed.last_flags["record"][0])
+    return bool(job.attempt.closed.last_flags.masks["record"][0])
 
 
 @pytest.mark.parametrize("restarts", [False, True])
@@ -87,7 +89,7 @@ def test_a_rule_knows_what_it_saw_before_by_other_settings_too(restarts: bool) -
 
 
 def test_a_memory_that_cannot_be_read_begins_anew() -> None:
-    memories = Memories({"record": {"norms": "none"}})
+    memories = Memories({"record": b"none"})
     memories.follow([("record", Highest)])
 
     assert memories["record"].norms.tolist() == []
@@ -102,18 +104,18 @@ def test_each_attempt_has_its_own() -> None:
     job.start(job="again")
 
     assert is_raised(job, 0, 1.0)
-    assert before.state_dict()["memories"] == {}
+    assert saved(before) == {}
 
 
 def test_what_no_rule_has_any_more_is_forgotten() -> None:
     """The rule that comes back under the name begins anew."""
     job = Cluster(names=("a",)).start()
     assert is_raised(job, 0, 5.0)
-    assert "record" in job.attempt.state_dict()["memories"]
+    assert "record" in saved(job.attempt)
     REGISTRY.remove(RecordRule.name)
     job.rules()
     job.step(1, [1.0])
-    assert "record" not in job.attempt.state_dict()["memories"]
+    assert "record" not in saved(job.attempt)
     REGISTRY.add(RecordRule)
     job.rules()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gradwatch_server.core.alerting.origin import Origin, find_first_bad
+from gradwatch_server.core.alerting.origin import find_first_bad
 from tests.support.core import frame_of, part_of
 
 NAN, INF = math.nan, math.inf
@@ -49,21 +49,6 @@ def test_a_finite_frame_is_not_bad() -> None:
     frame = frame_of(part_of([1e308, 0.0], scalars={"loss": -1e308}))
 
     assert find_first_bad(frame, ("a", "b")) is None
-
-
-def test_an_origin_comes_back_as_it_was() -> None:
-    origin = Origin(7, None, (0, 1), "a", "nan", 1.5, 100.0, ((5, 1.0), (6, 2.0)))
-    plain = origin.state_dict() | {"ranks": [0, 1], "before": [[5, 1.0], [6, 2.0]]}
-
-    assert Origin.from_state_dict(plain) == origin
-
-
-def test_an_origin_of_an_older_version_comes_back() -> None:
-    origin = Origin(7, None, (0, 1), "a", "nan", 1.5, 100.0)
-    plain = origin.state_dict()
-    del plain["bad_loss"], plain["first_gradient"]
-
-    assert Origin.from_state_dict(plain) == origin
 
 
 LOSS_TABLE = [

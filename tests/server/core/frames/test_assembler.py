@@ -30,7 +30,7 @@ def test_ranks_are_gone_through_once_a_step() -> None:
     closed = 0
     for step in range(4):
         for rank in range(500):
-            open_steps.add(rank, Item(), step=step, now_ns=step)
+            open_steps.add(rank, Item(), step=(0, step), now_ns=step)
             closed += len(list(open_steps.close(ranks, step, 500)))
 
     assert closed == 4
@@ -41,10 +41,10 @@ def test_a_rank_that_never_sends_costs_nothing_per_step() -> None:
     ranks = CountingSet(range(500))
     open_steps: Assembler[Item] = Assembler()
     for step in range(200):
-        open_steps.add(0, Item(), step=step, now_ns=step * 6_000_000_000)
+        open_steps.add(0, Item(), step=(0, step), now_ns=step * 6_000_000_000)
         list(open_steps.close(ranks, step * 6_000_000_000, 500))
 
-    assert open_steps.last_closed == 198
+    assert open_steps.last_closed == (0, 198)
     assert ranks.walked <= 2 * 500
 
 

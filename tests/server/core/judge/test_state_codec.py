@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-import msgpack
 import numpy as np
 import pytest
 
 from gradwatch_server.core.arrays import BoolArray, Float32Array, FloatArray, IndexArray
+from gradwatch_server.core.frames.layout import Layout, Shards
 from gradwatch_server.core.state_codec import decode, encode
 
 
@@ -44,7 +44,7 @@ def whole() -> Whole:
 
 def test_a_state_comes_back_through_msgpack() -> None:
     made = whole()
-    again = decode(msgpack.unpackb(msgpack.packb(encode(made))), Whole)
+    again = decode(encode(made), Whole)
 
     for name in ("wide", "narrow", "counts", "flags"):
         before, after = getattr(made, name), getattr(again, name)
@@ -55,8 +55,22 @@ def test_a_state_comes_back_through_msgpack() -> None:
 
 
 def test_data_of_another_kind_are_refused() -> None:
-    plain = encode(whole())
-    del plain["counts"]
+    with pytest.raises(ValueError, match="wide"):
+        decode(encode(Inner()), Whole)
 
-    with pytest.raises(ValueError, match="counts"):
-        decode(plain, Whole)
+
+def test_a_changed_byte_is_seen() -> None:
+    saved = bytearray(encode(whole()))
+    saved[-1] ^= 1
+
+    with pytest.raises(ValueError, match="checksum"):
+        decode(bytes(saved), Whole)
+
+
+def test_a_shared_object_is_saved_once_and_is_one_again() -> None:
+    layout = Layout(np.arange(1000), Shards(*np.ones((3, 1000), dtype=np.int64)))
+    both = decode(encode([layout, layout]), list[Layout])
+
+    assert both[0] is both[1]
+    assert both[0].index.tolist() == list(range(1000))
+    assert len(encode([layout, layout])) < 1.01 * len(encode([layout]))

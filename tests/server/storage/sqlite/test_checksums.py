@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gradwatch_server.storage.checkpoints import _encode
+from gradwatch_server.core.state_codec import encode
 from gradwatch_server.storage.encoding import EncodedEntry
 from gradwatch_server.storage.sqlite.checksums import (
     is_good_entry,
@@ -50,6 +50,6 @@ def test_any_other_character_of_an_event_is_seen() -> None:
 
 @pytest.mark.parametrize("plain", [{}, {"created_ns": 1, "names": ["a", "b"]}])
 def test_any_flipped_bit_of_saved_state_is_seen(plain: dict[str, object]) -> None:
-    saved = _encode(plain)
+    saved = encode(plain)
     assert is_good_state(saved)
     assert not any(map(is_good_state, flipped(saved)))

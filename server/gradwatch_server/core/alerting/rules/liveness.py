@@ -173,7 +173,8 @@ class LivenessRule(Rule):
     def _key(self, observation: Liveness, trouble: Trouble | None) -> str:
         """Return what tells two alerts apart: the same rank may go at the same step again."""
         if trouble is None or trouble is Trouble.STALLED:
-            return f"run/{observation.place}"
+            epoch, step = observation.place
+            return f"run/{epoch}/{step}"
         first = min(self._affected(observation, trouble), key=_went)
         return f"run/{first.rank}/{first.since_ns}"
 

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgpack
 import pytest
 from pydantic import Field
 
 from gradwatch_server.core.alerting.active import ActiveAlerts
 from gradwatch_server.core.alerting.evaluation import Context, Evaluation, Verdict
-from gradwatch_server.core.alerting.flags import flags_from_state_dict, flags_state_dict
+from gradwatch_server.core.alerting.flags import Flags
 from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.rules.base import (
     FOR_STEPS,
@@ -28,6 +27,7 @@ from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.alerting.rules.registry import REGISTRY
 from gradwatch_server.core.arrays import BoolArray, FloatArray
 from gradwatch_server.core.frames.frame import Frame
+from gradwatch_server.core.state_codec import decode, encode
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.settings import load_settings
 from gradwatch_wire.columns import ZEROS
@@ -131,10 +131,8 @@ def configured(text: str, folder: Path) -> dict[str, Any]:
 
 
 def saved_and_restored(attempt: Any) -> None:
-    saved = [attempt.active_alerts.state_dict(), flags_state_dict(attempt.closed.last_flags)]
-    alerts, flags = msgpack.unpackb(msgpack.packb(saved))
-    attempt.closed.active_alerts = ActiveAlerts.from_state_dict(alerts)
-    attempt.closed.last_flags = flags_from_state_dict(flags)
+    attempt.closed.active_alerts = decode(encode(attempt.active_alerts), ActiveAlerts)
+    attempt.closed.last_flags = decode(encode(attempt.closed.last_flags), Flags)
 
 
 def test_it_is_configured_evaluated_fired_saved_restored_and_resolved(

@@ -38,7 +38,7 @@ def test_absent_layers_are_nothing() -> None:
 
     flags = find_flags(frame, Rules(), judged(frame))
 
-    assert not any(mask.any() for mask in flags.values())
+    assert not any(mask.any() for mask in flags.masks.values())
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_layer_is_marked_beyond_the_default_thresholds(l2: float, what: set[st
     frame = frame_of(part_of([l2]))
     flags = find_flags(frame, Rules(), judged(frame))
 
-    assert {name for name, mask in flags.items() if mask[0]} == what
+    assert {name for name, mask in flags.masks.items() if mask[0]} == what
 
 
 def test_thresholds_can_be_set() -> None:
@@ -71,8 +71,8 @@ def test_thresholds_can_be_set() -> None:
     frame = frame_of(part_of([2.0, 2.5, 0.5, 0.4]))
     flags = find_flags(frame, rules, judged(frame))
 
-    assert flags["exploding"].tolist() == [False, True, False, False]
-    assert flags["vanishing"].tolist() == [False, False, False, True]
+    assert flags.masks["exploding"].tolist() == [False, True, False, False]
+    assert flags.masks["vanishing"].tolist() == [False, False, False, True]
 
 
 def test_any_rank_is_enough() -> None:
@@ -80,15 +80,15 @@ def test_any_rank_is_enough() -> None:
     frame = frame_of(part_of([1.0, 1.0]), part_of([200.0, 0.0], rank=1))
     flags = find_flags(frame, Rules(), judged(frame))
 
-    assert flags["exploding"].tolist() == [True, False]
-    assert flags["vanishing"].tolist() == [False, True]
+    assert flags.masks["exploding"].tolist() == [True, False]
+    assert flags.masks["vanishing"].tolist() == [False, True]
 
 
 def test_a_layer_that_explodes_on_one_rank_and_vanishes_on_another_explodes() -> None:
     frame = frame_of(part_of([0.0]), part_of([200.0], rank=1))
     flags = find_flags(frame, Rules(), judged(frame))
 
-    assert (flags["exploding"][0], flags["vanishing"][0]) == (True, False)
+    assert (flags.masks["exploding"][0], flags.masks["vanishing"][0]) == (True, False)
 
 
 @pytest.mark.slow
