@@ -97,6 +97,8 @@ class _Reader:
 
     def decode(self, kind: Any, plain: Any) -> Any:
         origin = get_origin(kind) or kind
+        if origin is object:
+            return plain
         if origin is np.ndarray:
             code, shape, data = plain
             if code == _FLOAT32:

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from gradwatch_wire.limits import MAX_STEP
-from tests.server.core.test_state_dict import restored, same, story_of
+from tests.server.core.test_saved_state import restored, same, story_of
 from tests.support.core import Cluster
 
 NAN = math.nan

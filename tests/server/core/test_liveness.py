@@ -8,7 +8,7 @@ import pytest
 
 from gradwatch_server.core.entries import Beats, Opened, Progress
 from gradwatch_wire.session.replayed import as_replayed
-from tests.server.core.test_state_dict import restored, same, story_of
+from tests.server.core.test_saved_state import restored, same, story_of
 from tests.support.core import Cluster
 
 

@@ -9,7 +9,7 @@ import pytest
 from gradwatch_server.budgets import Budgets
 from gradwatch_server.core.entries import BudgetsSet, ManifestsDropped
 from gradwatch_server.core.session import Session
-from tests.server.core.test_state_dict import restored, same, story_of
+from tests.server.core.test_saved_state import restored, same, story_of
 from tests.support.core import Cluster
 
 NAMES = [f"layer {i}" for i in range(1_000)]

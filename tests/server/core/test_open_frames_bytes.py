@@ -12,7 +12,7 @@ from gradwatch_server.core.entries import BudgetsSet, FramesClosed
 from gradwatch_server.core.frames.step_order import FAR
 from gradwatch_wire import Column
 from gradwatch_wire.names import Label
-from tests.server.core.test_state_dict import restored, same, story_of
+from tests.server.core.test_saved_state import restored, same, story_of
 from tests.support.core import Cluster
 
 LAYERS = 1_000

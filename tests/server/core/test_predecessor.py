@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.server.core.test_state_dict import restored, same, story_of
+from gradwatch_server.core.state_codec import encode
+from tests.server.core.test_saved_state import restored, same, story_of
 from tests.support.core import Cluster
 
 NAMES = ("a.weight", "b.weight")
@@ -92,13 +93,13 @@ def test_an_attempt_that_ended_before_its_first_frame_changes_nothing() -> None:
 
 def test_the_attempt_before_is_not_changed_by_it() -> None:
     job = train(Cluster(names=NAMES).start(job="one"), range(60))
-    before = job.attempt.closed.judge.state_dict()
+    before = encode(job.attempt.closed.judge)
     first = job.attempt
     train(job.start(job="two"), range(60, 90), a=5.0)
 
     assert job.attempt is not first
     assert first.lives
-    assert first.closed.judge.state_dict() == before
+    assert encode(first.closed.judge) == before
 
 
 @pytest.mark.slow

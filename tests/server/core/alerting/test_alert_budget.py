@@ -15,7 +15,7 @@ from gradwatch_server.core.alerting.alert_budget import MINUTE_NS, AlertBudget
 from gradwatch_server.core.entries import Acknowledged, BudgetsSet
 from gradwatch_server.core.views.snapshot import view_run
 from gradwatch_wire.health import AlertState, Severity
-from tests.server.core.test_state_dict import restored
+from tests.server.core.test_saved_state import restored
 from tests.support.core import Cluster
 
 NAN = math.nan

@@ -11,7 +11,7 @@ from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_wire import Column
 from gradwatch_wire.columns import NOT_SEEN
 from gradwatch_wire.jsonable import jsonable
-from tests.server.core.test_state_dict import restored
+from tests.server.core.test_saved_state import restored
 from tests.support.core import Cluster
 
 NAN, INF = math.nan, math.inf

@@ -20,7 +20,6 @@ NAN = math.nan
 JOB = """
 import json
 
-import msgpack
 import numpy as np
 
 from gradwatch_wire import columns
@@ -47,6 +46,7 @@ def written_over(*args, **kwargs):
 np.empty = written_over
 
 from gradwatch_server.core.attempt import Attempt
+from gradwatch_server.core.state_codec import decode, encode
 from tests.support.core import Cluster
 
 job = Cluster(world=4, names=("whole", "sharded"))
@@ -66,8 +66,7 @@ send(range(2), 1)
 job.wait(9)
 partial = job.frame
 
-state = msgpack.unpackb(msgpack.packb(job.attempt.state_dict()), strict_map_key=False)
-restored = Attempt.from_state_dict("gpt", state)
+restored = decode(encode(job.attempt), Attempt)
 
 
 def columns(frame):

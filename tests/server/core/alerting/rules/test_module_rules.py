@@ -272,15 +272,13 @@ def test_manifests_and_open_frames_keep_what_is_idle_over_a_restart() -> None:
     for rank in range(2):
         job.declare(rank, ("a", "b"), manifest_id=2, unused=("c", "of no manifest"))
     job.stats(0, 0, [1.0] * 2, manifest_id=2)
-    saved = msgpack.unpackb(msgpack.packb(job.attempt.state_dict()))
-    again = type(job.attempt).from_state_dict("gpt", saved)
+    again = decode(encode(job.attempt), type(job.attempt))
 
     (known,) = {own.manifests[2].idle.unused.tobytes() for own in again.sessions.values()}
     assert np.frombuffer(known, dtype=np.int64).tolist() == [2]
     assert again.sessions[0].manifests[1].idle is None
-    ((*_, (_, _, part)),) = saved["open_frames"]["open"]
-    _, (*_, unused) = part[-1]
-    assert np.frombuffer(unused, dtype=np.int64).tolist() == [2]
+    (waiting,) = again.open._frames._open.values()
+    assert waiting.items[0, 0].idle.unused.tolist() == [2]
     assert again.state_dict() == job.attempt.state_dict()
 
 
@@ -374,11 +372,8 @@ def test_what_is_restored_goes_on_the_same(training: Any) -> None:
         told = []
         for step in range(330):
             if restarts and step % 7 == 3:
-                plain = msgpack.unpackb(
-                    msgpack.packb(run.job.attempt.closed.memories.state_dict()),
-                    strict_map_key=False,
-                )
-                run.job.attempt.closed.memories = Memories(plain)
+                memories = run.job.attempt.closed.memories
+                run.job.attempt.closed.memories = decode(encode(memories), Memories)
                 run.job.attempt.closed._rules = None
             factors = [1.0, 1.0, 1.02 ** max(0, step - 100), 0.0 if 200 < step < 210 else 1.0]
             told.append(run.go([f * (0.01 if 250 < step < 270 else 1.0) for f in factors]))

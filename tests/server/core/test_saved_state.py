@@ -21,6 +21,7 @@ from gradwatch_server.core.run import Run
 from gradwatch_server.core.state import State
 from gradwatch_server.core.state_codec import decode, encode
 from gradwatch_server.core.views.snapshot import view_run
+from gradwatch_wire import Column
 from gradwatch_wire.jsonable import jsonable
 from tests.support.core import Cluster
 
@@ -195,7 +196,8 @@ def test_pieces_of_layers_come_back() -> None:
 def test_sums_that_clients_claim_stay_within_64_bits() -> None:
     """Records that they lost, and elements of their layers."""
     job = Cluster().start()
-    job.declare(0, ("huge",), manifest_id=2, numel=((1 << 64) - 1,))
+    numel = Column.pack("<u8", [(1 << 64) - 1])
+    job.declare(0, ("huge",), manifest_id=2, numel=numel)
     for _ in range(3):
         first = job.attempt.sessions[0].acked + 1
         job.put(Gap(job.sessions[0], first, first + (1 << 62)))
