@@ -9,6 +9,11 @@ WITHOUT_SERVER = ("--version", "--help", "doctor", "replay")
 
 def main() -> None:
     """Run the command line, or exit 1 with the pip line that installs what it needs."""
+    if sys.argv[1:] == ["--version"]:  # to import typer takes longer than all of this
+        from gradwatch_wire import __version__
+
+        print(f"gradwatch {__version__}")
+        return
     gc.disable()  # what an import makes stays: nothing to collect, and much to look through
     try:
         from gradwatch_server.cli.app import app

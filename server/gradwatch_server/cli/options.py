@@ -7,12 +7,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from gradwatch_server.cli.app import FLAG
 from gradwatch_server.config_file import CONFIG_VARIABLE, DEFAULT_CONFIG
-from gradwatch_server.settings import Settings
 from gradwatch_wire.names import DEFAULT_HTTP
-
-FLAG: Final = ""
-"""The value that help shows of a flag: typer would show `<bool>`, as if one could be given."""
 
 DEFAULT_URL: Final = f"http://{DEFAULT_HTTP}"
 
@@ -44,6 +41,9 @@ def check_name(place: Path | None, option: str) -> None:
 
 def setting(name: str, *flags: str) -> Any:
     """Return the option of a setting: its help and default stand in `Settings` alone."""
+    # Most commands have no such option, and the settings take 0.6 s to import.
+    from gradwatch_server.settings import Settings  # noqa: PLC0415
+
     field = Settings.model_fields[name]
     shown = str(field.default) if field.default else False
     return typer.Option(*flags, help=field.description, show_default=shown)

@@ -18,7 +18,8 @@ FILES = sorted(module.name for module in pkgutil.iter_modules(commands.__path__)
 def test_every_file_is_listed_and_has_tests(name: str) -> None:
     module = importlib.import_module(f"{commands.__name__}.{name}")
 
-    assert getattr(module, name) in commands.COMMANDS
+    assert hasattr(module, name)
+    assert name in commands.COMMANDS
     assert (Path(__file__).parent / "commands" / f"test_{name}.py").exists()
 
 

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress as Bar
 
+from gradwatch_server.cli.app import FLAG
 from gradwatch_server.cli.client import get, query_of, run_path
 from gradwatch_server.cli.export.about import Choice
 from gradwatch_server.cli.export.format import Format
@@ -20,7 +21,7 @@ from gradwatch_server.cli.export.formats import FORMATS
 from gradwatch_server.cli.export.job import Job, Progress
 from gradwatch_server.cli.export.part import begun_attempt
 from gradwatch_server.cli.export.source import Source
-from gradwatch_server.cli.options import DEFAULT_URL, FLAG, AsJson, Url, check_name
+from gradwatch_server.cli.options import DEFAULT_URL, AsJson, Url, check_name
 from gradwatch_server.core.frames.rows import FRAME_COLUMNS
 from gradwatch_server.core.printable import printable
 from gradwatch_wire.limits import MAX_STEP

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gradwatch_server.cli.options import FLAG
+from gradwatch_server.cli.app import FLAG
 from gradwatch_server.cli.replay import find_key, replay_files, sent_line
 from gradwatch_wire.names import DEFAULT_ENDPOINT
 

@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
+from gradwatch_server.cli.app import FLAG
 from gradwatch_server.cli.client import follow_alerts, is_known, named, past_events
-from gradwatch_server.cli.options import DEFAULT_URL, FLAG, AsJson, Url
+from gradwatch_server.cli.options import DEFAULT_URL, AsJson, Url
 from gradwatch_server.cli.rendering import console, moment
 from gradwatch_server.core.printable import printable
 
