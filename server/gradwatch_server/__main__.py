@@ -12,7 +12,7 @@ def main() -> None:
     if sys.argv[1:] == ["--version"]:  # to import typer takes longer than all of this
         from gradwatch_wire import __version__
 
-        print(f"gradwatch {__version__}")
+        sys.stdout.write(f"gradwatch {__version__}\n")
         return
     gc.disable()  # what an import makes stays: nothing to collect, and much to look through
     try:

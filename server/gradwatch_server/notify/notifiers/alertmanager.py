@@ -7,10 +7,8 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 from urllib.parse import unquote
-
-import httpx
 
 from gradwatch_server.core.alerting.wording import cut
 from gradwatch_server.core.printable import printable
@@ -26,6 +24,9 @@ from gradwatch_server.notify.policy import Policy
 from gradwatch_server.notify.secrets import redacted
 from gradwatch_server.storage.deliveries import Entry
 from gradwatch_wire.health import AlertState, Severity
+
+if TYPE_CHECKING:
+    import httpx
 
 RESEND_S: Final = 120.0
 """How often what fires is sent again."""
@@ -61,6 +62,8 @@ class AlertmanagerNotifier(Notifier):
 
     def __init__(self, url: str) -> None:
         """Read the URL of its page, such as `http://127.0.0.1:9093`."""
+        import httpx  # noqa: PLC0415 - 70 ms that only who has an Alertmanager pays
+
         self._secret = url
         try:
             parsed = httpx.URL(url)
@@ -108,6 +111,8 @@ class AlertmanagerNotifier(Notifier):
         self._post([alert | ({"generatorURL": f"{page_url}/"} if page_url else {})])
 
     def _post(self, alerts: Sequence[dict[str, Any]]) -> None:
+        import httpx  # noqa: PLC0415
+
         try:
             with httpx.Client(verify=self._tls, auth=self._auth, timeout=TIMEOUT_S) as client:
                 for first in range(0, len(alerts), PER_REQUEST):
