@@ -100,7 +100,7 @@ class Asked(Reader):
 
     def column(self, key: str, default: object = _MISSING) -> Any:
         self._note(key, "column", default)
-        return Column("<u8", b"") if default is _MISSING else None
+        return Column.of("<u8", b"") if default is _MISSING else None
 
     def names(self, key: str, most: int, default: object = _MISSING) -> tuple[str, ...]:
         what = f"array of at most {most:,} str, each of at most {own.MAX_NAME_BYTES} bytes"

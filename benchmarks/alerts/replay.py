@@ -212,7 +212,7 @@ class _Writer:
             scalars[Scalar.FIRST_NONFINITE_STEP.value] = float(step) if is_bad else math.nan
         if rows.local_l2.shape[1]:
             local = rows.local_l2[step, rank, places]
-            columns[LOCAL_L2] = Column("<f8", local.astype("<f8").tobytes())
+            columns[LOCAL_L2] = Column.of("<f8", local.astype("<f8").tobytes())
             scalars[Scalar.LOCAL_PROBE.value] = float(np.max(local, initial=UNKNOWN))
         if (digest := self._digests.get(step)) is not None:
             weights = rows.weights[digest, rank][:, places]
@@ -231,5 +231,5 @@ class _Writer:
 
 def _column(name: str, values: FloatArray) -> Column:
     if name in COUNT_COLUMNS:
-        return Column("<u8", values.astype("<u8").tobytes())
-    return Column("<f8", values.astype("<f8").tobytes())
+        return Column.of("<u8", values.astype("<u8").tobytes())
+    return Column.of("<f8", values.astype("<f8").tobytes())

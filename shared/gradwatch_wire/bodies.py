@@ -24,7 +24,7 @@ from gradwatch_wire.limits import (
     MAX_TEXT_BYTES,
 )
 from gradwatch_wire.names import LayerOrder
-from gradwatch_wire.packed_column import ITEMSIZE, Column
+from gradwatch_wire.packed_column import Column
 from gradwatch_wire.reader import (
     Reader,
     checked_array,
@@ -54,10 +54,6 @@ from gradwatch_wire.shards import parse_shard
 from gradwatch_wire.version import PROTOCOL_MAJOR
 
 Body = dict[str, Any]
-
-
-def _column(column: Column) -> list[object]:
-    return [column.code, column.count, column.data]
 
 
 def _text(value: object, where: str) -> str:
@@ -135,7 +131,7 @@ def _manifest(r: Manifest) -> Body:
     body: Body = {
         "id": r.manifest_id,
         "names": r.names,
-        "numel": _column(r.numel),
+        "numel": r.numel,
         "dtypes": r.dtypes,
         "shards": r.shards,
         "columns": r.columns,
@@ -199,9 +195,9 @@ def _check_manifest(m: Manifest) -> None:
 
 
 def _per_layer(column: Column, layers: int, where: str) -> Column:
-    if column.count != layers:
+    if column.size != layers:
         raise ProtocolError(
-            expected=f"a count of {layers}", got=str(column.count), where=f"{where}.count"
+            expected=f"a count of {layers}", got=str(column.size), where=f"{where}.count"
         )
     return column
 
@@ -212,18 +208,18 @@ def _stats(r: Stats) -> Body:
         "step": r.step,
         "labels": dict(r.labels),
         "scalars": {name: float(value) for name, value in r.scalars.items()},
-        "columns": {name: _column(column) for name, column in r.columns.items()},
+        "columns": dict(r.columns),
     }
     if r.parts != 1:
         body |= {"part": r.part, "parts": r.parts}
     if r.activations is not None:
-        body["activations"] = _column(r.activations)
+        body["activations"] = r.activations
     return body
 
 
 def _read_stats(b: Reader) -> Stats:
     columns = b.map("columns", MAX_COLUMNS, checked_column)
-    counts = {len(column.data) // ITEMSIZE[column.code] for column in columns.values()}
+    counts = {column.size for column in columns.values()}
     if len(counts) > 1:
         raise ProtocolError(
             expected="columns of one count", got="several counts", where="STATS.columns"
@@ -252,9 +248,9 @@ def _activations(b: Reader) -> Column | None:
     where = "STATS.activations"
     if column.code != "<f8":
         raise ProtocolError(expected="<f8", got=column.code, where=f"{where}.code")
-    if column.count > MAX_MODULES:
+    if column.size > MAX_MODULES:
         raise ProtocolError(
-            expected=f"at most {MAX_MODULES} modules", got=str(column.count), where=where
+            expected=f"at most {MAX_MODULES} modules", got=str(column.size), where=where
         )
     return column
 
@@ -264,7 +260,7 @@ def _gains(r: Gains) -> Body:
         "step": r.step,
         "blocks": r.blocks,
         "norm_type": r.norm_type,
-        "norms": _column(r.norms),
+        "norms": r.norms,
     }
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 import array
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 TYPECODES: Final[dict[str, str]] = {"<f4": "f", "<f8": "d", "<u4": "I", "<u8": "Q"}
 """Dtype code on the wire (numpy's spelling) to the typecode of `array.array`."""
@@ -17,22 +16,27 @@ TYPECODES: Final[dict[str, str]] = {"<f4": "f", "<f8": "d", "<u4": "I", "<u8": "
 ITEMSIZE: Final[dict[str, int]] = {"<f4": 4, "<f8": 8, "<u4": 4, "<u8": 8}
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """A column of numbers as it lies on the wire.
 
     Args:
         code: One of `<f4 <f8 <u4 <u8`.
+        size: Number of items.
         data: Little-endian items, `count * itemsize` bytes.
     """
 
     code: str
+    size: int
     data: bytes
 
-    @property
-    def count(self) -> int:
-        """Number of items."""
-        return len(self.data) // ITEMSIZE[self.code]
+    @classmethod
+    def of(cls, code: str, data: bytes) -> Column:
+        """Return the column of bytes that were packed already.
+
+        Raises:
+            KeyError: If *code* is not in the table.
+        """
+        return cls(code, len(data) // ITEMSIZE[code], data)
 
     @classmethod
     def pack(cls, code: str, values: Iterable[float]) -> Column:
@@ -43,7 +47,7 @@ class Column:
             OverflowError: If a value does not fit an integer code.
         """
         items = array.array(TYPECODES[code], values)
-        return cls(code, _swapped(items).tobytes())
+        return cls(code, len(items), _swapped(items).tobytes())
 
     def unpack(self) -> list[float]:
         """Return the items as Python numbers. The aggregator uses `numpy.frombuffer` instead."""

@@ -188,7 +188,7 @@ def checked_column(value: object, where: str) -> Column:
             got=describe(count),
             where=f"{where}.count",
         )
-    return Column(code, data)
+    return Column(code, count, data)
 
 
 def checked_label(value: object, where: str) -> LabelValue:

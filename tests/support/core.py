@@ -210,14 +210,14 @@ def part_of(l2: Numbers, rank: int = 0, **settings: Any) -> RankPart:
 
     All others are columns or fields.
     """
-    values = {"l2": np.array(l2, dtype=np.float64)}
+    columns = {"l2": Column.pack("<f8", l2)}
     for name in COLUMNS_READ:
         if name in settings:
-            values[name] = np.array(settings.pop(name), dtype=np.float64)
-    index = np.array(settings.pop("index", range(len(values["l2"]))), dtype=np.int64)
+            columns[name] = Column.pack("<f8", settings.pop(name))
+    index = np.array(settings.pop("index", range(len(l2))), dtype=np.int64)
     layout = Layout(index, layout_of(settings.pop("shards", ())).shards)
     defaults: dict[str, Any] = {"ordered": True, "scalars": {}, "labels": {}}
-    return RankPart(rank=rank, layout=layout, values=values, **defaults | settings)
+    return RankPart(rank=rank, layout=layout, columns=columns, **defaults | settings)
 
 
 def layout_of(shards: Sequence[str]) -> Layout:

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gradwatch_wire as wire
+from gradwatch_server import record_codec
 from gradwatch_wire import limits
 from gradwatch_wire.reader import checked_str
 
@@ -35,9 +36,19 @@ Decode = Callable[[Sequence[bytes]], wire.Envelope | None]
 
 @pytest.fixture(scope="session")
 def survive(bits: Callable[[Any], Any]) -> Decode:
-    """A decode that returns None on ProtocolError; nothing else may be raised."""
+    """A decode that returns None on ProtocolError; nothing else may be raised.
+
+    The aggregator's own decode does the same with every message.
+    """
+
+    def outcome(decode: Callable[[Sequence[bytes]], wire.Envelope], frames: Sequence[bytes]) -> Any:
+        try:
+            return bits(decode(frames))
+        except wire.ProtocolError as error:
+            return str(error)
 
     def decode(frames: Sequence[bytes]) -> wire.Envelope | None:
+        assert outcome(record_codec.decode, frames) == outcome(wire.decode, frames)
         try:
             envelope = wire.decode(frames)
         except wire.ProtocolError as error:

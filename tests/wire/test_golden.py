@@ -176,7 +176,7 @@ REQUIRED_ONLY: dict[str, tuple[dict[str, Any], wire.Record]] = {
         wire.Manifest(
             manifest_id=1,
             names=("a",),
-            numel=wire.Column("<u8", bytes(8)),
+            numel=wire.Column.of("<u8", bytes(8)),
             dtypes=("float32",),
             shards=(),
             columns=(),
@@ -202,7 +202,7 @@ REQUIRED_ONLY: dict[str, tuple[dict[str, Any], wire.Record]] = {
     ),
     "GAINS": (
         {"step": 0, "blocks": [], "norm_type": "l1", "norms": ["<f8", 0, b""]},
-        wire.Gains(step=0, blocks=(), norm_type="l1", norms=wire.Column("<f8", b"")),
+        wire.Gains(step=0, blocks=(), norm_type="l1", norms=wire.Column.of("<f8", b"")),
     ),
     "EVENT": ({"name": "mark", "step": 0}, wire.Event(name="mark", step=0, data={})),
     "BEAT": ({}, wire.Beat(last_step=-1, since_s=0.0, counters={})),

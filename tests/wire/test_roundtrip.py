@@ -37,7 +37,7 @@ LABEL_MAPS = st.dictionaries(NAMES, LABELS, max_size=4)
 def columns(code: str, count: int) -> st.SearchStrategy[wire.Column]:
     """Columns of any bits."""
     size = count * ITEMSIZE[code]
-    return st.builds(wire.Column, st.just(code), st.binary(min_size=size, max_size=size))
+    return st.builds(wire.Column.of, st.just(code), st.binary(min_size=size, max_size=size))
 
 
 def json_values(depth: int) -> st.SearchStrategy[Any]:
@@ -209,7 +209,7 @@ def test_as_many_layers_as_the_limit_come_back() -> None:
         manifest = wire.Manifest(
             manifest_id=1,
             names=tuple(map(str, range(count))),
-            numel=wire.Column("<u8", bytes(8 * count)),
+            numel=wire.Column.of("<u8", bytes(8 * count)),
             dtypes=("",) * count,
         )
         frames = wire.encode(wire.Envelope(session=SESSION, seq=1, record=manifest))
@@ -294,7 +294,7 @@ def test_a_column_packs_little_endian_and_unpacks_to_the_same_numbers(
     column = wire.Column.pack(code, values)
 
     assert struct.pack(f"<{len(values)}{letter}", *values) == column.data
-    assert len(values) == column.count
+    assert len(values) == column.size
     assert [math.isnan(v) or v for v in values] == [math.isnan(v) or v for v in column.unpack()]
     assert column == wire.Column.pack(code, column.unpack())
     assert [type(v) for v in values] == [type(v) for v in column.unpack()]

@@ -133,7 +133,7 @@ def _numbers(stats: Stats, at: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in SHOWN:
         column = stats.columns.get(name)
-        known = column is not None and at < column.count
+        known = column is not None and at < column.size
         value = float(numbers(column)[at]) if known and column is not None else None
         found[name] = None if name == LOCAL_L2 and value is not None and value < 0.0 else value
     return found

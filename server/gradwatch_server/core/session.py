@@ -174,11 +174,9 @@ class Session:
     def read(self, stats: Stats) -> RankPart | None:
         """Return a record in the order of its manifest, None if it does not fit one."""
         known = self.manifests.get(stats.manifest_id)
-        values = {
-            name: numbers(stats.columns[name]) for name in COLUMNS_READ if name in stats.columns
-        }
-        l2 = values.get(L2)
-        if known is None or l2 is None or len(l2) != len(known.layout.index):
+        columns = {name: own for name, own in stats.columns.items() if name in COLUMNS_READ}
+        l2 = columns.get(L2)
+        if known is None or l2 is None or l2.size != len(known.layout.index):
             return None
         outputs = None if stats.activations is None else numbers(stats.activations)
         if outputs is not None and len(outputs) != len(known.layout.modules):
@@ -187,11 +185,11 @@ class Session:
             self.hello.rank,
             known.layout,
             known.ordered,
-            values,
+            columns,
             stats.scalars,
             stats.labels,
             outputs,
-            _weight_bits(stats, len(l2)),
+            _weight_bits(stats, l2.size),
             known.idle,
         )
 
@@ -205,6 +203,6 @@ class Session:
 def _weight_bits(stats: Stats, layers: int) -> IndexArray | None:
     """Return (layers,) the sums of the bits of the weights, if the record has them."""
     column = stats.columns.get(WEIGHT_BITS)
-    if column is None or column.code != "<u8" or column.count != layers:
+    if column is None or column.code != "<u8" or column.size != layers:
         return None
     return np.frombuffer(column.data, dtype="<i8")

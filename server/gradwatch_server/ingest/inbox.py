@@ -19,7 +19,8 @@ from gradwatch_server.ingest.floods import Floods
 from gradwatch_server.ingest.message import Arrived, Dropped, Message, PackedRecord
 from gradwatch_server.ingest.throttle import Throttle
 from gradwatch_server.keys import Client
-from gradwatch_wire import ProtocolError, Record, Refuse, decode, session_of
+from gradwatch_server.record_codec import decode
+from gradwatch_wire import ProtocolError, Record, Refuse, session_of
 from gradwatch_wire.codec import place_of
 
 logger = logging.getLogger(__name__)

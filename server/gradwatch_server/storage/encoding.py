@@ -34,6 +34,7 @@ from gradwatch_server.core.entries import (
     SilenceRemoved,
     Tick,
 )
+from gradwatch_server.record_codec import decode_record
 from gradwatch_server.storage.store import Line
 from gradwatch_wire import (
     SEQUENCED,
@@ -45,7 +46,6 @@ from gradwatch_wire import (
     Kind,
     Manifest,
     Stats,
-    decode_record,
     encode,
 )
 

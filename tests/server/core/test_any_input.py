@@ -48,7 +48,7 @@ def columns(draw: st.DrawFn, count: int) -> Column:
     if code == "<f8" and draw(st.booleans()):
         return Column.pack(code, draw(st.lists(NUMBERS, min_size=count, max_size=count)))
     size = count * ITEMSIZE[code]
-    return Column(code, draw(st.binary(min_size=size, max_size=size)))
+    return Column.of(code, draw(st.binary(min_size=size, max_size=size)))
 
 
 @st.composite
@@ -60,7 +60,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
         names=tuple(names),
         numel=draw(columns(len(names)).filter(lambda c: c.code == "<u8"))
         if names
-        else Column("<u8", b""),
+        else Column.of("<u8", b""),
         dtypes=("float32",) * len(names),
         shards=draw(
             st.just(()) | st.lists(SHARDS, min_size=len(names), max_size=len(names)).map(tuple)

@@ -15,6 +15,7 @@ from gradwatch_server.core.frames import layers
 from gradwatch_server.core.run import RETURN_NS
 from gradwatch_server.core.state import State
 from gradwatch_server.core.views.snapshot import view_run
+from gradwatch_wire import Column
 from gradwatch_wire.health import RankState
 from gradwatch_wire.jsonable import jsonable
 from tests.support.core import Cluster, stats_of
@@ -230,7 +231,7 @@ def test_any_bits_are_a_number() -> None:
     """A signalling NaN, which a conversion would warn of, is a NaN like any other."""
     job = Cluster(names=("a",)).start()
     stats = stats_of(0, [1.0])
-    column = type(stats.columns["l2"])("<f4", b"\x01\x00\x80\x7f")
+    column = Column.of("<f4", b"\x01\x00\x80\x7f")
     job.send(0, type(stats)(manifest_id=1, step=0, columns={"l2": column}))
 
     assert job.frame.nonfinite.tolist() == [True]

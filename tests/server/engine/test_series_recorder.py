@@ -28,7 +28,7 @@ from gradwatch_server.series.columns import RUN_COLUMNS, RUN_TABLE
 from gradwatch_server.series.history import Wanted
 from gradwatch_server.series.items import ItemKind, table_of
 from gradwatch_server.storage.sqlite.store import SQLiteStore
-from gradwatch_wire import Hello
+from gradwatch_wire import Column, Hello
 from tests.support.engine import Start
 from tests.support.peer import NewPeer
 from tests.support.records import manifest_of
@@ -66,9 +66,9 @@ class Feed:
         for step in range(first, last, every):
             self.epoch += step <= self.last
             self.last = step
-            values = {"l2": np.array([norm_of(step), 2.0, float(step)])}
+            columns = {"l2": Column.pack("<f8", [norm_of(step), 2.0, float(step)])}
             scalars = {"loss": float(step)}
-            part = RankPart(0, self.layout, True, values, scalars, {})
+            part = RankPart(0, self.layout, True, columns, scalars, {})
             gathered = Gathered(step, -1, step, (part,), self.epoch)
             frame = merge(gathered, len(LAYERS), 1)
             closed = ClosedFrame(frame, self.epoch, 1.0, False, None, self.layers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, Self
 
 import numpy as np
@@ -11,9 +12,16 @@ import numpy as np
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
 from gradwatch_server.core.frames.disagreement import Disagreement
 from gradwatch_server.core.frames.idle import Idle, idle_layers
+from gradwatch_server.core.frames.layers import numbers
 from gradwatch_server.core.frames.layout import Layout
 from gradwatch_server.core.frames.rows import FRAME_COLUMNS, ROW_OF
-from gradwatch_server.core.frames.sizes import RECORD_BYTES, array_bytes, map_bytes
+from gradwatch_server.core.frames.sizes import (
+    ARRAY_BYTES,
+    RECORD_BYTES,
+    array_bytes,
+    map_bytes,
+)
+from gradwatch_wire import Column
 from gradwatch_wire.columns import (
     L2,
     L2_MAX,
@@ -25,11 +33,11 @@ from gradwatch_wire.columns import (
 )
 from gradwatch_wire.names import Label, Reduction
 
-COLUMNS_READ: Final = (*FRAME_COLUMNS, L2_MAX, LOCAL_L2, WEIGHT_L2, WEIGHT_LINF)
+COLUMNS_READ: Final = frozenset({*FRAME_COLUMNS, L2_MAX, LOCAL_L2, WEIGHT_L2, WEIGHT_LINF})
 """The columns of a record that the aggregator looks at."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class RankPart:
     """One STATS record in the layer order of its attempt.
 
@@ -37,7 +45,7 @@ class RankPart:
         rank: Global rank.
         layout: The layers it is about.
         ordered: Whether they follow the forward pass.
-        values: Column to (own layers,) float64.
+        columns: Columns that the aggregator reads, as they came.
         scalars: Numbers of the whole step.
         labels: What the numbers are.
         activations: (modules of the layout,) largest magnitude in the outputs of each, `NOT_SEEN`
@@ -50,12 +58,17 @@ class RankPart:
     rank: int
     layout: Layout
     ordered: bool
-    values: Mapping[str, FloatArray]
+    columns: Mapping[str, Column]
     scalars: Mapping[str, float]
     labels: Mapping[str, object]
     activations: FloatArray | None = None
     weight_bits: IndexArray | None = None
     idle: Idle | None = None
+
+    @cached_property
+    def values(self) -> Mapping[str, FloatArray]:
+        """Column to (own layers,) float64."""
+        return {name: numbers(column) for name, column in self.columns.items()}
 
     @property
     def peak(self) -> FloatArray:
@@ -80,7 +93,7 @@ class RankPart:
 
         What a rank holds of a sharded layer is there only after a reduction: it is never its own.
         """
-        if LOCAL_L2 not in self.values:
+        if LOCAL_L2 not in self.columns:
             return None
         return np.where(self.layout.is_sharded, UNKNOWN, self.values[LOCAL_L2])
 
@@ -92,9 +105,10 @@ class RankPart:
     @property
     def num_bytes(self) -> int:
         """What it takes in memory. Its layout and what is idle belong to its manifest."""
-        arrays = (*self.values.values(), self.activations, self.weight_bits)
+        data = sum(ARRAY_BYTES + len(column.data) for column in self.columns.values())
+        arrays = array_bytes(self.activations) + array_bytes(self.weight_bits)
         texts = map_bytes(self.scalars) + map_bytes(self.labels)
-        return RECORD_BYTES + sum(map(array_bytes, arrays)) + texts
+        return RECORD_BYTES + data + arrays + texts
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ class LocalNorms:
 def local_norms(frame: Frame) -> list[LocalNorms]:
     """Return the local norms of a frame's ranks, those with the same layers together."""
     found = []
-    if not any(LOCAL_L2 in part.values for part in frame.parts):  # nearly always
+    if not any(LOCAL_L2 in part.columns for part in frame.parts):  # nearly always
         return []
     for alike in by_layout(frame.parts):
         own = [(part.rank, norms) for part in alike if (norms := part.local_l2) is not None]

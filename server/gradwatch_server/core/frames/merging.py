@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -12,7 +12,7 @@ import numpy as np
 from gradwatch_server.core.arrays import BoolArray, FloatArray
 from gradwatch_server.core.frames.assembler import Gathered
 from gradwatch_server.core.frames.frame import Frame, RankPart
-from gradwatch_server.core.frames.replicas import by_layout, compare
+from gradwatch_server.core.frames.replicas import by_layout, compare, distinct
 from gradwatch_server.core.frames.rows import (
     FRAME_COLUMNS,
     L2_MIN,
@@ -55,10 +55,10 @@ def merge(gathered: Gathered[RankPart], num_layers: int, world: int) -> Frame:
         nonfinite=bad,
         l2_max=rows[ROW_OF[L2_MAX]],
         l2_min=rows[ROW_OF[L2_MIN]],
-        measured=_measured(frozenset(tuple(part.values) for part in parts)),
+        measured=_measured(frozenset(tuple(part.columns) for part in parts)),
         columns=rows[: len(FRAME_COLUMNS)],
         num_partial=num_partial,
-        total_norm=_of_ranks(parts) if whole else _joined(l2[present], num_partial),
+        total_norm=_of_ranks(alike) if whole else _joined(l2[present], num_partial),
         loss=_loss(parts),
         point=_common(part.labels.get(Label.POINT) for part in parts),
         loss_scale=_smallest(_given(parts, Scalar.LOSS_SCALE)),
@@ -104,6 +104,7 @@ def _place(blocks: list[Block], num_layers: int) -> tuple[FloatArray, BoolArray]
 
 def _merge_alike(parts: list[RankPart]) -> FloatArray:
     """Put records of the same layout together: (rows, own layers)."""
+    parts = distinct(parts)  # a replica twice changes no largest, and no smallest, number
     block = np.empty((len(ROWS), len(parts[0].layout.index)))
     for number, row in enumerate(ROWS):
         values = _values(parts, row.name)
@@ -119,7 +120,7 @@ def _values(parts: list[RankPart], row: str) -> list[FloatArray]:
     if row == L2_MAX:
         return [part.peak for part in parts]
     column = L2 if row == L2_MIN else row
-    return [part.values[column] for part in parts if column in part.values]
+    return [part.values[column] for part in parts if column in part.columns]
 
 
 def _bad_step(gathered: Gathered[RankPart]) -> int:
@@ -131,11 +132,10 @@ def _bad_step(gathered: Gathered[RankPart]) -> int:
     return int(min(steps, default=gathered.step))
 
 
-def _of_ranks(parts: tuple[RankPart, ...]) -> float:
+def _of_ranks(alike: Sequence[list[RankPart]]) -> float:
     """Largest over ranks of the L2 norm over all layers, over the parts of each together."""
-    if len(parts) == 1:
-        return total_norm(parts[0].values[L2])
     layers: dict[int, list[FloatArray]] = {}
+    parts = distinct(alike[0]) if len(alike) == 1 else [part for own in alike for part in own]
     for part in parts:
         layers.setdefault(part.rank, []).append(part.values[L2])
     with np.errstate(over="ignore", invalid="ignore"):  # once: for each rank it is half the cost

@@ -55,6 +55,15 @@ def by_layout(parts: Iterable[RankPart]) -> Sequence[list[RankPart]]:
     return list(found.values())
 
 
+def distinct(alike: Sequence[RankPart]) -> list[RankPart]:
+    """Return the first record of a layout, and those that differ from it in a byte.
+
+    After an all-reduce none does.
+    """
+    first = alike[0]
+    return [first, *(part for part in alike[1:] if part.columns != first.columns)]
+
+
 def compare(gathered: Iterable[list[RankPart]], num_layers: int) -> Disagreement | None:
     """Return by how much ranks differ in what has to be equal; None if there is no such thing.
 
@@ -80,8 +89,9 @@ def compare(gathered: Iterable[list[RankPart]], num_layers: int) -> Disagreement
             found = Disagreement.of_nothing(num_layers)
         index = alike[0].layout.index
         if is_reduced and _is_one_moment(alike):
-            found.exact[index] = _largest(alike, EXACT)
-            found.sums[index] = _largest(alike, SUMS)
+            differing = distinct(alike)
+            found.exact[index] = _largest(differing, EXACT)
+            found.sums[index] = _largest(differing, SUMS)
         if len(digested) > 1:
             found.weights[index] = _digests_differ(digested)
             found.weights_seen[index] = True
@@ -147,7 +157,7 @@ def moved_ranks(parts: Iterable[RankPart], layer: int, last: FloatArray) -> tupl
     moved: dict[int, float] = {}
     for part in parts:
         places = np.flatnonzero(part.layout.index == layer)
-        if len(places) and part.weight_bits is not None and part.values.keys() >= _WEIGHT_NORMS:
+        if len(places) and part.weight_bits is not None and part.columns.keys() >= _WEIGHT_NORMS:
             now = np.array([part.values[name][places[0]] for name in (WEIGHT_L2, WEIGHT_LINF)])
             with np.errstate(divide="ignore", invalid="ignore"):
                 moved[part.rank] = float(np.max(np.abs(now - last) / last))
@@ -168,7 +178,7 @@ def weight_norms(parts: Iterable[RankPart], layers: BoolArray) -> FloatArray:
     found = np.full((2, len(layers)), np.nan)
     for alike in by_layout(parts):
         first = next((part for part in alike if part.weight_bits is not None), None)
-        if first is not None and first.values.keys() >= _WEIGHT_NORMS:
+        if first is not None and first.columns.keys() >= _WEIGHT_NORMS:
             index = first.layout.index
             found[:, index] = np.stack([first.values[WEIGHT_L2], first.values[WEIGHT_LINF]])
     return np.where(layers, found, np.nan)
@@ -225,13 +235,13 @@ def _shared(alike: list[RankPart], names: Iterable[str]) -> list[str]:
     return [
         name
         for name in names
-        if all(name in part.values for part in alike)
-        or (name in NONFINITE_COUNTS and any(name in part.values for part in alike))
+        if all(name in part.columns for part in alike)
+        or (name in NONFINITE_COUNTS and any(name in part.columns for part in alike))
     ]
 
 
 def _column(part: RankPart, name: str) -> FloatArray:
-    if name in part.values:
+    if name in part.columns:
         return part.values[name]
     return np.zeros(len(part.layout.index))
 
@@ -239,6 +249,8 @@ def _column(part: RankPart, name: str) -> FloatArray:
 def _largest(alike: list[RankPart], names: Iterable[str]) -> FloatArray:
     """Return (own layers,) the largest relative difference in any of the columns."""
     largest = np.zeros(len(alike[0].layout.index))
+    if len(alike) == 1:  # nearly always
+        return largest
     for name in _shared(alike, names):
         columns = [_column(part, name) for part in alike]
         if not _are_same(columns):  # nearly always they are

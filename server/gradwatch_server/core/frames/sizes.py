@@ -7,6 +7,7 @@ itself says of its objects is not.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any, Final, Protocol
 
 import numpy.typing as npt
@@ -46,5 +47,14 @@ def names_bytes(names: Iterable[str]) -> int:
 
 def map_bytes(given: Mapping[str, object]) -> int:
     """Return what a map of names to numbers, texts or flags takes."""
-    texts = sum(text_bytes(value) for value in given.values() if isinstance(value, str))
-    return names_bytes(given) + texts
+    num_bytes = _keys_bytes(tuple(given))
+    for value in given.values():
+        if isinstance(value, str):
+            num_bytes += text_bytes(value)
+    return num_bytes
+
+
+@lru_cache(maxsize=64)
+def _keys_bytes(names: tuple[str, ...]) -> int:
+    """Return what names take: all records have the same few."""
+    return names_bytes(names)

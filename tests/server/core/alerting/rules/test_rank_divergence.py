@@ -191,7 +191,7 @@ def test_a_rank_in_4096_is_named() -> None:
     norms = np.ones(3)
     first = part_of(norms, rank=0, labels=MEAN)
     parts = [replace(first, rank=rank) for rank in range(4096)]
-    parts[4000] = replace(parts[4000], values={"l2": norms * [1.0, 2.0, 1.0]})
+    parts[4000] = replace(parts[4000], columns={"l2": Column.pack("<f8", [1.0, 2.0, 1.0])})
     frame = frame_of(*parts)
 
     assert frame.disagreement is not None
