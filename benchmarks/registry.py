@@ -38,6 +38,7 @@ OPTIONS: Final[Mapping[str, str]] = {
     "runs": "runs, each with a full window",
     "alerts": "alerts to wait for",
     "rate": "records per second",
+    "calls": "count calls and files in place of time",
     "directory": "where the recorded runs are, or will be",
     "judge_only": "make no runs: judge those that are there",
 }
@@ -78,6 +79,12 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
         figures="records per second, beside a loop that only receives and unpacks",
         pages=("costs.md",),
         options={"quick": False, "records": 24_000, "rounds": 5},
+    ),
+    "fold": Benchmark(
+        module="fold",
+        figures="CPU of one record in the core along ranks, layers and runs; its calls",
+        pages=("costs.md",),
+        options={"quick": False, "records": 4_000, "calls": False},
     ),
     "recovery": Benchmark(
         module="recovery",

@@ -17,6 +17,7 @@ from gradwatch_server.core.frames.layout import Layout
 from gradwatch_server.core.frames.rows import FRAME_COLUMNS, ROW_OF
 from gradwatch_server.core.frames.sizes import (
     ARRAY_BYTES,
+    MAX_ITEM_BYTES,
     RECORD_BYTES,
     array_bytes,
     map_bytes,
@@ -105,10 +106,10 @@ class RankPart:
     @property
     def num_bytes(self) -> int:
         """What it takes in memory. Its layout and what is idle belong to its manifest."""
-        data = sum(ARRAY_BYTES + len(column.data) for column in self.columns.values())
+        columns = len(self.columns) * (ARRAY_BYTES + len(self.layout.index) * MAX_ITEM_BYTES)
         arrays = array_bytes(self.activations) + array_bytes(self.weight_bits)
         texts = map_bytes(self.scalars) + map_bytes(self.labels)
-        return RECORD_BYTES + data + arrays + texts
+        return RECORD_BYTES + columns + arrays + texts
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,9 @@ RECORD_BYTES: Final = 1_000
 ARRAY_BYTES: Final = 112
 """What an array takes beside its items."""
 
+MAX_ITEM_BYTES: Final = 8
+"""What an item of an array takes, whatever its dtype."""
+
 ITEM_BYTES: Final = 100
 """What a name takes with its value in a map, or with its place in a list."""
 
