@@ -286,9 +286,10 @@ class State:
                 state = RankState.FAILED if reason == EXCEPTION else RankState.ENDED
                 yield from attempt.leave(session, state, now_ns, self.rules)
         yield from attempt.close_frames(now_ns, self.rules)
-        budget = "open_frames_bytes_per_attempt"
-        most_bytes = self.budgets.open_frames_bytes_per_attempt * attempt.shares
-        yield from attempt.keep_to(most_bytes, budget, now_ns, self.rules)
+        share = self.budgets.open_frames_bytes_per_attempt
+        if attempt.open.num_bytes > share:
+            budget = "open_frames_bytes_per_attempt"
+            yield from attempt.keep_to(share * attempt.shares, budget, now_ns, self.rules)
 
     def _gap(self, session_id: bytes, first: int, last: int, now_ns: int) -> Iterator[Alert]:
         session = self.sessions[session_id]

@@ -268,23 +268,32 @@ class Attempt:
             self.open.pass_over(session.hello.rank, stats)
             return
         taken = TakenPart(part, stats.step, stats.part, stats.parts)
-        placed = self.open.place(session.hello.rank, taken)
-        yield from self._take_in(placed, now_ns, rules, stats.step - before)
+        rank, num_steps = session.hello.rank, stats.step - before
+        place = self.open.place_at_once(rank, taken)
+        if place is not None:  # nearly always
+            yield from self._take_one(rank, place, taken, now_ns, rules, num_steps)
+            return
+        yield from self._take_in(self.open.place(rank, taken), now_ns, rules, num_steps)
 
     def _take_in(
         self, placed: Placed[TakenPart], now_ns: int, rules: Rules, num_steps: int = 1
     ) -> Iterator[Alert]:
         """Put records into the frames of their steps, and look at those that are late."""
         for rank, place, taken in placed.records:
-            self.open.come_to(rank, place)
-            if place > self.signs.place:
-                self.signs.advance(place, taken.part, num_steps, now_ns)
-                if self.signs.is_troubled:
-                    yield from self.judge_liveness(now_ns, rules)
-            if not self.open.add(rank, place, taken, now_ns):
-                yield from self._add_late(place, taken.part, now_ns, rules)
+            yield from self._take_one(rank, place, taken, now_ns, rules, num_steps)
         for step, taken in placed.refuted:
             yield from self._add_late((self.closed.epoch, step), taken.part, now_ns, rules)
+
+    def _take_one(
+        self, rank: int, place: Place, taken: TakenPart, now_ns: int, rules: Rules, num_steps: int
+    ) -> Iterator[Alert]:
+        self.open.come_to(rank, place)
+        if place > self.signs.place:
+            self.signs.advance(place, taken.part, num_steps, now_ns)
+            if self.signs.is_troubled:
+                yield from self.judge_liveness(now_ns, rules)
+        if not self.open.add(rank, place, taken, now_ns):
+            yield from self._add_late(place, taken.part, now_ns, rules)
 
     def _add_late(self, place: Place, part: RankPart, now_ns: int, rules: Rules) -> Iterator[Alert]:
         """Count a record that no frame takes, and look whether anything in it is non-finite."""

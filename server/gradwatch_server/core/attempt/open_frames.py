@@ -82,6 +82,10 @@ class OpenFrames:
         """Return where a record belongs, and others that its coming decides of."""
         return self._order.take(rank, taken.number, taken.step, taken, self._frames.last_closed)
 
+    def place_at_once(self, rank: int, taken: TakenPart) -> Place | None:
+        """Return where a record belongs, None if `place` has to tell."""
+        return self._order.place_at_once(rank, taken.number, taken.step, self._frames.last_closed)
+
     def pass_over(self, rank: int, stats: Stats) -> None:
         """Note the step of a record that cannot be read."""
         place = self._order.place(rank, stats.part, stats.step, self._frames.last_closed)

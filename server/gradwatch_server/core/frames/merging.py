@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -12,7 +12,7 @@ import numpy as np
 from gradwatch_server.core.arrays import BoolArray, FloatArray
 from gradwatch_server.core.frames.assembler import Gathered
 from gradwatch_server.core.frames.frame import Frame, RankPart
-from gradwatch_server.core.frames.replicas import by_layout, compare, distinct
+from gradwatch_server.core.frames.replicas import Replicas, compare, gather_replicas
 from gradwatch_server.core.frames.rows import (
     FRAME_COLUMNS,
     L2_MIN,
@@ -37,36 +37,50 @@ waits for them, which takes 2 µs or, where something else has the processor, 10
 def merge(gathered: Gathered[RankPart], num_layers: int, world: int) -> Frame:
     """Put the records of one step together."""
     parts = gathered.items
-    alike = by_layout(parts)
-    blocks, num_partial = join([(own[0].layout, _merge_alike(own)) for own in alike])
+    replicas = gather_replicas(parts)
+    blocks, num_partial = join(
+        [(own.parts[0].layout, _merge_alike(own.distinct)) for own in replicas]
+    )
     rows, present = _place(blocks, num_layers)
     bad = nonfinite(rows)
     bad &= present
     for array in (present, bad, rows):
         array.flags.writeable = False  # readers in other threads hold them
-    whole = all(part.layout.shards is None for part in parts)
+    whole = all(own.parts[0].layout.shards is None for own in replicas)
     l2 = rows[ROW_OF[L2]]
+    scalars = _scalars_of(parts)
     return Frame(
         step=gathered.step,
-        bad_step=_bad_step(gathered),
+        bad_step=_bad_step(gathered, scalars.get(Scalar.FIRST_NONFINITE_STEP, ())),
         received_ns=gathered.received_ns,
         parts=parts,
         present=present,
         nonfinite=bad,
         l2_max=rows[ROW_OF[L2_MAX]],
         l2_min=rows[ROW_OF[L2_MIN]],
-        measured=_measured(frozenset(tuple(part.columns) for part in parts)),
+        measured=_measured(
+            frozenset(tuple(part.columns) for own in replicas for part in own.distinct)
+        ),
         columns=rows[: len(FRAME_COLUMNS)],
         num_partial=num_partial,
-        total_norm=_of_ranks(alike) if whole else _joined(l2[present], num_partial),
-        loss=_loss(parts),
-        point=_common(part.labels.get(Label.POINT) for part in parts),
-        loss_scale=_smallest(_given(parts, Scalar.LOSS_SCALE)),
+        total_norm=_of_ranks(replicas) if whole else _joined(l2[present], num_partial),
+        loss=_loss(parts, scalars),
+        point=_common(labels.get(Label.POINT) for own in replicas for labels in own.labels),
+        loss_scale=_smallest(scalars.get(Scalar.LOSS_SCALE, [])),
         coverage=len({part.rank for part in parts}) / world,
-        lr=_largest_of(_given(parts, Scalar.LR)),
-        step_time_s=_largest_of(_given(parts, Scalar.STEP_TIME_S)),
-        disagreement=compare(alike, num_layers),
+        lr=_largest_of(scalars.get(Scalar.LR, [])),
+        step_time_s=_largest_of(scalars.get(Scalar.STEP_TIME_S, [])),
+        disagreement=compare(replicas, num_layers),
     )
+
+
+def _scalars_of(parts: Iterable[RankPart]) -> dict[str, list[float]]:
+    """Return name to the numbers of the records that have one."""
+    found: dict[str, list[float]] = {}
+    for part in parts:
+        for name, value in part.scalars.items():
+            found.setdefault(name, []).append(value)
+    return found
 
 
 def _common(labels: Iterable[object]) -> str | None:
@@ -103,8 +117,10 @@ def _place(blocks: list[Block], num_layers: int) -> tuple[FloatArray, BoolArray]
 
 
 def _merge_alike(parts: list[RankPart]) -> FloatArray:
-    """Put records of the same layout together: (rows, own layers)."""
-    parts = distinct(parts)  # a replica twice changes no largest, and no smallest, number
+    """Put distinct records of a layout together: (rows, own layers).
+
+    An equal one would change no largest, and no smallest, number.
+    """
     block = np.empty((len(ROWS), len(parts[0].layout.index)))
     for number, row in enumerate(ROWS):
         values = _values(parts, row.name)
@@ -123,21 +139,19 @@ def _values(parts: list[RankPart], row: str) -> list[FloatArray]:
     return [part.values[column] for part in parts if column in part.columns]
 
 
-def _bad_step(gathered: Gathered[RankPart]) -> int:
+def _bad_step(gathered: Gathered[RankPart], named: Iterable[float]) -> int:
     """Return the earliest step that a record names, if it is one since the last frame."""
-    named = _given(gathered.items, Scalar.FIRST_NONFINITE_STEP)
-    if not named:  # nearly always
-        return gathered.step
     steps = [step for step in named if gathered.after < step <= gathered.step]
     return int(min(steps, default=gathered.step))
 
 
-def _of_ranks(alike: Sequence[list[RankPart]]) -> float:
+def _of_ranks(replicas: Sequence[Replicas]) -> float:
     """Largest over ranks of the L2 norm over all layers, over the parts of each together."""
     layers: dict[int, list[FloatArray]] = {}
-    parts = distinct(alike[0]) if len(alike) == 1 else [part for own in alike for part in own]
-    for part in parts:
-        layers.setdefault(part.rank, []).append(part.values[L2])
+    is_one = len(replicas) == 1
+    for own in replicas:
+        for part in own.distinct if is_one else own.parts:
+            layers.setdefault(part.rank, []).append(part.values[L2])
     with np.errstate(over="ignore", invalid="ignore"):  # once: for each rank it is half the cost
         return _largest(
             [
@@ -188,21 +202,17 @@ def _largest_of(values: list[float]) -> float | None:
     return _largest(values) if values else None
 
 
-def _given(parts: tuple[RankPart, ...], scalar: Scalar) -> list[float]:
-    return [part.scalars[scalar] for part in parts if scalar in part.scalars]
-
-
-def _loss(parts: tuple[RankPart, ...]) -> float | None:
+def _loss(parts: Sequence[RankPart], scalars: Mapping[str, list[float]]) -> float | None:
     """Mean over the records with a loss, weighted by samples if all of these count theirs."""
-    given = [part.scalars for part in parts if Scalar.LOSS in part.scalars]
-    if not given:
-        return None
-    if len(given) == 1:
-        return given[0][Scalar.LOSS]
-    losses = [scalars[Scalar.LOSS] for scalars in given]
-    sizes = [scalars.get(Scalar.BATCH_SIZE, 0.0) for scalars in given]
+    losses = scalars.get(Scalar.LOSS, [])
+    if len(losses) < 2:
+        return losses[0] if losses else None
+    sizes = scalars.get(Scalar.BATCH_SIZE, [])
+    if not len(sizes) == len(losses) == len(parts):
+        given = [part.scalars for part in parts if Scalar.LOSS in part.scalars]
+        sizes = [own.get(Scalar.BATCH_SIZE, 0.0) for own in given]
     if not all(0.0 < size < math.inf for size in sizes):
-        sizes = [1.0] * len(given)
+        sizes = [1.0] * len(losses)
     # Divided first: the sum of finite losses, or sizes, may overflow.
     largest = max(sizes)
     total = math.fsum(size / largest for size in sizes)

@@ -8,9 +8,9 @@ they are compared exactly; sums do, and may differ by rounding where ranks compu
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -55,16 +55,32 @@ def by_layout(parts: Iterable[RankPart]) -> Sequence[list[RankPart]]:
     return list(found.values())
 
 
-def distinct(alike: Sequence[RankPart]) -> list[RankPart]:
-    """Return the first record of a layout, and those that differ from it in a byte.
+class Replicas(NamedTuple):
+    """Records of one step that have the same layout.
 
-    After an all-reduce none does.
+    Args:
+        parts: All of them.
+        distinct: The first, and those that differ from it in a byte: after an all-reduce none does.
+        labels: Labels of the first, and those of records that have others.
     """
-    first = alike[0]
-    return [first, *(part for part in alike[1:] if part.columns != first.columns)]
+
+    parts: list[RankPart]
+    distinct: list[RankPart]
+    labels: list[Mapping[str, object]]
 
 
-def compare(gathered: Iterable[list[RankPart]], num_layers: int) -> Disagreement | None:
+def gather_replicas(parts: Iterable[RankPart]) -> list[Replicas]:
+    """Return the records of each layout."""
+    found = []
+    for alike in by_layout(parts):
+        first, others = alike[0], alike[1:]
+        distinct = [first, *(own for own in others if own.columns != first.columns)]
+        labels = [first.labels, *(own.labels for own in others if own.labels != first.labels)]
+        found.append(Replicas(alike, distinct, labels))
+    return found
+
+
+def compare(gathered: Sequence[Replicas], num_layers: int) -> Disagreement | None:
     """Return by how much ranks differ in what has to be equal; None if there is no such thing.
 
     Only gradients that were averaged over ranks have to be, and weights of which there are digests:
@@ -74,24 +90,23 @@ def compare(gathered: Iterable[list[RankPart]], num_layers: int) -> Disagreement
     gradients of a step that was not taken: those of a micro-batch may not be reduced yet.
 
     Args:
-        gathered: The records of one step, those of a layout together.
+        gathered: The records of one step by layout.
         num_layers: How many layers the attempt has.
     """
     found: Disagreement | None = None
-    for alike in gathered:
-        if len(alike) < 2:
+    for own in gathered:
+        if len(own.parts) < 2:
             continue
-        is_reduced = not any(map(_is_unreduced, alike))
-        digested = [part for part in alike if part.weight_bits is not None]
+        is_reduced = all(labels.get(Label.REDUCTION) == Reduction.MEAN for labels in own.labels)
+        digested = [part for part in own.parts if part.weight_bits is not None]
         if not is_reduced and len(digested) < 2:
             continue
         if found is None:
             found = Disagreement.of_nothing(num_layers)
-        index = alike[0].layout.index
-        if is_reduced and _is_one_moment(alike):
-            differing = distinct(alike)
-            found.exact[index] = _largest(differing, EXACT)
-            found.sums[index] = _largest(differing, SUMS)
+        index = own.parts[0].layout.index
+        if is_reduced and _is_one_moment(own.labels):
+            found.exact[index] = _largest(own.distinct, EXACT)
+            found.sums[index] = _largest(own.distinct, SUMS)
         if len(digested) > 1:
             found.weights[index] = _digests_differ(digested)
             found.weights_seen[index] = True
@@ -212,21 +227,16 @@ def _values_of(alike: list[RankPart], place: int, *, weights: bool) -> dict[int,
     return {}
 
 
-def _with_paths(found: Disagreement, gathered: Iterable[list[RankPart]]) -> Disagreement:
-    paths = {part.labels.get(Label.PATH) for alike in gathered for part in alike}
+def _with_paths(found: Disagreement, gathered: Iterable[Replicas]) -> Disagreement:
+    paths = {labels.get(Label.PATH) for own in gathered for labels in own.labels}
     return found if len(paths) < 2 else replace(found, is_uniform=False)
 
 
-def _is_unreduced(part: RankPart) -> bool:
-    return part.labels.get(Label.REDUCTION) != Reduction.MEAN
-
-
-def _is_one_moment(alike: list[RankPart]) -> bool:
+def _is_one_moment(labels: Sequence[Mapping[str, object]]) -> bool:
     """Tell whether all gradients were read at the same point of a step that was taken."""
-    first = alike[0].labels.get(Label.POINT)
+    first = labels[0].get(Label.POINT)
     return all(
-        part.labels.get(Label.POINT) == first and part.labels.get(Label.TAKEN) is not False
-        for part in alike
+        own.get(Label.POINT) == first and own.get(Label.TAKEN) is not False for own in labels
     )
 
 

@@ -107,6 +107,13 @@ class StepOrder(Generic[T]):
         own = self._rank(rank)
         return None if self._is_far(own, step) else self._place(own, stream, step, closed)
 
+    def place_at_once(self, rank: int, stream: int, step: int, closed: Place) -> Place | None:
+        """Return the position of a record, None if `take` has to decide of it or of others."""
+        own = self._rank(rank)
+        if own.held or self._is_far(own, step):
+            return None
+        return self._place(own, stream, step, closed)
+
     def release(self, rank: int, closed: Place, *, alone: bool) -> Placed[T]:
         """Settle what is held of a rank that has ended: right if it is *alone*, else refuted."""
         found: Placed[T] = Placed()
@@ -153,8 +160,11 @@ class StepOrder(Generic[T]):
                 found.refuted.append((one.step, one.item))
 
     def _is_far(self, own: _RankSteps[T], step: int) -> bool:
-        before = max(own.last.values(), default=self._newest[1])
-        return self.holds and step - before > FAR
+        return (
+            self.holds
+            and step >= FAR
+            and step - max(own.last.values(), default=self._newest[1]) > FAR
+        )
 
     def _is_near(self, rank: int, step: int) -> bool:
         """Tell whether another rank's held record is near."""

@@ -23,6 +23,7 @@ class Findings:
         falling: Likewise of falls.
         high: (modules,) still above the level that they had before such a rise.
         low: Likewise of falls.
+        is_calm: Whether there is nothing in the four before this.
         is_loss_high: Whether the loss is still above its level before a paged rise.
         is_slow: Whether a step still takes longer than before a paged rise of its time.
         is_loss_felt: Whether the loss is so far up that another finding does harm.
@@ -37,6 +38,7 @@ class Findings:
     falling: BoolArray
     high: BoolArray
     low: BoolArray
+    is_calm: bool
     is_loss_high: bool
     is_slow: bool
     is_loss_felt: bool

@@ -9,7 +9,7 @@ from typing import Final, Self
 
 import numpy as np
 
-from gradwatch_server.core.arrays import FloatArray, IndexArray, natural_log
+from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray, natural_log
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.judge.away import PATIENCE_FRAMES, Away
 from gradwatch_server.core.judge.change_point import change_point
@@ -97,6 +97,7 @@ class Judge:
 
     def __post_init__(self) -> None:
         self.findings: Findings | None = None
+        self._none: BoolArray = np.zeros(0, dtype=np.bool_)
         self._budget = FALSE_ALERTS_PER_100K
         num_series = len(self.state.series.level)
         self.detector = self._new_detector(max(0, num_series - FIRST_MODULE) // 2)
@@ -321,9 +322,12 @@ class Judge:
         norms: FloatArray,
         found: Sequence[Deviation],
     ) -> Findings:
-        num = len(norms)
-        rising, falling = np.zeros(num, dtype=np.bool_), np.zeros(num, dtype=np.bool_)
         away = self.state.away
+        is_calm = not away.any and not any(each.is_paged for each in found)
+        if is_calm:  # nearly always
+            rising = falling = high = low = self._no_modules(len(norms))
+        else:
+            rising, falling = (np.zeros(len(norms), dtype=np.bool_) for _ in range(2))
         for each in found:
             if not each.is_paged:
                 continue
@@ -338,13 +342,16 @@ class Judge:
             sign = 1.0 if each.kind in UP else -1.0
             away.begin(FIRST_MODULE + 2 * modules, before, rise, sign)
         is_better = bool(self.detector.rise[SLOW_SCALE, LOSS_SERIES] < 0.0)
-        still = np.zeros(len(values), dtype=np.bool_)
         away.num_passed *= 1.0 - 1.0 / PATIENCE_FRAMES
-        if away.any:
-            most = MAX_AWAY_FRAMES_BETTER if is_better else MAX_AWAY_FRAMES
-            still = away.follow(values, most)
-        own = still[FIRST_MODULE::2]
-        signs = away.sign[FIRST_MODULE::2]
+        is_loss_high = is_slow = False
+        if not is_calm:
+            still = np.zeros(len(values), dtype=np.bool_)
+            if away.any:
+                most = MAX_AWAY_FRAMES_BETTER if is_better else MAX_AWAY_FRAMES
+                still = away.follow(values, most)
+            own, signs = still[FIRST_MODULE::2], away.sign[FIRST_MODULE::2]
+            high, low = own & (signs > 0), own & (signs < 0)
+            is_loss_high, is_slow = bool(still[LOSS_SERIES]), bool(still[PACE])
         loss_part = float(self.detector.up[:, LOSS_SERIES].max())
         young = self.state.series.num_samples[FIRST_MODULE::2] <= HISTORY_FRAMES
         first_loss = 0.0 if self.state.maker.is_raw_loss else self.state.finder.first_loss
@@ -353,15 +360,23 @@ class Judge:
             deviations=tuple(found),
             rising=rising,
             falling=falling,
-            high=own & (signs > 0),
-            low=own & (signs < 0),
-            is_loss_high=bool(still[LOSS_SERIES]),
-            is_slow=bool(still[PACE]),
+            high=high,
+            low=low,
+            is_calm=is_calm,
+            is_loss_high=is_loss_high,
+            is_slow=is_slow,
             is_loss_felt=loss_part >= LOSS_FEELS,
             is_diverging=self.state.divergence.add(self.detector.mean[:, LOSS_SERIES], first_loss),
             is_young=young,
             is_early_growth=self._is_early_growth(numbers, values),
         )
+
+    def _no_modules(self, number: int) -> BoolArray:
+        """Return (modules,) none; the same array each time."""
+        if len(self._none) != number:
+            self._none = np.zeros(number, dtype=np.bool_)
+            self._none.flags.writeable = False
+        return self._none
 
     def _modules_in(self, deviation: Deviation) -> IndexArray:
         """Return the modules that a paged deviation is of."""

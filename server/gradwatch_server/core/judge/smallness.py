@@ -55,6 +55,11 @@ class Smallness:
         self.num_frames += 1
 
     @property
+    def any_deep(self) -> bool:
+        """Tell whether one was far below the others in all of the first 16 frames."""
+        return bool(np.count_nonzero(self.is_deep))
+
+    @property
     def is_deep(self) -> BoolArray:
         """(modules,) whether each was far below the others in all of the first 16 frames."""
         return (self.deep_frames >= DEPTH_FRAMES) & (self.num_frames >= DEPTH_FRAMES)

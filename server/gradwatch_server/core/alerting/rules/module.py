@@ -51,8 +51,11 @@ class ModuleRule(LayerRule):
     def raised(self, observation: Frame, context: Context) -> BoolArray | None:
         """Return the layers that are beyond their record, or not yet back; None if none is."""
         found = context.findings
-        raised, held = self.raised_layers(observation, found, context), self.held_modules(found)
-        if raised is None and not np.count_nonzero(held):  # nearly always
+        raised = self.raised_layers(observation, found, context)
+        if found.is_calm:  # nearly always
+            return raised
+        held = self.held_modules(found)
+        if raised is None and not np.count_nonzero(held):
             return None
         layers = layers_of(context, held, observation)
         return layers if raised is None else layers | raised

@@ -13,7 +13,7 @@ from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.rules.base import FOR_STEPS, HealthShare, Limit, Steps
 from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.alerting.rules.module import ModuleRule, layers_of, ranks_with
-from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
+from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray, smallest_of
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.judge.deviations import Kind
 from gradwatch_server.core.judge.findings import DOWN, Findings
@@ -106,6 +106,9 @@ class VanishingRule(ModuleRule):
 
     def raised(self, observation: Frame, context: Context) -> BoolArray | None:
         """Return the layers that vanish, or stay far below what was usual; None if none does."""
+        is_calm = context.findings.is_calm and not context.judge.state.smallness.any_deep
+        if is_calm and smallest_of(observation.l2_min) >= self.limit:  # nearly always
+            return None
         found = super().raised(observation, context)
         low = self._below(observation, context, self.limit)
         if not np.count_nonzero(low):  # nearly always
