@@ -78,12 +78,11 @@ class Feed:
         self._numbers = random.Random(1)
         self._seq = 0
         self._step = 0
-        manifest = manifest_of(case.layers)
         for run in range(case.runs):
             for rank in range(case.ranks):
                 hello = Hello(run=f"run{run}", rank=rank, world=case.ranks)
                 self.state.apply(Entry(START_NS, Opened(_session(run, rank), hello)))
-        self.fold(self._messages(manifest))
+        self.fold(self._messages(manifest_of(case.layers)))
 
     def next_step(self) -> Iterable[bytes]:
         """Yield the messages of all ranks of all runs at the next step."""
@@ -99,9 +98,8 @@ class Feed:
     def apply(self, envelopes: Iterable[Envelope]) -> None:
         """Apply what was decoded."""
         now_ns = START_NS + self._step * STEP_NS
-        apply = self.state.apply
         for envelope in envelopes:
-            alerts = apply(Entry(now_ns, Received(envelope)))
+            alerts = self.state.apply(Entry(now_ns, Received(envelope)))
             assert not alerts, alerts
 
     def _messages(self, record: Record) -> Iterable[bytes]:

@@ -11,14 +11,14 @@ import contextlib
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from typing import ClassVar, Final, Self, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Final, Self, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
+from torch.optim import Optimizer
 
-from benchmarks.alerts.optimizers import OPTIMIZERS
 from benchmarks.alerts.recipe import Options, Recipe
 
 Batch: TypeAlias = tuple[Tensor, ...]
@@ -30,6 +30,44 @@ SHORT_SHARE: Final = 6
 RESUMED_AT: Final = (0.25, 0.8)
 THAWED_AT: Final = 0.1
 """Shares of a run at which it is resumed, and at which frozen parameters are thawed."""
+
+
+Make: TypeAlias = Callable[[Sequence[nn.Parameter], float], list[Optimizer]]
+
+_ADAM_RATE: Final = 2e-3
+
+
+def _one(kind: Callable[..., Optimizer], usual: float, **settings: Any) -> Make:
+    def make(parameters: Sequence[nn.Parameter], factor: float) -> list[Optimizer]:
+        return [kind(parameters, lr=usual * factor, **settings)]
+
+    return make
+
+
+def _muon(parameters: Sequence[nn.Parameter], factor: float) -> list[Optimizer]:
+    """Muon for matrices, AdamW for the rest, as it is meant to be used."""
+    matrices = [each for each in parameters if each.ndim == 2]
+    others = [each for each in parameters if each.ndim != 2]
+    made: list[Optimizer] = []
+    if matrices:
+        made.append(torch.optim.Muon(matrices, lr=0.01 * factor, ns_steps=3))
+    if others:
+        made.append(torch.optim.AdamW(others, lr=_ADAM_RATE * factor))
+    return made
+
+
+OPTIMIZERS: Final[dict[str, Make]] = {
+    "sgd": _one(torch.optim.SGD, 0.1),
+    "momentum": _one(torch.optim.SGD, 0.03, momentum=0.9),
+    "adam": _one(torch.optim.Adam, _ADAM_RATE),
+    "gan_adam": _one(torch.optim.Adam, 1e-3, betas=(0.5, 0.999)),
+    "adamw": _one(torch.optim.AdamW, _ADAM_RATE, weight_decay=0.05),
+    "adagrad": _one(torch.optim.Adagrad, 0.03),
+    "adafactor": _one(torch.optim.Adafactor, 0.01),
+    "rmsprop": _one(torch.optim.RMSprop, 5e-4),
+    "muon": _muon,
+}
+"""Name to what makes the optimizers of some parameters with a factor on the usual rate."""
 
 
 class Training(ABC):

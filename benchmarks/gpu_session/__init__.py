@@ -1,1 +1,1 @@
-"""The first minutes on a GPU: ten stages, one table and one JSON file."""
+"""Measurements that need a GPU: stages in processes of their own, and one table."""

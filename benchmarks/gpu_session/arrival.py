@@ -7,30 +7,27 @@ from contextlib import nullcontext
 from typing import Any, Final
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from benchmarks.gpu_session.aims import Aim
 from benchmarks.gpu_session.device import Device
 from benchmarks.gpu_session.rows import Rows
-from benchmarks.gpu_session.training import Received, small_model, watching
+from benchmarks.gpu_session.training import Received, watching
 
 STEPS: Final = 300
 SLEEP_MS: Final = 3.0
 """Each step keeps the device so long, and the host a fraction of it: it falls behind by steps."""
 
 SIZES: Final = (1000, 4096, 65536, 7)
-REPORT_EVERY, NUM_MIXED = 4, 40
 
 
 def run(device: Device, rows: Rows) -> None:
-    """Train on the main stream and on another one, then with layers on two devices."""
+    """Train on the main stream and on another one."""
     for name, is_aside in (("main stream", False), ("backward on a side stream", True)):
         for settings in ({}, {"local": True}):
             what = f"{name}{', local=True' if settings else ''}"
             with rows.attempt(what, Aim.ARRIVAL):
                 _check(device, rows, what, settings, is_aside=is_aside)
-    with rows.attempt("layers on two devices", Aim.ARRIVAL):
-        _check_mixed(device, rows)
 
 
 def _check(
@@ -42,7 +39,8 @@ def _check(
     with watching(model, **settings) as received:
         for number in range(count):
             _step(device, model, received, number, is_aside=is_aside)
-            marks.append(_mark())
+            marks.append(torch.cuda.Event())
+            marks[-1].record()
             if number == count - 1:
                 behind = sum(not mark.query() for mark in marks)
         device.synchronize()
@@ -81,12 +79,6 @@ def _step(
         del spoilt
 
 
-def _mark() -> torch.cuda.Event:
-    mark = torch.cuda.Event()
-    mark.record()
-    return mark
-
-
 def _wrong(received: Received, record: Any) -> list[str]:
     found = []
     columns = ["l2", *["local_l2"] * ("local_l2" in record.columns)]
@@ -97,38 +89,3 @@ def _wrong(received: Received, record: Any) -> list[str]:
             if not abs(value - expected) <= 1e-5 * expected:
                 found.append(f"step {record.step}, {size}: {column} is {value}, not {expected}")
     return found
-
-
-def _check_mixed(device: Device, rows: Rows) -> None:
-    """Say rightly in which step of a record something was not finite, with layers on the CPU."""
-    near, far = small_model(device.name), small_model("cpu")
-    model = nn.ModuleDict({"near": near, "far": far})
-    parameters: list[Tensor] = list(model.parameters())
-    wrong = []
-    with watching(model, report_every=REPORT_EVERY) as received:
-        for number in range(NUM_MIXED):
-            device.sleep(SLEEP_MS)
-            for parameter in parameters:
-                parameter.grad = torch.ones_like(parameter)
-            if number % REPORT_EVERY == _bad(number // REPORT_EVERY):
-                near[0].weight.grad.fill_(math.nan)  # type: ignore[union-attr,operator]
-            received.watch.collect(step=number)
-        device.synchronize()
-        stats = received.stats()
-    for place, record in enumerate(stats):
-        expected = place * REPORT_EVERY + _bad(place)
-        value = record.scalars.get("first_nonfinite_step", math.nan)
-        if value != expected:
-            wrong.append(f"record {place}: step {value}, not {expected}")
-    rows.add(
-        "layers on two devices: first_nonfinite_step",
-        [len(wrong)],
-        "wrong",
-        passed=not wrong and len(stats) == NUM_MIXED // REPORT_EVERY,
-        aim=Aim.ARRIVAL,
-        note="; ".join(wrong[:2]) or f"{len(stats)} records",
-    )
-
-
-def _bad(place: int) -> int:
-    return place % REPORT_EVERY

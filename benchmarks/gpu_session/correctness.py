@@ -24,7 +24,7 @@ from gradwatch._statistics.gradients import is_packed
 from gradwatch._statistics.norm_slots import Expected, NormSlots
 from gradwatch._statistics.single import measure_norm
 from gradwatch._statistics.statistics import statistics
-from gradwatch_wire.columns import L2, MEASURED_COLUMNS
+from gradwatch_wire.columns import MEASURED_COLUMNS
 
 DTYPES: Final = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 FILLS: Final = (1.0, 60000.0, 1e-7, 0.0, 1e30, 1e-30, math.nan, math.inf)
@@ -40,8 +40,6 @@ def run(device: Device, rows: Rows) -> None:
     for dtype in DTYPES:
         with rows.attempt(f"numbers, {dtype}", Aim.NUMBERS):
             _compare(device, rows, f"numbers, {dtype}", list(_made(device, dtype)))
-        with rows.attempt(f"numbers of hooks, {dtype}", Aim.NUMBERS):
-            _compare_norms(device, rows, f"numbers of hooks, {dtype}", list(_made(device, dtype)))
     with rows.attempt("numbers, all dtypes together", Aim.NUMBERS):
         mixed = [each for dtype in DTYPES for each in _made(device, dtype)]
         _compare(device, rows, "numbers, all dtypes together", mixed)
@@ -92,32 +90,6 @@ def _compare(device: Device, rows: Rows, what: str, made: Sequence[Tensor]) -> N
         aim=Aim.NUMBERS,
         note=f"not those with gaps: numbers {unread[:5]}" if unread else "those with gaps",
     )
-
-
-def _compare_norms(device: Device, rows: Rows, what: str, made: Sequence[Tensor]) -> None:
-    """Measure each as hooks do, on another stream; twice, of which the larger norm is kept."""
-    there = _moved(device, made)
-    dtypes = {tensor.dtype for tensor in made}
-    slots = NormSlots([Expected(there[0].device, dtypes, 300_000)] * len(made))
-    num_launched = 0
-    with device.side_stream():
-        for halved in (False, True):
-            for index, tensor in enumerate(there):
-                slot = measure_norm(tensor * 0.5 if halved else tensor, slots, index)
-                (slots.keep_larger if halved else slots.keep)(index, slot)
-                num_launched += slot.parts is not None
-    taken = slots.take(range(len(made)))
-    found = [float(taken[index]) for index in range(len(made))]
-    expected = [_expected(tensor)[L2] for tensor in made]
-    wrong = [
-        f"number {index} is {found[index]}, not {norm}"
-        for index, norm in enumerate(expected)
-        if not _is_close(found[index], norm)
-    ]
-    # Two have gaps, and so may what is made of them.
-    is_best = device.is_rehearsal or num_launched >= 2 * len(made) - 4
-    note = wrong[0] if wrong else f"{num_launched} of {2 * len(made)} by the kernel"
-    rows.add(what, [len(wrong)], "wrong", passed=not wrong and is_best, aim=Aim.NUMBERS, note=note)
 
 
 def _moved(device: Device, made: Sequence[Tensor]) -> list[Tensor]:

@@ -28,7 +28,7 @@ from gradwatch_wire.columns import L2, MEASURED_COLUMNS
 
 ROUNDS: Final = 30
 PEERS_BELOW: Final = 4 << 30
-"""Bytes from which torch's norms in float64 and clipping, which writes, are left out."""
+"""Bytes from which clipping, which writes, is left out."""
 
 AIMS: Final = {
     "GPT-2 124M float32": (Aim.DEVICE_FLOAT32, DEVICE_FLOAT32),
@@ -105,11 +105,6 @@ def _peers(
         yield "_foreach_norm(2)", [partial(torch._foreach_norm, own, 2) for own in sets]
     if case.num_bytes > PEERS_BELOW:
         return
-    wide = torch.float64
-    yield (
-        "_foreach_norm(2, float64)",
-        [partial(torch._foreach_norm, own, 2, dtype=wide) for own in sets],
-    )
     models = [parameters_for(own) for own in sets]
     for model, own in zip(models, sets, strict=True):
         hand_over(model, own)

@@ -74,21 +74,11 @@ def _measure(device: Device, rows: Rows, case: Gradients, endpoint: str) -> None
         else:
             rows.limit(what, [quantile(host, 0.5)], "us", most, aim)
         rows.add(f"{name}: host p99", [quantile(host, 0.99)], "us")
-        rows.add(f"{name}: of it, reading the addresses", [_bare_us(model)], "us")
         is_apart = all(cost.is_apart for cost in costs)
         rows.add(f"{name}: behind a sleeping device", note="yes" if is_apart else "NO")
         _count(device, rows, name, watch, model, sets)
         faults = watch.stats()
         rows.add(f"{name}: faults", [float(faults["faults"])], note=str(faults["last_error"])[:120])
-
-
-def _bare_us(model: nn.Module) -> float:
-    """Return what it takes to read where the gradients are, and nothing else."""
-    parameters = list(model.parameters())
-    began = time.perf_counter()
-    for _ in range(10):
-        [None if p.grad is None else p.grad.data_ptr() for p in parameters]
-    return 1e5 * (time.perf_counter() - began)
 
 
 def _count(

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 import gradwatch
 import gradwatch_wire as wire
 from tests.support.recording import RecordingAggregator
-from tests.support.waiting import wait_until
 
 WIDTH: Final = 64
 RUN: Final = "gpu-session"
@@ -41,10 +40,6 @@ class Received:
         """Close the watch, and return its STATS in the order in which they were made."""
         self.watch.close()
         return self._aggregator.of(wire.Stats)
-
-    def wait(self, count: int) -> None:
-        """Wait until so many were received."""
-        wait_until(lambda: len(self._aggregator.of(wire.Stats)) >= count, f"{count} STATS", 10.0)
 
     def layers(self, stats: wire.Stats, column: str = "l2") -> dict[str, float]:
         """Return one of its columns by layer."""
@@ -83,15 +78,6 @@ def logged() -> Iterator[list[str]]:
         yield lines
     finally:
         logger.removeHandler(handler)
-
-
-def norms(model: nn.Module) -> dict[str, float]:
-    """Return the norm of each gradient in float64; waits for the device."""
-    return {
-        name: float(parameter.grad.double().norm())
-        for name, parameter in model.named_parameters()
-        if parameter.grad is not None
-    }
 
 
 def loss_of(model: nn.Module, batch: Tensor) -> Tensor:

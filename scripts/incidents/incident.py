@@ -14,9 +14,8 @@ import torch
 
 from benchmarks.alerts.families import FAMILIES
 from benchmarks.alerts.finding import Finding
-from benchmarks.alerts.judge import Judge
+from benchmarks.alerts.judge import Judge, Passing
 from benchmarks.alerts.make import record
-from benchmarks.alerts.passing import Passing
 from benchmarks.alerts.recorded import FaultLabel, Recorded
 from benchmarks.alerts.replay import entries
 from benchmarks.alerts.store import Collection

@@ -59,7 +59,7 @@ def test_every_option_is_one_of_some_benchmark() -> None:
     [
         (["step", "--rounds", "0"], "argument --rounds: 0 was given, at least 1 is allowed"),
         (["step", "--rounds", "many"], "argument --rounds: invalid int value: 'many'"),
-        (["fold"], "invalid choice: 'fold'"),
+        (["folder"], "invalid choice: 'folder'"),
         (["gpu"], "gpu is run by scripts/bench gpu"),
         (["fairness", "--write", "--quick"], "--write needs all of it"),
     ],
