@@ -107,6 +107,10 @@ class Connection:
 
     def receive(self) -> list[bytes] | None:
         """Return the frames of the next message, None if there is none."""
+        # libzmq looks for lost connections at every hundredth frame that it hands out, and aborts
+        # the process where one is lost between the frames of a message (`fq.cpp`). To ask for
+        # events makes it look now.
+        self._socket.getsockopt(zmq.EVENTS)
         try:
             return self._socket.recv_multipart(zmq.NOBLOCK)
         except zmq.Again:
