@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from typing import Final
 
 from gradwatch_server.budgets import LoggedBudgets
@@ -230,7 +231,8 @@ class State:
             attempt.active_alerts.silences = self.silences
             attempt.closed.recorder = self.recorder
             yield from run.begin(attempt, now_ns, self.rules)
-        session = Session(session_id, hello, attempt.number, now_ns)
+        # The token is a secret: the log leaves it out, and so does the saved state.
+        session = Session(session_id, replace(hello, token=""), attempt.number, now_ns)
         session.is_from_files = is_replayed(hello)
         attempt.revision += 1
         attempt.join(session)

@@ -207,3 +207,12 @@ def test_sums_that_clients_claim_stay_within_64_bits() -> None:
     assert attempt.sessions[0].num_lost == state.runs["gpt"].num_lost == MAX_COUNT
     assert attempt.counts.lost.value(0) == MAX_COUNT
     assert attempt.layers.numel[-1] == MAX_NUMEL
+
+
+def test_a_saved_state_leaves_the_token_out() -> None:
+    """It is a secret: a copy of the store must not open the aggregator to others."""
+    job = Cluster()
+    job.open(0, token="secret-of-the-run")
+
+    assert job.attempt.sessions[0].hello.run == "gpt"
+    assert b"secret-of-the-run" not in encode(job.attempt)
