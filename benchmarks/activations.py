@@ -1,4 +1,4 @@
-"""What `attach(activations=...)` adds to a training step, beside the same watch without it.
+"""Cost of `attach(activations=...)` in a training step, beside the same watch without it.
 
 A small transformer trains on the CPU, a copy of it for each variant. The copies take turns step by
 step, in an order that rotates, and each step is compared with that of its own turn without

@@ -1,4 +1,4 @@
-"""What has to hold on a GPU, and the verdict on each aim from the lines of all stages."""
+"""Aims on a GPU, and the verdict on each aim from the lines of all stages."""
 
 from __future__ import annotations
 

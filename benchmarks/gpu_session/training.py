@@ -1,4 +1,4 @@
-"""What several stages train: a small model, an aggregator in this process, what was logged."""
+"""Training of several stages: a small model, an aggregator in this process, its log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def small_model(device: str) -> nn.Sequential:
 
 
 class Received:
-    """What a watch has sent.
+    """Records that a watch has sent.
 
     Args:
         aggregator: Took it.

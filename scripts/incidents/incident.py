@@ -47,7 +47,7 @@ class Incident:
 
     @property
     def fault(self) -> FaultLabel:
-        """What was done, and where."""
+        """Fault that was put in, and its place."""
         if self.recorded.fault is None:
             msg = f"{self.case.name}: the recording is of a healthy run"
             raise ValueError(msg)

@@ -10,7 +10,7 @@ from gradwatch_wire.limits import MAX_IN_FLIGHT_BYTES
 
 
 class IntakeBudgets(BaseModel):
-    """What clients may use that send records."""
+    """Limits of the clients that send records."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -30,11 +30,12 @@ class RecentCount:
 
     def add(self, num_frames: int, count: int = 1) -> None:
         """Count what happened when so many frames had closed."""
-        if self._counts and self._counts[-1][0] == num_frames:
-            self._counts[-1][1] = min(self._counts[-1][1] + count, MAX_COUNT)
-        else:
-            self._counts.append([num_frames, min(count, MAX_COUNT)])
-        self._total = sum(count for _, count in self._counts)
+        if not self._counts or self._counts[-1][0] != num_frames:
+            self._counts.append([num_frames, 0])
+        newest = self._counts[-1]
+        added = min(count, MAX_COUNT - newest[1])
+        newest[1] += added
+        self._total += added
         self.value(num_frames)
 
     def value(self, num_frames: int) -> int:

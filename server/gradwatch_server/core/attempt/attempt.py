@@ -46,7 +46,7 @@ RANKS_PER_SHARE = 1_024
 
 @dataclass
 class Attempt:
-    """Everything the aggregator knows of one attempt, derived from its log entries.
+    """Knowledge of the aggregator about one attempt, derived from its log entries.
 
     Args:
         run: Name of the run.
@@ -129,7 +129,7 @@ class Attempt:
 
     @property
     def shares(self) -> int:
-        """How many shares of the room for open frames it has: one step of many ranks takes much."""
+        """Shares of the room for open frames: one step of many ranks takes much."""
         return max(1, -(-len(self.ranks.alive) // RANKS_PER_SHARE))
 
     @property
@@ -144,7 +144,7 @@ class Attempt:
 
     @property
     def num_frames(self) -> int:
-        """How many of its frames have closed."""
+        """Number of its closed frames."""
         return self.closed.num_frames
 
     @property
@@ -159,7 +159,7 @@ class Attempt:
 
     @property
     def active_alerts(self) -> ActiveAlerts:
-        """What the rules found."""
+        """Alerts that the rules hold open."""
         return self.closed.active_alerts
 
     def is_another(self, hello: Hello) -> bool:

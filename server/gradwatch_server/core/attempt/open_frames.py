@@ -15,7 +15,7 @@ from gradwatch_wire import Stats
 
 
 class TakenPart(NamedTuple):
-    """What a manifest makes of a record.
+    """Part of a record, read with its manifest.
 
     Args:
         part: Its numbers.
@@ -31,7 +31,7 @@ class TakenPart(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """What it takes in memory."""
+        """Memory of the part."""
         return self.part.num_bytes
 
 
