@@ -69,14 +69,14 @@ def _messages(socket: zmq.Socket[bytes]) -> Iterator[tuple[bytes, tuple[Any, ...
     size = 0
     for _ in range(BATCH_MESSAGES):
         try:
-            peer, _version, frame = socket.recv_multipart(zmq.NOBLOCK)
+            peer, message = socket.recv_multipart(zmq.NOBLOCK)
         except zmq.Again:
             return
-        yield peer, msgpack.unpackb(frame, **UNPACK)
-        size += len(frame)
+        yield peer, msgpack.unpackb(memoryview(message)[1:], **UNPACK)
+        size += len(message)
         if size > BATCH_BYTES:
             return
 
 
 def _reply(socket: zmq.Socket[bytes], peer: bytes, session: bytes, record: Record) -> None:
-    socket.send_multipart([peer, *encode(Envelope(session=session, record=record))], zmq.NOBLOCK)
+    socket.send_multipart([peer, encode(Envelope(session=session, record=record))], zmq.NOBLOCK)

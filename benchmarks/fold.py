@@ -20,7 +20,7 @@ from benchmarks.report import show
 from benchmarks.senders import VARIANTS, healthy_columns, manifest_of, stats_of
 from gradwatch_server.core.entries import Entry, Opened, Received
 from gradwatch_server.core.state import State
-from gradwatch_server.record_codec import decode_record
+from gradwatch_server.record_codec import decode
 from gradwatch_wire import Envelope, Hello, Record, encode
 
 LAYERS: Final = 300
@@ -93,7 +93,7 @@ class Feed:
 
     def fold(self, messages: Iterable[bytes]) -> None:
         """Decode messages and apply them."""
-        self.apply(map(decode_record, messages))
+        self.apply(map(decode, messages))
 
     def apply(self, envelopes: Iterable[Envelope]) -> None:
         """Apply what was decoded."""
@@ -109,7 +109,7 @@ class Feed:
                 envelope = Envelope(
                     session=_session(run, rank), seq=self._seq, low=1, record=record
                 )
-                yield encode(envelope)[1]
+                yield encode(envelope)
 
 
 def run(*, quick: bool = False, records: int = 4_000, calls: bool = False) -> None:
@@ -152,7 +152,7 @@ def _cost(case: Case, records: int) -> Cost:
         messages = [list(feed.next_step()) for _ in range(max(1, records // ROUNDS // per_step))]
         for own in messages:
             began = time.thread_time()
-            envelopes = [decode_record(message) for message in own]
+            envelopes = [decode(message) for message in own]
             decoded = time.thread_time()
             feed.apply(envelopes)
             folding.append(1e6 * (time.thread_time() - decoded) / len(own))

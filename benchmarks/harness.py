@@ -25,7 +25,7 @@ import httpx
 import psutil
 
 import tests.support.aggregator as aggregator_process
-from gradwatch_wire import SEQUENCED, decode_record
+from gradwatch_wire import SEQUENCED, decode
 
 ANSWER_TIMEOUT_S: Final = 600.0
 
@@ -114,7 +114,7 @@ def logged(directory: Path) -> Counter[tuple[bytes, int]]:
         kinds = ", ".join(str(int(kind)) for kind in SEQUENCED)
         rows = log.execute(f"SELECT payload FROM log WHERE kind IN ({kinds})")  # noqa: S608 - ours
         for (payload,) in rows:
-            envelope = decode_record(payload)
+            envelope = decode(payload)
             found[envelope.session, envelope.seq] += bool(envelope.seq)
     return +found
 

@@ -95,14 +95,14 @@ class Sender:
         """Let the socket go."""
         self._context.destroy(linger=0)
 
-    def _send(self, frames: list[bytes]) -> bool:
+    def _send(self, message: bytes) -> bool:
         with suppress(zmq.Again):
-            self._socket.send_multipart(frames, zmq.NOBLOCK)
+            self._socket.send(message, zmq.NOBLOCK)
             return True
         return False
 
     def _receive(self) -> None:
-        envelope = decode(self._socket.recv_multipart())
+        envelope = decode(self._socket.recv())
         now_s = time.monotonic()
         self._driver.receive(envelope, now_s)
         if isinstance(envelope.record, (Ack, Welcome)):

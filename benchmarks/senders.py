@@ -85,7 +85,7 @@ class Session:
         self.socket.setsockopt(zmq.SNDHWM, 100)
         self.socket.connect(work.endpoint)
         hello = Hello(run=work.run, rank=work.rank, world=work.world)
-        self.socket.send_multipart(encode(Envelope(session=self._id, record=hello)))
+        self.socket.send(encode(Envelope(session=self._id, record=hello)))
 
     def send_all(self) -> None:
         """Send until all is acknowledged."""
@@ -102,7 +102,7 @@ class Session:
         last = min(self._acked + WINDOW, len(self.messages))
         while self._sent < last:
             try:
-                self.socket.send_multipart(self.messages[self._sent], zmq.NOBLOCK)
+                self.socket.send(self.messages[self._sent], zmq.NOBLOCK)
             except zmq.Again:
                 return
             self._sent += 1
@@ -112,11 +112,11 @@ class Session:
         has_answer = False
         while True:
             try:
-                frames = self.socket.recv_multipart(zmq.NOBLOCK)
+                message = self.socket.recv(zmq.NOBLOCK)
             except zmq.Again:
                 return has_answer
             has_answer = True
-            match decode(frames).record:
+            match decode(message).record:
                 case Welcome() | Ack() as answer:
                     self._acked = max(self._acked, answer.acked)
                     if isinstance(answer, Ack) and answer.rewind:
@@ -140,7 +140,7 @@ def run_sender(work: Work, pipe: Pipe) -> None:
         context.destroy(linger=0)
 
 
-def _pack(session: bytes, work: Work) -> list[list[bytes]]:
+def _pack(session: bytes, work: Work) -> list[bytes]:
     # Averaged gradients are the same on all ranks; were they not, an alert would say so.
     numbers = random.Random(0)
     variants = healthy_columns(numbers)

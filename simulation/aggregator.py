@@ -88,8 +88,8 @@ class SimulatedInbox(Inbox):
             found = world.network.receive(world.clock.now_s)
             if found is None:
                 return
-            peer, frames = found
-            self._put(peer, (None, frames), world.clock.now_s)
+            peer, message = found
+            self._put(peer, (None, message), world.clock.now_s)
 
     def charge(self, peer: bytes, seconds: float) -> None:  # noqa: ARG002 - no clock has a say
         """Charge the same for everything."""

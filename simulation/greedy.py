@@ -101,7 +101,7 @@ class GreedyPeer:
                 self._num_done += 1
         for session in self._sessions[-MAX_SENDING:]:
             session.alerts.clear()
-            send_due(session, lambda frames: self._socket.send(frames, now_s), now_s)
+            send_due(session, lambda message: self._socket.send(message, now_s), now_s)
 
     def leave(self) -> None:
         """End, and say nothing."""

@@ -60,10 +60,10 @@ class Connection:
 
     def __init__(self, number: int, hwm: int) -> None:
         self.peer = number.to_bytes(5, "big")
-        self.up: Pipe[list[bytes]] = Pipe(hwm)
+        self.up: Pipe[bytes] = Pipe(hwm)
         self.down: Pipe[Envelope] = Pipe(hwm)
         self.is_open = True
-        self.sent: deque[list[bytes]] = deque(maxlen=6)
+        self.sent: deque[bytes] = deque(maxlen=6)
         self.breaks_s = float("inf")
 
     def close(self, random: Random) -> None:
@@ -90,15 +90,15 @@ class Network:
         connection = Connection(self._num_made, self._hwm)
         self.connections[connection.peer] = connection
         if old is not None and self._random.random() < self._duplicate:
-            for frames in old.sent:
-                connection.up.put(frames, self.arrival_s(now_s))
+            for message in old.sent:
+                connection.up.put(message, self.arrival_s(now_s))
         return connection
 
     def arrival_s(self, now_s: float) -> float:
         """Return when a message sent now will be there."""
         return now_s + self._random.random() * self._delay_s
 
-    def receive(self, now_s: float) -> tuple[bytes, list[bytes]] | None:
+    def receive(self, now_s: float) -> tuple[bytes, bytes] | None:
         """Return a message that arrived at the aggregator, and its peer."""
         ready = [c for c in self.connections.values() if c.up.has_arrived(now_s)]
         if not ready:
@@ -157,14 +157,14 @@ class Socket:
         while connection is not None and connection.down.has_arrived(now_s):
             yield connection.down.get()
 
-    def send(self, frames: list[bytes], now_s: float) -> bool:
+    def send(self, message: bytes, now_s: float) -> bool:
         """Hand a message over; return False if it is not taken."""
         connection = self.connection
         if connection is None or not connection.is_open:
             return False
-        if not connection.up.put(frames, self._network.arrival_s(now_s)):
+        if not connection.up.put(message, self._network.arrival_s(now_s)):
             return False
-        connection.sent.append(frames)
+        connection.sent.append(message)
         return True
 
     def close(self) -> None:

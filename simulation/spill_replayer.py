@@ -23,4 +23,4 @@ class SpillReplayer:
         self._socket.connect(now_s, reachable=reachable)
         for envelope in self._socket.receive(now_s):
             self._sessions.receive(envelope, now_s)
-        self._sessions.send(lambda frames: self._socket.send(frames, now_s), now_s)
+        self._sessions.send(lambda message: self._socket.send(message, now_s), now_s)

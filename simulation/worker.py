@@ -111,7 +111,7 @@ class Worker:
         for envelope in self.socket.receive(now_s):
             self._driver.receive(envelope, now_s)
         self.session.alerts.clear()
-        self._driver.send(lambda frames: self.socket.send(frames, now_s), now_s)
+        self._driver.send(lambda message: self.socket.send(message, now_s), now_s)
 
     @property
     def is_closing(self) -> bool:

@@ -32,11 +32,11 @@ class Session:
     id: bytes = field(default_factory=lambda: os.urandom(16))
     seq: int = 0
 
-    def greeting(self) -> list[bytes]:
+    def greeting(self) -> bytes:
         """Return its HELLO."""
         return encode(Envelope(session=self.id, record=self.hello))
 
-    def next(self, record: Record) -> list[bytes]:
+    def next(self, record: Record) -> bytes:
         """Return the next record in sequence."""
         self.seq += 1
         return encode(Envelope(session=self.id, seq=self.seq, low=1, record=record))
@@ -53,12 +53,12 @@ class Line:
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.connect(target.endpoint)
 
-    def send(self, frames: list[bytes], stop: Stop) -> None:
+    def send(self, message: bytes, stop: Stop) -> None:
         """Send as soon as the connection takes it, and take in the answers meanwhile."""
         while not stop():
             self._listen()
             try:
-                self._socket.send_multipart(frames, zmq.NOBLOCK)
+                self._socket.send(message, zmq.NOBLOCK)
             except zmq.Again:
                 self._socket.poll(20, zmq.POLLOUT)
             else:
@@ -67,9 +67,9 @@ class Line:
     def _listen(self) -> None:
         with suppress(zmq.Again):
             while True:
-                frames = self._socket.recv_multipart(zmq.NOBLOCK)
+                answer = self._socket.recv(zmq.NOBLOCK)
                 with suppress(ProtocolError):
-                    record = decode(frames).record
+                    record = decode(answer).record
                     self._refused["REFUSE"] += isinstance(record, Refuse)
                     self.acked = max(self.acked, getattr(record, "acked", 0))
 

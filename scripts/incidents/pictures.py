@@ -43,7 +43,7 @@ def _line(entry: Entry, shift_ns: int) -> Line:
     moved = dataclasses.replace(entry, received_ns=entry.received_ns + shift_ns)
     match entry.body:
         case Received(envelope):
-            return Line(moved, encode(envelope)[1])
+            return Line(moved, encode(envelope))
         case _:
             return Line(moved)
 

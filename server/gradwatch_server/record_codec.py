@@ -6,13 +6,12 @@ record that msgspec refuses goes to that codec, which says what is wrong with it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Final, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
-from gradwatch_wire import Column, Envelope, Kind, ProtocolError, Stats, codec
+from gradwatch_wire import PROTOCOL_MAJOR, Column, Envelope, Kind, Stats, codec
 from gradwatch_wire.limits import (
     MAX_COLUMNS,
     MAX_LABELS,
@@ -57,31 +56,20 @@ class _Stats(msgspec.Struct, forbid_unknown_fields=True):
     activations: Column | None = None
 
 
+_VERSION: Final = bytes([PROTOCOL_MAJOR])
 _HEAD: Final = msgspec.msgpack.Decoder(_Head)
 _STATS: Final = msgspec.msgpack.Decoder(_Stats)
 
 
-def decode(frames: Sequence[bytes]) -> Envelope:
+def decode(message: bytes) -> Envelope:
     """Read a message, as `gradwatch_wire.decode` does.
 
     Raises:
-        ProtocolError: If the frames are anything but a valid message of this major version.
+        ProtocolError: If it is anything but a valid message of this major version.
     """
-    if len(frames) != 2:
-        raise ProtocolError(expected="2 frames", got=str(len(frames)), where="message")
-    codec.check_version(frames[0])
-    return decode_record(frames[1])
-
-
-def decode_record(frame: bytes) -> Envelope:
-    """Read frame 1 of a message, which is also what the log has.
-
-    Raises:
-        ProtocolError: If it is no valid record.
-    """
-    if len(frame) <= MAX_RECORD_BYTES:
+    if len(message) <= MAX_RECORD_BYTES and message[:1] == _VERSION:
         try:
-            head = _HEAD.decode(frame)
+            head = _HEAD.decode(memoryview(message)[1:])
             if head.kind == Kind.STATS and _is_valid(body := _STATS.decode(head.body)):
                 return Envelope(
                     session=head.session,
@@ -101,7 +89,7 @@ def decode_record(frame: bytes) -> Envelope:
                 )
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             pass
-    return codec.decode_record(frame)
+    return codec.decode(message)
 
 
 def _is_valid(body: _Stats) -> bool:

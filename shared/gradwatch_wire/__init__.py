@@ -3,7 +3,7 @@
 It knows neither torch nor ZeroMQ; msgpack is all it needs.
 """
 
-from gradwatch_wire.codec import decode, decode_record, encode, encode_body, join, session_of
+from gradwatch_wire.codec import decode, encode, encode_body, join, session_of
 from gradwatch_wire.errors import ProtocolError
 from gradwatch_wire.packed_column import Column
 from gradwatch_wire.records import (
@@ -48,7 +48,6 @@ __all__ = [
     "Welcome",
     "__version__",
     "decode",
-    "decode_record",
     "encode",
     "encode_body",
     "join",

@@ -1,10 +1,10 @@
 """Records to bytes and back.
 
-A message is two frames: one byte, the protocol major, and a msgpack array
+A message is one frame: one byte, the protocol major, and a msgpack array
 `[kind, session, seq, low, time_ns, body]`. Typical use::
 
-    frames = encode(Envelope(session=session, seq=1, low=1, record=Bye()))
-    envelope = decode(frames)
+    message = encode(Envelope(session=session, seq=1, low=1, record=Bye()))
+    envelope = decode(message)
 
 Decoding raises `ProtocolError` and nothing else, in memory of at most 40 times the input and a
 constant.
@@ -12,7 +12,6 @@ constant.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 import msgpack
@@ -31,11 +30,10 @@ from gradwatch_wire.reader import Reader, checked_bytes, checked_int
 from gradwatch_wire.records import SEQUENCED, Envelope, Kind, Record
 from gradwatch_wire.version import PROTOCOL_MAJOR
 
-VERSION_FRAME: Final = bytes([PROTOCOL_MAJOR])
-
 _KIND_NAMES: Final = {int(kind): kind.name for kind in Kind}
 
-_ENVELOPE_HEADER: Final = b"\x96"  # msgpack array of 6
+_VERSION: Final = bytes([PROTOCOL_MAJOR])
+_HEADER: Final = _VERSION + b"\x96"  # and a msgpack array of 6
 _HEAD_BYTES: Final = 64  # more than the array's header, kind and session take
 
 
@@ -45,60 +43,41 @@ def encode_body(record: Record) -> tuple[Kind, bytes]:
     return kind, msgpack.packb(write(record))
 
 
-def join(kind: int, session: bytes, seq: int, low: int, time_ns: int, body: bytes) -> list[bytes]:
+def join(kind: int, session: bytes, seq: int, low: int, time_ns: int, body: bytes) -> bytes:
     """Return the message of an already packed body: `low` moves on while a record waits."""
-    head = b"".join(map(msgpack.packb, (kind, session, seq, low, time_ns)))
-    return [VERSION_FRAME, _ENVELOPE_HEADER + head + body]
+    head = map(msgpack.packb, (kind, session, seq, low, time_ns))
+    return b"".join((_HEADER, *head, body))
 
 
-def encode(envelope: Envelope) -> list[bytes]:
-    """Return the two frames of a message."""
+def encode(envelope: Envelope) -> bytes:
+    """Return a message."""
     kind, body = encode_body(envelope.record)
     return join(kind, envelope.session, envelope.seq, envelope.low, envelope.time_ns, body)
 
 
-def decode(frames: Sequence[bytes], *, max_record_bytes: int = MAX_RECORD_BYTES) -> Envelope:
-    """Read a message.
+def decode(message: bytes, *, max_record_bytes: int = MAX_RECORD_BYTES) -> Envelope:
+    """Read a message, from a socket, a log or a spill file.
 
     Args:
-        frames: The frames without the routing id.
-        max_record_bytes: Longest frame 1 that is parsed.
+        message: What `encode` returned.
+        max_record_bytes: Longest message that is parsed.
 
     Raises:
-        ProtocolError: If the frames are anything but a valid message of this major version.
+        ProtocolError: If it is anything but a valid message of this major version.
     """
-    if len(frames) != 2:
-        raise ProtocolError(expected="2 frames", got=str(len(frames)), where="message")
-    check_version(frames[0])
-    return decode_record(frames[1], max_record_bytes=max_record_bytes)
-
-
-def check_version(frame: bytes) -> None:
-    """Accept only frame 0 of this major version.
-
-    Raises:
-        ProtocolError: If it is another one.
-    """
-    if frame != VERSION_FRAME:
-        got = f"version {frame[0]}" if len(frame) == 1 else describe(frame)
+    if not message:
+        raise ProtocolError(expected="one frame", got="none or several", where="message")
+    if message[:1] != _VERSION:
         raise ProtocolError(
-            expected=f"protocol version {PROTOCOL_MAJOR}", got=got, where="message.frame 0"
+            expected=f"protocol version {PROTOCOL_MAJOR}",
+            got=f"version {message[0]}",
+            where="message.version",
         )
-
-
-def decode_record(frame: bytes, *, max_record_bytes: int = MAX_RECORD_BYTES) -> Envelope:
-    """Read frame 1 of a message, which is also what the aggregator keeps in its log.
-
-    Raises:
-        ProtocolError: If it is no valid record.
-    """
-    if len(frame) > max_record_bytes:
+    if len(message) > max_record_bytes:
         raise ProtocolError(
-            expected=f"at most {max_record_bytes} bytes",
-            got=describe(frame),
-            where="message.frame 1",
+            expected=f"at most {max_record_bytes} bytes", got=describe(message), where="message"
         )
-    fields = _unpack(frame)
+    fields = _unpack(memoryview(message)[1:])
     if not isinstance(fields, tuple) or len(fields) != 6:
         raise ProtocolError(expected="an array of 6", got=describe(fields), where="envelope")
     kind, session, seq, low, time_ns, body = fields
@@ -116,22 +95,22 @@ def decode_record(frame: bytes, *, max_record_bytes: int = MAX_RECORD_BYTES) -> 
     )
 
 
-def session_of(frame: bytes) -> bytes:
-    """Return the session that frame 1 of a message names, whatever else is wrong with it.
+def session_of(message: bytes) -> bytes:
+    """Return the session that a message names, whatever else is wrong with it.
 
     Where none can be read it is 16 zero bytes.
     """
-    return place_of(frame)[0]
+    return place_of(message)[0]
 
 
-def place_of(frame: bytes) -> tuple[bytes, int]:
-    """Return the session and the sequence number of frame 1 of a message, likewise.
+def place_of(message: bytes) -> tuple[bytes, int]:
+    """Return the session that a message names, as `session_of` does, and its sequence number.
 
     The number is 0 where there is none.
     """
     session = bytes(SESSION_BYTES)
     parser = msgpack.Unpacker(max_buffer_size=_HEAD_BYTES, max_bin_len=SESSION_BYTES)
-    parser.feed(frame[:_HEAD_BYTES])
+    parser.feed(message[1:_HEAD_BYTES])
     try:
         parser.read_array_header()
         parser.skip()  # the kind
@@ -163,20 +142,20 @@ def _refuse_ext(code: int, _data: bytes) -> None:
     raise ProtocolError(expected="no extension type", got=f"type {code}", where="envelope")
 
 
-def _check_complete(frame: bytes) -> None:
+def _check_complete(array: memoryview) -> None:
     # `unpackb` makes room for an array by its header alone, so 3 kB of nested headers would take
     # 80 MB. Skipping makes no objects, and fails where a promised item is not there.
-    parser = msgpack.Unpacker(max_buffer_size=len(frame) or 1)
-    parser.feed(frame)
+    parser = msgpack.Unpacker(max_buffer_size=len(array) or 1)
+    parser.feed(array)
     parser.skip()
 
 
-def _unpack(frame: bytes) -> Any:
+def _unpack(array: memoryview) -> Any:
     count = _ContainerCount()
     try:
-        _check_complete(frame)
+        _check_complete(array)
         return msgpack.unpackb(
-            frame,
+            array,
             raw=False,
             use_list=False,
             strict_map_key=True,

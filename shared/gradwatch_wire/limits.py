@@ -8,7 +8,7 @@ SESSION_BYTES = 16
 BOOT_ID_BYTES = 16
 
 MAX_RECORD_BYTES = 2 << 20
-"""One encoded record, frame 1 of a message. The aggregator tells its own limit in WELCOME."""
+"""One message. The aggregator tells its own limit in WELCOME."""
 
 MAX_IN_FLIGHT_BYTES = 8 << 20
 """Records that a client sends before they are acknowledged, where WELCOME does not say."""

@@ -67,14 +67,14 @@ class Peer:
 
     # Sending
 
-    def send_frames(self, *frames: bytes) -> None:
-        """Send frames as they are."""
-        self._socket.send_multipart(list(frames))
+    def send_raw(self, message: bytes) -> None:
+        """Send bytes as they are."""
+        self._socket.send(message)
 
     def send_as(self, seq: int, low: int, record: Record) -> None:
         """Send a record under a number."""
         envelope = Envelope(session=self.session, seq=seq, low=low, record=record)
-        self.send_frames(*encode(envelope))
+        self.send_raw(encode(envelope))
 
     def send(self, record: Record, low: int = 1) -> int:
         """Send the next record in sequence; return its number."""
@@ -127,7 +127,7 @@ class Peer:
         """
         envelope = Envelope(session=self.session, record=self.greeting)
         try:
-            self._socket.send_multipart(encode(envelope), zmq.NOBLOCK)
+            self._socket.send(encode(envelope), zmq.NOBLOCK)
         except zmq.Again:
             return False
         return True
@@ -151,7 +151,7 @@ class Peer:
         return found
 
     def _next_record(self) -> Record | None:
-        envelope = decode(self._socket.recv_multipart())
+        envelope = decode(self._socket.recv())
         if envelope.session == bytes(16):  # an answer to what named no session
             assert isinstance(envelope.record, Refuse), envelope
             return None

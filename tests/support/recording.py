@@ -50,8 +50,8 @@ class RecordingAggregator(threading.Thread):
     def run(self) -> None:
         while not self._stopping.is_set():
             if self._socket.poll(5):
-                peer, *frames = self._socket.recv_multipart()
-                self._take(peer, wire.decode(frames))
+                peer, message = self._socket.recv_multipart()
+                self._take(peer, wire.decode(message))
             while self._outbox:
                 record = self._outbox.popleft()
                 for session, peer in self._peers.items():
@@ -89,7 +89,7 @@ class RecordingAggregator(threading.Thread):
 
     def _reply(self, peer: bytes, session: bytes, record: wire.Record) -> None:
         envelope = wire.Envelope(session=session, record=record)
-        self._socket.send_multipart([peer, *wire.encode(envelope)], zmq.NOBLOCK)
+        self._socket.send_multipart([peer, wire.encode(envelope)], zmq.NOBLOCK)
 
     def send(self, record: wire.Record) -> None:
         """Say something to every client."""

@@ -211,7 +211,7 @@ def test_a_peer_that_sends_nonsense_is_silenced_and_the_others_are_served(
     good = peers(aggregator.ingest, run="good").attach(["a"])
     for step in range(50):
         for _ in range(BURST):
-            bad.send_frames(b"\x01", b"junk")
+            bad.send_raw(b"\x01junk")
         good.stats(step, [1.0])
     good.acked()
     wait_until(lambda: aggregator.health("good")["step"] == 49, "all steps are there")

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import gradwatch
-from gradwatch_wire import SEQUENCED, decode_record
+from gradwatch_wire import SEQUENCED, decode
 from tests.support.aggregator import Aggregator
 from tests.support.job import Train
 from tests.support.waiting import PATIENCE_S, wait_until
@@ -45,7 +45,7 @@ def in_the_log(directory: Path) -> Counter[tuple[bytes, int]]:
     log = sqlite3.connect(directory / "gradwatch.db")
     kinds = ", ".join(str(int(kind)) for kind in SEQUENCED)
     for (payload,) in log.execute(f"SELECT payload FROM log WHERE kind IN ({kinds})"):
-        envelope = decode_record(payload)
+        envelope = decode(payload)
         if envelope.seq:
             found[envelope.session, envelope.seq] += 1
     log.close()

@@ -230,7 +230,7 @@ class Hoards(Session[Outbox]):
 class NumbersTwice(Session[Outbox]):
     """Gives the number of an evicted record to another one."""
 
-    def peek(self) -> list[bytes] | None:
+    def peek(self) -> bytes | None:
         buffer = self.source.buffer
         if self.counters["evicted"] and self._floor < buffer.low:
             item = buffer.get(buffer.last)

@@ -15,15 +15,15 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 @pytest.fixture(scope="session")
-def golden() -> dict[str, list[bytes]]:
-    """The frames of one message per kind as version 1.0 wrote them; the files never change.
+def golden() -> dict[str, bytes]:
+    """One message per kind as version 1.0 wrote them; the files never change.
 
     Keys that came later have messages and a file of their own.
     """
-    messages: dict[str, list[str]] = {}
+    messages: dict[str, str] = {}
     for path in sorted(GOLDEN.glob("*.json")):
         messages |= json.loads(path.read_text(encoding="utf-8"))
-    return {name: [bytes.fromhex(frame) for frame in frames] for name, frames in messages.items()}
+    return {name: bytes.fromhex(digits) for name, digits in messages.items()}
 
 
 @pytest.fixture(scope="session")

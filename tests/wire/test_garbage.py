@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import struct
 import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import msgpack
@@ -31,7 +31,7 @@ the containers that are allowed."""
 SESSION = bytes(16)
 VERSION = bytes([wire.PROTOCOL_MAJOR])
 
-Decode = Callable[[Sequence[bytes]], wire.Envelope | None]
+Decode = Callable[[bytes], wire.Envelope | None]
 
 
 @pytest.fixture(scope="session")
@@ -41,16 +41,16 @@ def survive(bits: Callable[[Any], Any]) -> Decode:
     The aggregator's own decode does the same with every message.
     """
 
-    def outcome(decode: Callable[[Sequence[bytes]], wire.Envelope], frames: Sequence[bytes]) -> Any:
+    def outcome(decode: Callable[[bytes], wire.Envelope], raw: bytes) -> Any:
         try:
-            return bits(decode(frames))
+            return bits(decode(raw))
         except wire.ProtocolError as error:
             return str(error)
 
-    def decode(frames: Sequence[bytes]) -> wire.Envelope | None:
-        assert outcome(record_codec.decode, frames) == outcome(wire.decode, frames)
+    def decode(raw: bytes) -> wire.Envelope | None:
+        assert outcome(record_codec.decode, raw) == outcome(wire.decode, raw)
         try:
-            envelope = wire.decode(frames)
+            envelope = wire.decode(raw)
         except wire.ProtocolError as error:
             refusal = error
         else:
@@ -70,14 +70,14 @@ def survive(bits: Callable[[Any], Any]) -> Decode:
     return decode
 
 
-def message(kind: int, body: object, **head: object) -> list[bytes]:
+def message(kind: int, body: object, **head: object) -> bytes:
     """Return a message whose parts may be anything msgpack can say."""
     parts = {"session": SESSION, "seq": 1, "low": 1, "time_ns": 1} | head
-    return [VERSION, msgpack.packb([kind, *parts.values(), body])]
+    return VERSION + bytes(msgpack.packb([kind, *parts.values(), body]))
 
 
 def bye(extra: bytes) -> bytes:
-    """Return frame 1 of a BYE with *extra* bytes as the value of an unknown key."""
+    """Return the array of a BYE with *extra* bytes as the value of an unknown key."""
     frame: bytes = msgpack.packb([wire.Kind.BYE, SESSION, 1, 1, 1, {"x": None}])
     return frame.removesuffix(b"\xc0") + extra
 
@@ -86,10 +86,10 @@ def bye(extra: bytes) -> bytes:
 @OFTEN
 @given(data=st.data())
 def test_mutated_bytes_are_refused_or_read(
-    golden: dict[str, list[bytes]], survive: Decode, data: st.DataObject
+    golden: dict[str, bytes], survive: Decode, data: st.DataObject
 ) -> None:
     """Bits flipped, bytes cut, inserted and repeated in valid messages never break the reader."""
-    frame = bytearray(golden[data.draw(st.sampled_from(sorted(golden)))][1])
+    frame = bytearray(golden[data.draw(st.sampled_from(sorted(golden)))][1:])
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(frame)))
         end = data.draw(st.integers(at, min(at + 24, len(frame))))
@@ -105,7 +105,7 @@ def test_mutated_bytes_are_refused_or_read(
         elif change == "end":
             del frame[at:]
 
-    survive([VERSION, bytes(frame)])
+    survive(VERSION + bytes(frame))
 
 
 ANYTHING = st.recursive(
@@ -126,10 +126,10 @@ ANYTHING = st.recursive(
 @OFTEN
 @given(data=st.data())
 def test_values_of_wrong_type_or_size_are_refused_or_read(
-    golden: dict[str, list[bytes]], survive: Decode, data: st.DataObject
+    golden: dict[str, bytes], survive: Decode, data: st.DataObject
 ) -> None:
     """Well-formed msgpack with any value at any place never breaks the reader."""
-    fields = msgpack.unpackb(golden[data.draw(st.sampled_from(sorted(golden)))][1])
+    fields = msgpack.unpackb(golden[data.draw(st.sampled_from(sorted(golden)))][1:])
     place, key = fields, 5
     while data.draw(st.booleans()) and isinstance(place[key], (list, dict)) and place[key]:
         place = place[key]
@@ -142,25 +142,23 @@ def test_values_of_wrong_type_or_size_are_refused_or_read(
     else:
         place[key] = data.draw(ANYTHING)
 
-    survive([VERSION, msgpack.packb(fields)])
+    survive(VERSION + msgpack.packb(fields))
 
 
 @pytest.mark.slow
 @OFTEN
-@given(
-    frames=st.lists(st.binary(max_size=64), max_size=3) | st.binary().map(lambda b: [VERSION, b])
-)
-def test_random_frames_are_refused(frames: list[bytes], survive: Decode) -> None:
-    assert survive(frames) is None
+@given(raw=st.binary(max_size=64) | st.binary().map(VERSION.__add__))
+def test_random_bytes_are_refused(raw: bytes, survive: Decode) -> None:
+    assert survive(raw) is None
 
 
 def test_a_mutation_that_leaves_the_message_valid_is_read(
-    golden: dict[str, list[bytes]], survive: Decode
+    golden: dict[str, bytes], survive: Decode
 ) -> None:
     """The reader does not simply refuse everything: a flipped bit of the session is another one."""
-    frame = bytearray(golden["BYE"][1])
+    frame = bytearray(golden["BYE"][1:])
     frame[4] ^= 1
-    envelope = survive([VERSION, bytes(frame)])
+    envelope = survive(VERSION + bytes(frame))
 
     assert envelope is not None
     assert wire.Bye(reason="exception") == envelope.record
@@ -170,7 +168,7 @@ def test_of_a_repeated_key_the_last_one_counts() -> None:
     """Msgpack allows a key twice; what it then means is settled."""
     frame: bytes = msgpack.packb([wire.Kind.BYE, SESSION, 1, 1, 1, {"reason": "a", "reasox": "b"}])
 
-    assert wire.Bye(reason="b") == wire.decode_record(frame.replace(b"reasox", b"reason")).record
+    assert wire.Bye(reason="b") == wire.decode(VERSION + frame.replace(b"reasox", b"reason")).record
 
 
 def map_of_keys(number: int) -> bytes:
@@ -211,7 +209,7 @@ HOSTILE: dict[str, bytes] = {
             "names": [chr(0x100 + i) for i in range(limits.MAX_LAYERS)],
             "numel": ["<u8", 1, bytes(8)],
         },
-    )[1],
+    )[1:],
     "a manifest of bare names": message(
         wire.Kind.MANIFEST,
         {
@@ -220,7 +218,7 @@ HOSTILE: dict[str, bytes] = {
             "numel": ["<u8", 20_000, bytes(160_000)],
             "dtypes": [""] * 20_000,
         },
-    )[1],
+    )[1:],
 }
 
 
@@ -228,7 +226,7 @@ def _peak_bytes(frame: bytes) -> int:
     tracemalloc.start()
     try:
         with contextlib.suppress(wire.ProtocolError):
-            wire.decode_record(frame)
+            wire.decode(VERSION + frame)
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -253,42 +251,38 @@ HELLO = {"run": "r", "rank": 0, "world": 2}
 ACK = {"boot_id": bytes(16), "acked": 0}
 K = wire.Kind
 
-# Frames, then what the error says of them: where, expected, got.
-BAD: list[tuple[list[bytes], str, str, str]] = [
-    ([], "message", "2 frames", "0"),
-    ([VERSION], "message", "2 frames", "1"),
-    ([VERSION, b"", b""], "message", "2 frames", "3"),
-    ([b"", b""], "message.frame 0", "protocol version 1", "0 bytes"),
-    ([b"\x02", b""], "message.frame 0", "protocol version 1", "version 2"),
-    ([b"\x01\x01", b""], "message.frame 0", "protocol version 1", "2 bytes"),
+# A message, then what the error says of them: where, expected, got.
+BAD: list[tuple[bytes, str, str, str]] = [
+    (b"", "message", "one frame", "none or several"),
+    (b"\x02", "message.version", "protocol version 1", "version 2"),
     (
-        [VERSION, bytes(limits.MAX_RECORD_BYTES + 1)],
-        "message.frame 1",
+        VERSION + bytes(limits.MAX_RECORD_BYTES),
+        "message",
         "at most 2097152 bytes",
         "2097153 bytes",
     ),
-    ([VERSION, b""], "envelope", "valid msgpack", "No more data to unpack."),
-    ([VERSION, b"\xc1"], "envelope", "valid msgpack", "FormatError"),
-    ([VERSION, b"\x91" * 5_000 + b"\xc0"], "envelope", "valid msgpack", "StackError"),
-    ([VERSION, b"\xc0\xc0"], "envelope", "valid msgpack", "unpack(b) received extra data."),
-    ([VERSION, bye(b"\xdc\xff\xff" + bytes(65_535))], "envelope", "valid msgpack", "65535 exceeds"),
+    (VERSION, "envelope", "valid msgpack", "No more data to unpack."),
+    (VERSION + b"\xc1", "envelope", "valid msgpack", "FormatError"),
+    (VERSION + b"\x91" * 5_000 + b"\xc0", "envelope", "valid msgpack", "StackError"),
+    (VERSION + b"\xc0\xc0", "envelope", "valid msgpack", "unpack(b) received extra data."),
+    (VERSION + bye(b"\xdc\xff\xff" + bytes(65_535)), "envelope", "valid msgpack", "65535 exceeds"),
     (
-        [VERSION, bye(b"\xde\x01\x01" + b"\xa0\xc0" * 257)],
+        VERSION + bye(b"\xde\x01\x01" + b"\xa0\xc0" * 257),
         "envelope",
         "valid msgpack",
         "257 exceeds max_map_len(256)",
     ),
-    ([VERSION, bye(b"\xa1\xff")], "envelope", "valid msgpack", "'utf-8' codec can't decode"),
-    ([VERSION, bye(b"\xa3\xed\xa0\x80")], "envelope", "valid msgpack", "'utf-8' codec can't"),
-    ([VERSION, bye(b"\x81\x90\xc0")], "envelope", "valid msgpack", "tuple is not allowed for map"),
-    ([VERSION, bye(b"\x81\x01\xc0")], "envelope", "valid msgpack", "int is not allowed for map"),
-    ([VERSION, bye(b"\xc7\x00\x07")], "envelope", "no extension type", "type 7"),
-    ([VERSION, bye(b"\xd4\x07\x00")], "envelope", "valid msgpack", "2 exceeds max_ext_len"),
-    ([VERSION, bye(b"\xd6\xff" + bytes(4))], "envelope", "valid msgpack", "5 exceeds max_ext_len"),
-    ([VERSION, bye(b"\xdc\x00\xa0" + b"\x90" * 160)], "envelope", "at most 160 arrays", "more"),
-    ([VERSION, b"\xc0"], "envelope", "an array of 6", "NoneType None"),
-    ([VERSION, b"\x91\xc0"], "envelope", "an array of 6", "tuple of 1"),
-    ([VERSION, b"\x80"], "envelope", "an array of 6", "dict of 0"),
+    (VERSION + bye(b"\xa1\xff"), "envelope", "valid msgpack", "'utf-8' codec can't decode"),
+    (VERSION + bye(b"\xa3\xed\xa0\x80"), "envelope", "valid msgpack", "'utf-8' codec can't"),
+    (VERSION + bye(b"\x81\x90\xc0"), "envelope", "valid msgpack", "tuple is not allowed for map"),
+    (VERSION + bye(b"\x81\x01\xc0"), "envelope", "valid msgpack", "int is not allowed for map"),
+    (VERSION + bye(b"\xc7\x00\x07"), "envelope", "no extension type", "type 7"),
+    (VERSION + bye(b"\xd4\x07\x00"), "envelope", "valid msgpack", "2 exceeds max_ext_len"),
+    (VERSION + bye(b"\xd6\xff" + bytes(4)), "envelope", "valid msgpack", "5 exceeds max_ext_len"),
+    (VERSION + bye(b"\xdc\x00\xa0" + b"\x90" * 160), "envelope", "at most 160 arrays", "more"),
+    (VERSION + b"\xc0", "envelope", "an array of 6", "NoneType None"),
+    (VERSION + b"\x91\xc0", "envelope", "an array of 6", "tuple of 1"),
+    (VERSION + b"\x80", "envelope", "an array of 6", "dict of 0"),
     (message(0, {}), "envelope.kind", "a kind 1..11", "int 0"),
     (message(12, {}), "envelope.kind", "a kind 1..11", "int 12"),
     (message(True, {}), "envelope.kind", "a kind 1..11", "bool True"),
@@ -475,22 +469,22 @@ BAD: list[tuple[list[bytes], str, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("frames", "where", "expected", "got"), BAD)
+@pytest.mark.parametrize(("raw", "where", "expected", "got"), BAD)
 def test_an_error_names_the_place_what_was_expected_and_what_was_there(
-    frames: list[bytes], where: str, expected: str, got: str, survive: Decode
+    raw: bytes, where: str, expected: str, got: str, survive: Decode
 ) -> None:
     with pytest.raises(wire.ProtocolError) as caught:
-        wire.decode(frames)
+        wire.decode(raw)
 
     assert where == caught.value.where
     assert caught.value.expected.startswith(expected)
     assert caught.value.got.startswith(got)
-    assert survive(frames) is None
+    assert survive(raw) is None
 
 
-def test_a_reader_may_set_a_smaller_limit(golden: dict[str, list[bytes]]) -> None:
+def test_a_reader_may_set_a_smaller_limit(golden: dict[str, bytes]) -> None:
     """A frame of exactly the limit is read, one byte less of limit refuses it unparsed."""
-    size = len(golden["STATS"][1])
+    size = len(golden["STATS"])
 
     assert wire.decode(golden["STATS"], max_record_bytes=size).seq == 2
     with pytest.raises(wire.ProtocolError, match=f"at most {size - 1} bytes, got {size} bytes"):
@@ -523,10 +517,10 @@ def test_an_error_stays_short_whatever_was_sent() -> None:
 
 def test_fields_of_an_envelope_are_read_in_their_places() -> None:
     """Session, seq, low and time are not mixed up."""
-    frames = message(K.BYE, {}, session=b"0123456789abcdef", seq=5, low=3, time_ns=7)
+    raw = message(K.BYE, {}, session=b"0123456789abcdef", seq=5, low=3, time_ns=7)
     expected = wire.Envelope(
         session=b"0123456789abcdef", seq=5, low=3, time_ns=7, record=wire.Bye(reason="closed")
     )
 
-    assert expected == wire.decode(frames)
-    assert dataclasses.replace(expected, low=4) != wire.decode(frames)
+    assert expected == wire.decode(raw)
+    assert dataclasses.replace(expected, low=4) != wire.decode(raw)

@@ -10,6 +10,7 @@ import pytest
 
 import gradwatch_wire as wire
 
+VERSION = bytes([wire.PROTOCOL_MAJOR])
 SESSION = bytes(range(16))
 BOOT_ID = bytes(range(16, 32))
 TIME_NS = 1_700_000_000_123_456_789
@@ -215,8 +216,8 @@ REQUIRED_ONLY: dict[str, tuple[dict[str, Any], wire.Record]] = {
 KINDS = [kind.name for kind in wire.Kind]
 
 
-def test_every_kind_has_golden_bytes_of_its_own_number(golden: dict[str, list[bytes]]) -> None:
-    numbers = {name: frames[1][1] for name, frames in golden.items()}
+def test_every_kind_has_golden_bytes_of_its_own_number(golden: dict[str, bytes]) -> None:
+    numbers = {name: message[2] for name, message in golden.items()}
 
     assert {kind.name: kind.value for kind in wire.Kind}.items() <= numbers.items()
     assert set(golden) == set(ENVELOPES)
@@ -224,74 +225,66 @@ def test_every_kind_has_golden_bytes_of_its_own_number(golden: dict[str, list[by
 
 
 @pytest.mark.parametrize("name", ENVELOPES)
-def test_encoding_gives_exactly_the_golden_bytes(name: str, golden: dict[str, list[bytes]]) -> None:
+def test_encoding_gives_exactly_the_golden_bytes(name: str, golden: dict[str, bytes]) -> None:
     """A record is written today as version 1.0 wrote it."""
     assert golden[name] == wire.encode(ENVELOPES[name])
 
 
 @pytest.mark.parametrize("name", ENVELOPES)
-def test_decoding_the_golden_bytes_gives_the_record(
-    name: str, golden: dict[str, list[bytes]]
-) -> None:
+def test_decoding_the_golden_bytes_gives_the_record(name: str, golden: dict[str, bytes]) -> None:
     assert ENVELOPES[name] == wire.decode(golden[name])
-
-
-@pytest.mark.parametrize("name", ENVELOPES)
-def test_the_log_reads_frame_1_alone(name: str, golden: dict[str, list[bytes]]) -> None:
-    """The aggregator's log keeps frame 1 without frame 0 and gets the same record from it."""
-    assert ENVELOPES[name] == wire.decode_record(golden[name][1])
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_message_without_optional_keys_decodes_to_the_defaults(
-    kind: str, golden: dict[str, list[bytes]]
+    kind: str, golden: dict[str, bytes]
 ) -> None:
     """A sender that knows only the required keys is understood (rule 1 of evolution)."""
     body, expected = REQUIRED_ONLY[kind]
-    envelope = msgpack.unpackb(golden[kind][1])
+    envelope = msgpack.unpackb(golden[kind][1:])
     envelope[5] = body
 
-    assert expected == wire.decode_record(msgpack.packb(envelope)).record
+    assert expected == wire.decode(VERSION + msgpack.packb(envelope)).record
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_required_key_is_missed_by_its_name(kind: str, golden: dict[str, list[bytes]]) -> None:
+def test_each_required_key_is_missed_by_its_name(kind: str, golden: dict[str, bytes]) -> None:
     body, _ = REQUIRED_ONLY[kind]
     for key in body:
-        envelope = msgpack.unpackb(golden[kind][1])
+        envelope = msgpack.unpackb(golden[kind][1:])
         envelope[5] = {name: value for name, value in body.items() if name != key}
 
         with pytest.raises(wire.ProtocolError) as caught:
-            wire.decode_record(msgpack.packb(envelope))
+            wire.decode(VERSION + msgpack.packb(envelope))
 
         assert ("this key", f"{kind}.{key}") == (caught.value.expected, caught.value.where)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_unknown_keys_are_ignored(kind: str, golden: dict[str, list[bytes]]) -> None:
+def test_unknown_keys_are_ignored(kind: str, golden: dict[str, bytes]) -> None:
     """A newer sender's extra keys, of whatever type, change nothing for this reader."""
-    envelope = msgpack.unpackb(golden[kind][1])
+    envelope = msgpack.unpackb(golden[kind][1:])
     envelope[5] |= {"later": {"nested": [1, b"2", None]}, "": 0.5, "naïve \U0001d524": []}
 
-    assert ENVELOPES[kind] == wire.decode_record(msgpack.packb(envelope))
+    assert ENVELOPES[kind] == wire.decode(VERSION + msgpack.packb(envelope))
 
 
 def test_an_optional_key_of_welcome_comes_after_those_of_version_1_0(
-    golden: dict[str, list[bytes]],
+    golden: dict[str, bytes],
 ) -> None:
     known = ENVELOPES["WELCOME"].record
     assert isinstance(known, wire.Welcome)
     welcome = replace(known, http="http://h:1")
-    frames = wire.encode(replace(ENVELOPES["WELCOME"], record=welcome))
-    old = golden["WELCOME"][1]
+    message = wire.encode(replace(ENVELOPES["WELCOME"], record=welcome))
+    old = golden["WELCOME"]
     at = old.index(b"\x85\xa7boot_id")
 
-    assert frames[1] == old[:at] + b"\x86" + old[at + 1 :] + b"\xa4http\xaahttp://h:1"
-    assert wire.decode(frames).record == welcome
+    assert message == old[:at] + b"\x86" + old[at + 1 :] + b"\xa4http\xaahttp://h:1"
+    assert wire.decode(message).record == welcome
 
 
-def test_numbers_of_any_msgpack_width_are_read(golden: dict[str, list[bytes]]) -> None:
+def test_numbers_of_any_msgpack_width_are_read(golden: dict[str, bytes]) -> None:
     body = b"\x82\xa9last_step\xd3" + (7).to_bytes(8, "big") + b"\xa7since_s\xca\x3f\x00\x00\x00"
-    head = golden["BEAT"][1].partition(b"\x83\xa9last_step")[0]
+    head = golden["BEAT"].partition(b"\x83\xa9last_step")[0]
 
-    assert wire.Beat(last_step=7, since_s=0.5) == wire.decode_record(head + body).record
+    assert wire.Beat(last_step=7, since_s=0.5) == wire.decode(head + body).record

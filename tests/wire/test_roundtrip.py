@@ -169,11 +169,11 @@ def test_any_valid_record_comes_back_bit_for_bit(
         time_ns=data.draw(SEQS),
         record=data.draw(RECORDS[kind.name]),
     )
-    frames = wire.encode(envelope)
-    decoded = wire.decode(frames)
+    message = wire.encode(envelope)
+    decoded = wire.decode(message)
 
     assert bits(envelope) == bits(decoded)
-    assert frames == wire.encode(decoded)
+    assert message == wire.encode(decoded)
 
 
 def test_an_order_that_is_not_given_is_a_plain_string() -> None:
@@ -197,10 +197,10 @@ def test_4000_layers_come_back() -> None:
     record = wire.Stats(manifest_id=1, step=1, columns=dict.fromkeys(("l2", "l1", "nan"), values))
 
     for sent in (manifest, record):
-        frames = wire.encode(wire.Envelope(session=SESSION, seq=1, record=sent))
+        message = wire.encode(wire.Envelope(session=SESSION, seq=1, record=sent))
 
-        assert sent == wire.decode(frames).record
-        assert len(frames[1]) < limits.MAX_RECORD_BYTES
+        assert sent == wire.decode(message).record
+        assert len(message) < limits.MAX_RECORD_BYTES
 
 
 def test_as_many_layers_as_the_limit_come_back() -> None:
@@ -212,13 +212,13 @@ def test_as_many_layers_as_the_limit_come_back() -> None:
             numel=wire.Column.of("<u8", bytes(8 * count)),
             dtypes=("",) * count,
         )
-        frames = wire.encode(wire.Envelope(session=SESSION, seq=1, record=manifest))
+        message = wire.encode(wire.Envelope(session=SESSION, seq=1, record=manifest))
 
         if fits:
-            assert manifest == wire.decode(frames).record
+            assert manifest == wire.decode(message).record
         else:
             with pytest.raises(wire.ProtocolError, match=f"exceeds max_array_len.*{count - 1}"):
-                wire.decode(frames)
+                wire.decode(message)
 
 
 def test_an_alert_nests_as_deep_as_the_limit_and_no_deeper() -> None:
@@ -238,10 +238,10 @@ def test_an_alert_nests_as_deep_as_the_limit_and_no_deeper() -> None:
 def test_a_beat_says_whether_the_model_trains_or_nothing(training: bool | None) -> None:
     """The key is optional: what does not know it reads the rest."""
     sent = wire.Beat(last_step=3, since_s=0.5, training=training)
-    frames = wire.encode(wire.Envelope(session=SESSION, record=sent))
+    message = wire.encode(wire.Envelope(session=SESSION, record=sent))
 
-    assert wire.decode(frames).record == sent
-    assert (b"training" in frames[1]) is (training is not None)
+    assert wire.decode(message).record == sent
+    assert (b"training" in message) is (training is not None)
 
 
 def test_integers_in_place_of_floats_are_sent_as_floats() -> None:

@@ -105,21 +105,19 @@ class Connection:
         """Wait for a message; tell whether there is one."""
         return bool(self._socket.poll(timeout_ms))
 
-    def receive(self) -> list[bytes] | None:
-        """Return the frames of the next message, None if there is none."""
-        # libzmq looks for lost connections at every hundredth frame that it hands out, and aborts
-        # the process where one is lost between the frames of a message (`fq.cpp`). To ask for
-        # events makes it look now.
-        self._socket.getsockopt(zmq.EVENTS)
+    def receive(self) -> bytes | None:
+        """Return the next message, None if there is none."""
+        # A message must stay one frame: libzmq aborts the process where a connection is lost
+        # between the frames of a message that is being read (`fq.cpp`).
         try:
-            return self._socket.recv_multipart(zmq.NOBLOCK)
+            return self._socket.recv(zmq.NOBLOCK)
         except zmq.Again:
             return None
 
-    def send(self, frames: list[bytes]) -> bool:
+    def send(self, message: bytes) -> bool:
         """Hand a message to ZeroMQ; False if it takes none for now."""
         try:
-            self._socket.send_multipart(frames, zmq.NOBLOCK)
+            self._socket.send(message, zmq.NOBLOCK)
         except zmq.Again:
             return False
         return True

@@ -193,12 +193,12 @@ class Sender(threading.Thread):
 
     def _receive(self, connection: Connection) -> None:
         for _ in range(MAX_BATCH):
-            frames = connection.receive()
-            if frames is None:
+            message = connection.receive()
+            if message is None:
                 break
             now_s = time.monotonic()
             try:
-                self._driver.receive(decode(frames), now_s)
+                self._driver.receive(decode(message), now_s)
                 self.route.answered(now_s)
             except ProtocolError as error:
                 self.route.babbled(error)

@@ -131,7 +131,7 @@ def _replay(spilled: SpilledSession, socket: zmq.Socket[bytes], endpoint: str) -
         if now_s - heard_s > SILENCE_S:
             msg = f"no aggregator answers at {endpoint}; give its ingest endpoint with --endpoint"
             raise GradwatchError(msg)
-        send_due(session, lambda frames: _send(socket, frames), now_s)
+        send_due(session, lambda message: _send(socket, message), now_s)
         if socket.poll(ROUND_MS) and _receive(session, socket, endpoint, now_s):
             heard_s = now_s
     if session.refused:
@@ -140,9 +140,9 @@ def _replay(spilled: SpilledSession, socket: zmq.Socket[bytes], endpoint: str) -
     return session.counters["sent"]
 
 
-def _send(socket: zmq.Socket[bytes], frames: list[bytes]) -> bool:
+def _send(socket: zmq.Socket[bytes], message: bytes) -> bool:
     try:
-        socket.send_multipart(frames, zmq.NOBLOCK)
+        socket.send(message, zmq.NOBLOCK)
     except zmq.Again:
         return False
     return True
@@ -153,7 +153,7 @@ def _receive(
 ) -> bool:
     """Take in one answer; return whether it is for this session."""
     try:
-        envelope = decode(socket.recv_multipart())
+        envelope = decode(socket.recv())
     except ProtocolError as error:
         msg = f"what answers at {endpoint} is no aggregator: {error}"
         raise GradwatchError(msg) from error

@@ -29,7 +29,7 @@ BATCH_MESSAGES: Final = 512
 BATCH_BYTES: Final = 4 << 20
 
 MESSAGE_BYTES: Final = 500
-"""What a message takes in memory beside its frames."""
+"""Bytes that a message takes in memory beside its own."""
 
 WORK_S: Final = 0.02
 """What the messages of one batch may be expected to cost."""
@@ -72,10 +72,10 @@ class Inbox(ABC):
         turn = self._queue.turn(work_s)
         for _ in range(self._batch_messages):
             began_s = self._seconds()
-            peer, (client, frames) = next(turn, (b"", (None, [])))
+            peer, (client, raw) = next(turn, (b"", (None, b"")))
             if not peer:
                 return
-            message = self._check(client, peer, frames, now_s)
+            message = self._check(client, peer, raw, now_s)
             if message is not None:
                 yield message
                 size += len(message.raw)
@@ -102,10 +102,10 @@ class Inbox(ABC):
     def _put(self, peer: bytes, arrived: Arrived, now_s: float) -> int:
         """Let a message wait; return what it takes in memory."""
         num_bytes = bytes_of(arrived)
-        for whose, (_, frames) in self._queue.put(peer, arrived, num_bytes):
+        for whose, (_, dropped) in self._queue.put(peer, arrived, num_bytes):
             if whose == peer:
                 self._floods.count(peer, num_bytes, now_s)
-            session, seq = place_of(b"".join(frames[1:2]))
+            session, seq = place_of(dropped)
             if seq:
                 self._note_dropped(session, Dropped(whose, seq))
         return num_bytes
@@ -125,21 +125,20 @@ class Inbox(ABC):
         of_peer.used, of_peer.num_refused = self._queue.most_bytes, self._queue.num_dropped_of_peer
 
     def _check(
-        self, client: Client | None, peer: bytes, frames: list[bytes], now_s: float
+        self, client: Client | None, peer: bytes, raw: bytes, now_s: float
     ) -> Message | None:
-        """Return the message that *frames* are; None, and count why, if they are none."""
+        """Decode a message; return None, and count why, if it cannot be."""
         if self._throttle.is_muted(peer, now_s):  # since it was put there
             self.refuse("throttled", "a peer that sends nonsense is not heard for a while")
             return None
         try:
-            return Message(peer, decode(frames), frames[1], client)
+            return Message(peer, decode(raw), raw, client)
         except ProtocolError as error:
             # A client of another version is counted apart from what a port scanner sends.
-            is_version = error.where == "message.frame 0"
+            is_version = error.where == "message.version"
             self.refuse("version" if is_version else "malformed", str(error), peer)
             if self._throttle.may_tell(peer, now_s):
-                session = session_of(b"".join(frames[1:2]))
-                self.reply(peer, session, Refuse(reason=str(error)))
+                self.reply(peer, session_of(raw), Refuse(reason=str(error)))
             return None
 
     def refuse(self, kind: str, why: str, peer: bytes | None = None) -> None:
@@ -173,4 +172,4 @@ class Inbox(ABC):
 
 def bytes_of(arrived: Arrived) -> int:
     """Return what a message takes in memory."""
-    return sum(map(len, arrived[1])) + MESSAGE_BYTES
+    return len(arrived[1]) + MESSAGE_BYTES

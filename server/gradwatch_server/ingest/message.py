@@ -16,7 +16,7 @@ class Message:
     Args:
         peer: ROUTER's name of the connection; answers go there.
         envelope: What it says.
-        raw: Its frame 1 as it came.
+        raw: The message as it came.
         client: Whose key it came with; None where no keys are asked for.
     """
 
@@ -26,8 +26,8 @@ class Message:
     client: Client | None = None
 
 
-Arrived: TypeAlias = tuple[Client | None, list[bytes]]
-"""Who sent a message, and its frames, not looked into."""
+Arrived: TypeAlias = tuple[Client | None, bytes]
+"""Sender of a message, None where no keys are asked for, and the message, not decoded."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
 from typing import Final
 
 import zmq
@@ -97,10 +96,10 @@ class Ingest(Inbox):
         self._floods.look(now_s)
         for _ in range(READ_MESSAGES):
             try:
-                client, (peer, *frames) = self._next()
+                client, peer, raw = self._next()
             except zmq.Again:
                 break
-            arrived = client, frames
+            arrived = client, raw
             if self._may_wait(client, peer, now_s):
                 size += self._put(peer, arrived, now_s)
             else:
@@ -133,20 +132,23 @@ class Ingest(Inbox):
             self._authenticator.answer()
         return self._socket in events
 
-    def _next(self) -> tuple[Client | None, list[bytes]]:
-        """Return who sent the next message, and its frames.
+    def _next(self) -> tuple[Client | None, bytes, bytes]:
+        """Return who sent the next message, their peer, and the message.
+
+        One of several frames, which no client of this protocol sends, comes as an empty message.
 
         Raises:
             zmq.Again: If there is none.
         """
         if self._authenticator is None and not self._floods:
-            return None, self._socket.recv_multipart(zmq.NOBLOCK)
+            peer, *message = self._socket.recv_multipart(zmq.NOBLOCK)
+            return None, peer, message[0] if len(message) == 1 else b""
         frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
         peer = frames[0].bytes
         if peer in self._floods:
             self._cut(peer, frames[-1])
         client = None if self._authenticator is None else self._authenticator.client(frames[-1])
-        return client, [frame.bytes for frame in frames]
+        return client, peer, frames[1].bytes if len(frames) == 2 else b""
 
     def _cut(self, peer: bytes, frame: zmq.Frame) -> None:
         """End the connection of a peer that floods, over which *frame* came."""
@@ -167,9 +169,9 @@ class Ingest(Inbox):
         """Send a record that is packed already, as `reply` does."""
         return self._send(peer, join(packed.kind, session, 0, 0, 0, packed.body))
 
-    def _send(self, peer: bytes, frames: Sequence[bytes]) -> bool:
+    def _send(self, peer: bytes, message: bytes) -> bool:
         try:
-            self._socket.send_multipart([peer, *frames], zmq.NOBLOCK)
+            self._socket.send_multipart([peer, message], zmq.NOBLOCK)
         except zmq.ZMQError:
             return False
         return True

@@ -34,7 +34,7 @@ from gradwatch_server.core.entries import (
     SilenceRemoved,
     Tick,
 )
-from gradwatch_server.record_codec import decode_record
+from gradwatch_server.record_codec import decode
 from gradwatch_server.storage.store import Line
 from gradwatch_wire import (
     SEQUENCED,
@@ -98,8 +98,8 @@ def _encode_body(line: Line) -> tuple[int, bytes | None, bytes | None]:
             return RECORD_KINDS[type(envelope.record)], envelope.session, line.raw
         case Opened(session, hello):
             # The token lets a client in; it is a secret, and no fact of the run.
-            frame = line.raw if line.raw and not hello.token else _hello_frame(session, hello)
-            return Kind.HELLO, session, frame
+            message = line.raw if line.raw and not hello.token else _hello_message(session, hello)
+            return Kind.HELLO, session, message
         case Gap(session, first, last):
             return _GAP, session, msgpack.packb((first, last))
         case Lost(session):
@@ -154,8 +154,8 @@ def _plain(own: Progress) -> tuple[bytes, int, float, bool | None]:
     return own.session, own.last_step, own.since_s, own.training
 
 
-def _hello_frame(session: bytes, hello: Hello) -> bytes:
-    return encode(Envelope(session=session, record=replace(hello, token="")))[1]
+def _hello_message(session: bytes, hello: Hello) -> bytes:
+    return encode(Envelope(session=session, record=replace(hello, token="")))
 
 
 def decode_entry(encoded: EncodedEntry) -> Entry:
@@ -171,9 +171,9 @@ def decode_entry(encoded: EncodedEntry) -> Entry:
 
 def _decode_body(kind: int, session: bytes, payload: bytes) -> Body:
     if kind == Kind.HELLO:
-        return Opened(session, cast("Hello", decode_record(payload).record))
+        return Opened(session, cast("Hello", decode(payload).record))
     if kind in SEQUENCED:
-        return Received(decode_record(payload))
+        return Received(decode(payload))
     if kind == _GAP:
         first, last = msgpack.unpackb(payload)
         return Gap(session, first, last)

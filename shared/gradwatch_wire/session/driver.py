@@ -13,7 +13,7 @@ from gradwatch_wire.session.outbox import Outbox
 from gradwatch_wire.session.session import Session
 from gradwatch_wire.session.timing import CLOSE_S, MAX_BATCH
 
-Send = Callable[[list[bytes]], bool]
+Send = Callable[[bytes], bool]
 """Hands a message to the connection; False if it takes none for now."""
 
 
@@ -33,8 +33,8 @@ def send_hello(session: Session[Any], send: Send, now_s: float) -> None:
 def send_records(session: Session[Any], send: Send) -> None:
     """Send records as far as the session and the connection let us, up to `MAX_BATCH`."""
     for _ in range(MAX_BATCH):
-        frames = session.peek()
-        if frames is None or not send(frames):
+        message = session.peek()
+        if message is None or not send(message):
             return
         session.sent()
 

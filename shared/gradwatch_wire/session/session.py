@@ -101,13 +101,13 @@ class Session(Generic[S]):
         nothing_in_flight = self._cursor == self._floor
         return nothing_in_flight and self.source.first_from(self._cursor) is None
 
-    def due(self, now_s: float) -> list[bytes] | None:
+    def due(self, now_s: float) -> bytes | None:
         """Return the HELLO that is due, if one is."""
         if self.phase is Phase.OPEN and self._is_stuck(now_s):
             self.phase = Phase.GREETING
         if self.phase is not Phase.GREETING or now_s - self._hello_at_s < HELLO_EVERY_S:
             return None
-        return self._frames(self._hello)
+        return self._message(self._hello)
 
     def greeted(self, now_s: float) -> None:
         """Say that the HELLO is with the socket."""
@@ -125,18 +125,18 @@ class Session(Generic[S]):
         since_s: float,
         now_s: float,
         is_training: Callable[[], bool | None] = lambda: None,
-    ) -> list[bytes] | None:
+    ) -> bytes | None:
         """Return the BEAT that is due, if one is; *is_training* is asked only then."""
         if self.phase is not Phase.OPEN or now_s - self._beat_at_s < BEAT_EVERY_S:
             return None
         self._beat_at_s = now_s
         counters = dict(self.counters)
         training = is_training()
-        return self._frames(
+        return self._message(
             Beat(last_step=last_step, since_s=since_s, counters=counters, training=training)
         )
 
-    def peek(self) -> list[bytes] | None:
+    def peek(self) -> bytes | None:
         """Return the next record to send, if one may be sent; `sent` moves on."""
         if self.phase is not Phase.OPEN or self._cursor - self._floor >= self._max_in_flight:
             return None
@@ -226,8 +226,8 @@ class Session(Generic[S]):
             self._progress_at_s = now_s
         return now_s - self._progress_at_s > ACK_TIMEOUT_S
 
-    def _join(self, item: BufferedRecord) -> list[bytes]:
+    def _join(self, item: BufferedRecord) -> bytes:
         return join(item.kind, self.id, item.seq, self._floor, item.time_ns, item.body)
 
-    def _frames(self, record: Record) -> list[bytes]:
+    def _message(self, record: Record) -> bytes:
         return encode(Envelope(session=self.id, record=record))

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import msgpack
 
-from gradwatch_wire.codec import decode_record, encode
+from gradwatch_wire.codec import decode, encode
 from gradwatch_wire.errors import ProtocolError
 from gradwatch_wire.limits import MAX_RECORD_BYTES
 from gradwatch_wire.records import SEQUENCED, Envelope, Hello, Kind
@@ -36,7 +36,7 @@ class SpillError(ValueError):
 
 def pack_header(session: bytes, hello: Hello) -> bytes:
     """Return what every segment begins with. The token is a secret, which is left out."""
-    return MAGIC + _pack(encode(Envelope(session=session, record=replace(hello, token="")))[1])
+    return MAGIC + _pack(encode(Envelope(session=session, record=replace(hello, token=""))))
 
 
 def pack_record(record: BufferedRecord) -> bytes:
@@ -56,7 +56,7 @@ def read_header(path: Path) -> tuple[bytes, Hello]:
         OSError: If it cannot be read.
     """
     try:
-        envelope = decode_record(next(_contents(path), b""))
+        envelope = decode(next(_contents(path), b""))
     except ProtocolError as error:
         msg = f"{path}: the beginning of the file is damaged"
         raise SpillError(msg) from error

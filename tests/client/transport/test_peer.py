@@ -236,8 +236,8 @@ def test_an_answer_that_is_none_is_named_at_the_end(caplog: pytest.LogCaptureFix
 
     assert caplog.records[-1].getMessage() == (
         f"gradwatch: 3 pending records were not delivered to {endpoint}: what answers there is no "
-        "aggregator (expected 2 frames, got 1, at message); set attach(endpoint=...) or "
-        "GRADWATCH_ENDPOINT to where gradwatch serve takes records"
+        "aggregator (expected protocol version 1, got version 119, at message.version); set "
+        "attach(endpoint=...) or GRADWATCH_ENDPOINT to where gradwatch serve takes records"
     )
 
 

@@ -248,12 +248,12 @@ def test_what_cannot_be_sent_stays_for_the_next_one(tmp_path: Path) -> None:
     assert on_disk(tmp_path) == [1, 2, 3, 4]
 
 
-def sent_of_orphans(directory: Path, faults: Faults) -> list[list[bytes]]:
+def sent_of_orphans(directory: Path, faults: Faults) -> list[bytes]:
     """Return what one round sends of the sessions that no process holds."""
     orphaned = OrphanedSessions(claim_orphans(directory, HELLO, faults))
-    sent: list[list[bytes]] = []
+    sent: list[bytes] = []
 
-    def send(frames: list[bytes]) -> bool:
+    def send(frames: bytes) -> bool:
         sent.append(frames)
         return True
 

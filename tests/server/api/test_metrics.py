@@ -73,7 +73,7 @@ def test_what_is_refused_is_counted_by_kind(metrics: Metrics, peers: NewPeer) ->
     """Kinds are ours, so that no peer can add series."""
     peer = peers(metrics.service.ingest, run="a b")
     peer.say(peer.greeting)
-    peer.send_frames(b"\x01", b"nonsense")
+    peer.send_raw(b"\x01nonsense")
     wait_until(lambda: metrics().get(("gradwatch_refused_total", "malformed")))
 
     assert metrics()["gradwatch_refused_total", "run name"] == 1
@@ -192,7 +192,7 @@ def test_only_so_many_runs_have_numbers_of_their_own(serve: Serve, peers: NewPee
 @pytest.mark.slow
 def test_what_is_scraped_is_what_is_documented(service: Aggregator, peers: NewPeer) -> None:
     peer = peers(service.ingest, run="whole").attach()
-    peer.send_frames(b"\x01", b"nonsense")
+    peer.send_raw(b"\x01nonsense")
     for step in range(40):
         peer.stats(step, (1.0, float("nan")), loss=1.0, lr=0.1, step_time_s=0.5)
     peer.acked()

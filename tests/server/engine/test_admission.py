@@ -128,8 +128,8 @@ def test_a_client_that_was_evicted_goes_on_by_itself(
     socket.linger = 0
     socket.connect(running.endpoint)
 
-    def send(frames: list[bytes]) -> bool:
-        socket.send_multipart(frames)
+    def send(message: bytes) -> bool:
+        socket.send(message)
         return True
 
     def pump(until: Callable[[], object]) -> None:
@@ -138,7 +138,7 @@ def test_a_client_that_was_evicted_goes_on_by_itself(
             assert time.monotonic() < deadline_s
             send_due(session, send, time.monotonic())
             if socket.poll(20):
-                session.receive(decode(socket.recv_multipart()), time.monotonic())
+                session.receive(decode(socket.recv()), time.monotonic())
 
     pump(lambda: session.phase is Phase.OPEN)
     peers(running.endpoint, run="other").greet()
@@ -253,7 +253,7 @@ def test_a_run_that_is_new_begins_no_more_attempts_in_one_round_than_may_live() 
     for job in range(18):
         hello = Hello(run="new", rank=0, world=1, job=str(job))
         envelope = Envelope(session=os.urandom(16), record=hello)
-        message = Message(b"peer", envelope, encode(envelope)[1])
+        message = Message(b"peer", envelope, encode(envelope))
         verdicts.append(admission.judge(message, hello, 0))
 
     assert Counter(verdicts) == {Verdict.ADMITTED: 16, Verdict.REFUSED: 2}

@@ -700,7 +700,7 @@ class Rank:
             self.put(max(1, self.produced - back), "copy")
 
     def garbage(self, data: bytes) -> None:
-        self.peer.send_frames(b"\x01", data)
+        self.peer.send_raw(b"\x01" + data)
 
     def finish(self) -> None:
         """Send what is there until all is acknowledged; the last record is never evicted."""
@@ -752,8 +752,8 @@ def test_a_record_spelt_at_length_survives_a_restart(start: Start, peers: NewPee
     running = start()
     peer = peers(running.endpoint)
     peer.greet()
-    raw = encode(Envelope(session=peer.session, seq=1, low=1, record=Event(name="x", step=1)))[1]
-    peer.send_frames(b"\x01", b"\xdc\x00\x06" + raw[1:])
+    raw = encode(Envelope(session=peer.session, seq=1, low=1, record=Event(name="x", step=1)))
+    peer.send_raw(b"\x01\xdc\x00\x06" + raw[2:])
     peer.acked(1)
 
     running = start(endpoint=running.endpoint)
@@ -768,11 +768,11 @@ def test_a_log_line_survives_what_the_wire_allows(start: Start, peers: NewPeer) 
     peer = peers(running.endpoint)
     peer.greet()
     fields = msgpack.unpackb(
-        encode(Envelope(session=peer.session, seq=1, low=1, record=Bye(reason="x" * 512)))[1]
+        encode(Envelope(session=peer.session, seq=1, low=1, record=Bye(reason="x" * 512)))[1:]
     )
     fields[4] = (1 << 63) - 1
     fields[5]["new"] = "key"
-    peer.send_frames(b"\x01", msgpack.packb(fields))
+    peer.send_raw(b"\x01" + msgpack.packb(fields))
     peer.acked(1)
 
     running = start(endpoint=running.endpoint)

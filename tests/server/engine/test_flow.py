@@ -42,15 +42,15 @@ class Trainer:
         """Send and receive once."""
         send_due(self.session, self._send, time.monotonic())
         while self._socket.poll(5):
-            self.session.receive(decode(self._socket.recv_multipart()), time.monotonic())
+            self.session.receive(decode(self._socket.recv()), time.monotonic())
 
     def close(self) -> None:
         """Close the socket."""
         self._socket.close()
 
-    def _send(self, frames: list[bytes]) -> bool:
+    def _send(self, message: bytes) -> bool:
         try:
-            self._socket.send_multipart(frames, zmq.NOBLOCK)
+            self._socket.send(message, zmq.NOBLOCK)
         except zmq.Again:
             return False
         return True

@@ -66,7 +66,7 @@ def test_above_the_limit_no_new_one_is_taken_until_there_is_room(
     with zmq.Context() as context, context.socket(zmq.DEALER) as peer:
         peer.linger = 0
         peer.connect(ingest.endpoint)
-        peer.send_multipart(GOOD)
+        peer.send(GOOD)
         wait_until(lambda: list(ingest.receive(50)), "a message")
         held = []
         with suppress(OSError):
@@ -75,7 +75,7 @@ def test_above_the_limit_no_new_one_is_taken_until_there_is_room(
                 list(ingest.receive(0))
         wait_until(lambda: is_closed(ingest), "the port to be closed")
         assert ingest._use["ingest_connections"].num_refused >= 1
-        peer.send_multipart(GOOD)
+        peer.send(GOOD)
         wait_until(lambda: list(ingest.receive(50)), "a message from whom was there before")
 
         for one in held:
@@ -84,6 +84,6 @@ def test_above_the_limit_no_new_one_is_taken_until_there_is_room(
         with context.socket(zmq.DEALER) as other:
             other.linger = 0
             other.connect(ingest.endpoint)
-            other.send_multipart(GOOD)
+            other.send(GOOD)
             wait_until(lambda: list(ingest.receive(50)), "a message from a new one")
     assert caplog.text.count("connections to the ingest port") == 1

@@ -70,12 +70,12 @@ def test_a_known_client_is_read_and_answered_by_name(
 ) -> None:
     peers = [dealer(key), dealer(read_client_key(folder / "other.key"))]
     for peer in peers:
-        peer.send_multipart(GOOD)
+        peer.send(GOOD)
     messages = received(ingest, 2)
 
     clients = {message.client for message in messages}
     assert clients == {Client("client", ("*",)), Client("other", ("x-*",))}
-    assert [message.raw for message in messages] == [GOOD[1]] * 2
+    assert [message.raw for message in messages] == [GOOD] * 2
     assert ingest.reply(messages[0].peer, SESSION, Ack(boot_id=bytes(16), acked=1))
 
 
@@ -92,17 +92,17 @@ def test_a_stranger_gets_nothing_in(
     ingest: Ingest, dealer: Callable[..., Any], key: ClientKey, who: str
 ) -> None:
     before = dealer(STRANGERS[who](key))
-    before.send_multipart(GOOD)
+    before.send(GOOD)
     assert received(ingest, 1, 0.5) == []
     known = dealer(key)
-    known.send_multipart(GOOD)
+    known.send(GOOD)
     assert len(received(ingest, 1)) == 1
     after = dealer(STRANGERS[who](key))
     for peer in (before, after):
         with contextlib.suppress(zmq.Again):  # ZeroMQ may have given the connection up
-            peer.send_multipart(GOOD, zmq.NOBLOCK)
+            peer.send(GOOD, zmq.NOBLOCK)
     assert received(ingest, 1, 0.5) == []
-    known.send_multipart(GOOD)
+    known.send(GOOD)
     assert len(received(ingest, 1)) == 1
     assert ingest.refused == {}
 
@@ -133,7 +133,7 @@ def test_noise_and_floods_keep_no_client_out(
     raw[2].sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00CURVE" + bytes(15) + b"\x00" + bytes(31))
     for _ in range(100):
         dealer(stranger(key))
-    dealer(key).send_multipart(GOOD)
+    dealer(key).send(GOOD)
 
     assert len(received(ingest, 1)) == 1
     for one in raw:
@@ -152,7 +152,7 @@ def test_without_anyone_to_ask_nobody_is_let_in(key: ClientKey, folder: Path) ->
             peer.curve_publickey = key.public.encode()
             peer.curve_secretkey = key.secret.encode()
             peer.connect(f"tcp://127.0.0.1:{port}")
-            peer.send_multipart(GOOD)
+            peer.send(GOOD)
             assert not router.poll(500)
 
 

@@ -83,7 +83,7 @@ class Aggregator:
 
     def put(self, body: Any) -> None:
         self.now_ns += 1_000_000
-        raw = encode(body.envelope)[1] if isinstance(body, Received) else None
+        raw = encode(body.envelope) if isinstance(body, Received) else None
         entry = Entry(self.now_ns, body)
         self.store.log.append([Line(entry, raw)])
         self.checkpointer.note(entry, self.store.log.last_offset, self.state)

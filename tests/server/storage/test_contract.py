@@ -64,7 +64,7 @@ FAR_FUTURE_NS = 1 << 62
 def received(record: Record, seq: int = 1, session: bytes = SESSION) -> Line:
     """Return the line of a record as it came, at the time *seq*."""
     envelope = Envelope(session=session, seq=seq, low=1, time_ns=5, record=record)
-    return Line(Entry(seq, Received(envelope)), encode(envelope)[1])
+    return Line(Entry(seq, Received(envelope)), encode(envelope))
 
 
 def opened(session: bytes = SESSION) -> Line:

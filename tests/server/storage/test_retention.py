@@ -39,7 +39,7 @@ def store(tmp_path: Path) -> Iterator[SQLiteStore]:
 
 def line(record: Record, seq: int, at_ns: int, session: bytes = SESSION) -> Line:
     envelope = Envelope(session=session, seq=seq, low=1, record=record)
-    return Line(Entry(at_ns, Received(envelope)), encode(envelope)[1])
+    return Line(Entry(at_ns, Received(envelope)), encode(envelope))
 
 
 def fill(store: SQLiteStore, make_stats: Any, count: int, layers: int = 1) -> None:

@@ -30,7 +30,7 @@ class Others:
 
     def send(self, send: Send, now_s: float) -> None:
         assert now_s
-        send([b"other"])
+        send(b"other")
 
 
 class Process:
@@ -43,10 +43,10 @@ class Process:
         self.driver = SessionDriver(session, self.now_s, others)
         self.room = 10_000
 
-    def round(self) -> list[list[bytes]]:
-        out: list[list[bytes]] = []
+    def round(self) -> list[bytes]:
+        out: list[bytes] = []
 
-        def send(frames: list[bytes]) -> bool:
+        def send(frames: bytes) -> bool:
             if len(out) == self.room:
                 return False
             out.append(frames)
@@ -121,12 +121,12 @@ def test_a_round_has_an_end_and_a_full_connection_too(process: Process) -> None:
 def test_other_sessions_use_the_connection_until_this_one_closes() -> None:
     others = Others()
     process = Process(others)
-    assert process.round()[1:] == [[b"other"]]
+    assert process.round()[1:] == [b"other"]
     process.receive(Ack(boot_id=BOOT, acked=3), session=OTHER)
     process.receive(Welcome(boot_id=BOOT, acked=0))
     process.driver.close(process.now_s)
 
-    assert [b"other"] not in process.round()
+    assert b"other" not in process.round()
     assert [envelope.session for envelope in others.received] == [OTHER]
 
 
@@ -168,6 +168,6 @@ def test_over_another_connection_it_begins_with_hello() -> None:
     assert own(process.round()) == [Event]
 
 
-def own(messages: list[list[bytes]]) -> list[type[Record]]:
+def own(messages: list[bytes]) -> list[type[Record]]:
     """The kinds of the records that are not of another session."""
-    return [type(decode(frames).record) for frames in messages if frames != [b"other"]]
+    return [type(decode(frames).record) for frames in messages if frames != b"other"]

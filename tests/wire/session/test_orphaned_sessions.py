@@ -38,8 +38,8 @@ def sent(sessions: OrphanedSessions) -> list[tuple[bytes, int]]:
     """Session and number of what goes out now; 0 is HELLO."""
     out: list[Envelope] = []
 
-    def take(frames: list[bytes]) -> bool:
-        out.append(decode(frames))
+    def take(message: bytes) -> bool:
+        out.append(decode(message))
         return True
 
     sessions.send(take, 1000.0)

@@ -482,9 +482,9 @@ def test_what_is_just_small_enough_stays_below_the_limit_on_the_wire(welcomed: C
     sizes = []
     for padding in range(850, 1000):
         if welcomed.outbox.append(event((1 << 53) - 1, padding), time_ns=(1 << 63) - 1):
-            frames = welcomed.session.peek()
-            assert frames is not None
-            sizes.append(len(frames[1]))
+            message = welcomed.session.peek()
+            assert message is not None
+            sizes.append(len(message))
             welcomed.session.sent()
 
     assert most - 64 < max(sizes) <= most

@@ -46,8 +46,8 @@ class Sent:
     def send(self) -> list[Envelope]:
         out: list[Envelope] = []
 
-        def take(frames: list[bytes]) -> bool:
-            out.append(decode(frames))
+        def take(message: bytes) -> bool:
+            out.append(decode(message))
             return True
 
         send_due(self.session, take, self.now_s)

@@ -117,8 +117,8 @@ def exchange(endpoint: str, key: ClientKey | None) -> float | None:
             msg = f"ZeroMQ's handshake did not succeed within {TIMEOUT_S:g} s"
             raise GradwatchError(msg)
         began_s = time.monotonic()
-        socket.send_multipart(encode(envelope))
+        socket.send(encode(envelope))
         if not socket.poll(round(1e3 * TIMEOUT_S)):
             return None
-        decode(socket.recv_multipart())
+        decode(socket.recv())
         return time.monotonic() - began_s

@@ -48,7 +48,7 @@ def sealed(body: bytes) -> bytes:
 def line(step: int, layers: int) -> Line:
     record: Stats = stats_of(step, [float(step)] * layers)
     envelope = Envelope(session=SESSION, seq=step + 1, low=1, record=record)
-    return Line(Entry(step, Received(envelope)), encode(envelope)[1])
+    return Line(Entry(step, Received(envelope)), encode(envelope))
 
 
 def fill(store: SQLiteStore) -> None:
