@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Final, Protocol
 
 from gradwatch_server.budget_use import BudgetUse
 from gradwatch_server.budgets import Budgets
+from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.rules import Rules
+from gradwatch_server.core.entries import Entry, Forgotten
+from gradwatch_server.core.run import Run
 from gradwatch_server.engine.alert_commands import Acknowledge, AddSilence, RemoveSilence
 from gradwatch_server.engine.engine import Engine
 from gradwatch_server.errors import GradwatchError
@@ -150,11 +153,14 @@ class Aggregator:
         self._class = engine
         self._budgets = small_budgets() if world.scenario.greedy else Budgets()
         self.budget_use = BudgetUse(self._budgets)
-        world.invariants.sessions_of = self._sessions_of
+        self._gone: dict[tuple[str, int], Gone] = {}
+        world.invariants.sessions_of = lambda *own: self._gone.pop(own)
         self.disk = Disk(self._before, self._after)
         self.store = SimulatedStore(self.disk, world.clock.boot(), world.invariants.committed)
 
     def _before(self, word: str) -> None:
+        if self.engine is not None:
+            self._world.invariants.check_published(self.engine.published.runs)
         self._world.point(f"before {word}")
         if self._world.fails(word):
             raise StorageError("database or disk is full", StorageFault.FULL)
@@ -164,17 +170,17 @@ class Aggregator:
             self.store.committed()
         self._world.point(f"after {word}")
 
-    def _sessions_of(self, name: str, attempts: int) -> Gone:
-        """Return the sessions of a run that leave memory with its attempts up to a number."""
-        if self.engine is None:
-            raise Violation("nothing leaves memory while the aggregator starts")
-        run = self.engine._state.runs[name]
-        gone = [own for own in run.attempts if own.number <= attempts]
-        return Gone(
-            [session.id for own in gone for session in own.sessions.values()],
-            is_whole=len(gone) == len(run.attempts),
-            is_live=any(own.lives and own.num_frames for own in gone),
-        )
+    def _watch_forgetting(self, engine: Engine) -> None:
+        """Look at what leaves memory before it is gone: it is committed after that."""
+        apply = engine._applier.apply
+
+        def look_and_apply(entry: Entry, offset: int, ahead: Sequence[str] = ()) -> list[Alert]:
+            if isinstance(entry.body, Forgotten):
+                name, attempts = entry.body.run, entry.body.attempts
+                self._gone[name, attempts] = _gone(engine._state.runs[name], attempts)
+            return apply(entry, offset, ahead)
+
+        engine._applier.apply = look_and_apply  # type: ignore[method-assign]  # to look at it
 
     def _fail(self) -> None:
         raise Violation("the engine fails at nothing")
@@ -212,6 +218,7 @@ class Aggregator:
             self.disk.rollback()
             return False
         self.engine = engine
+        self._watch_forgetting(engine)
         world.note("aggregator starts,", len(world.invariants.entries), "entries")
         return True
 
@@ -286,3 +293,13 @@ class Aggregator:
             bound = max(self._world.scenario.max_held, 16 * run.current.world)
             held = run.current.open._frames._num_held
             require(held <= bound, "open frames are bounded", held, bound)
+
+
+def _gone(run: Run, attempts: int) -> Gone:
+    """Return what leaves memory with the attempts of a run up to a number."""
+    gone = [own for own in run.attempts if own.number <= attempts]
+    return Gone(
+        [session.id for own in gone for session in own.sessions.values()],
+        is_whole=len(gone) == len(run.attempts),
+        is_live=any(own.lives and own.num_frames for own in gone),
+    )

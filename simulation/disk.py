@@ -64,22 +64,28 @@ class SimulatedLog(SQLiteLog):
     """The real log; a callback gets the lines as soon as they are committed."""
 
     def __init__(self, disk: Disk, on_commit: Callable[[Sequence[Line]], None]) -> None:
-        super().__init__(disk)
         self._on_commit = on_commit
         self._lines: Sequence[Line] = ()
+        super().__init__(disk)
 
     def append(self, lines: Sequence[Line]) -> None:
         """Write lines."""
         self._lines = lines
         try:
             super().append(lines)
-        finally:
+        except BaseException:
             self._lines = ()
+            raise
 
     def committed(self) -> None:
         """Pass on that what is being appended is committed."""
         lines, self._lines = self._lines, ()
         self._on_commit(lines)
+
+    def reset(self, last_offset: int | None = None) -> None:
+        """Forget the lines of a transaction that failed."""
+        self._lines = ()
+        super().reset(last_offset)
 
 
 class SimulatedStore(SQLiteStore):

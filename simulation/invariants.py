@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from gradwatch_server.core.entries import Entry, Forgotten, Gap, Opened, Received
 from gradwatch_server.core.run import MAX_LIVE
 from gradwatch_server.core.state import State
+from gradwatch_server.core.views.snapshot import RunView
 from gradwatch_server.storage.store import AlertEvent, Line
 from gradwatch_wire import Event, Gains, Manifest, Record, Stats
 from gradwatch_wire.health import RankState
@@ -279,6 +280,13 @@ class InvariantChecker:
                     sums[1] += session.num_lost
             told_run = [run.num_stored, run.num_lost]
             require(told_run == sums, "a run is the sum of its sessions", told_run, sums)
+
+    def check_published(self, runs: Mapping[str, RunView]) -> None:
+        """Check that readers see nothing that is not committed."""
+        shown = sum(view.stored + view.lost for view in runs.values())
+        kept = sum(own.num_stored + own.num_lost for own in self.accounts.values())
+        kept += sum(map(sum, self._forgotten.values()))
+        require(shown <= kept, "readers see what is committed", shown, kept)
 
     def check_alert_events(self, stored: list[AlertEvent]) -> None:
         """Check that what a reader may have seen stays, and that what is new comes after it."""

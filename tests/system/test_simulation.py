@@ -18,7 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gradwatch_server.core.attempt import Attempt
-from gradwatch_server.core.entries import Entry, Tick
+from gradwatch_server.core.entries import Tick
 from gradwatch_server.core.sequence import Outcome, SequenceCheck, SequenceTracker
 from gradwatch_server.engine.engine import Engine
 from gradwatch_server.engine.eviction import Usefulness
@@ -100,24 +100,39 @@ class AcknowledgesFirst(Engine):
 class IgnoresTheDisk(Engine):
     """Goes on when the log cannot be written."""
 
-    def _append(self, lines: Sequence[Any]) -> bool:
+    def _commit(self, lines: Sequence[Any], changes: Sequence[Any]) -> bool:
         with contextlib.suppress(StorageError):
             self._store.log.append(lines)
+        self._is_ahead = False
         return True
+
+
+class ShowsTooEarly(Engine):
+    """Lets readers see a batch before it is committed."""
+
+    def _commit(self, lines: Sequence[Any], changes: Sequence[Any]) -> bool:
+        self._applier.publisher.publish(self._state, self.clock.now_ns(), force=True)
+        return super()._commit(lines, changes)
 
 
 class KeepsNoTime(Engine):
     """Writes that time passed, and does not act on it until it is started again."""
 
-    def _apply(self, entry: Entry, offset: int) -> list[Any]:
-        return [] if isinstance(entry.body, Tick) else super()._apply(entry, offset)
+    def _fold(self, lines: Sequence[Any]) -> list[Any]:
+        apply = self._state.apply
+        self._state.apply = lambda entry, *skip: (  # type: ignore[method-assign]
+            [] if isinstance(entry.body, Tick) else apply(entry, *skip)
+        )
+        changes = super()._fold(lines)
+        self._state.apply = apply  # type: ignore[method-assign]
+        return changes
 
 
 class ForgetsAlerts(Engine):
-    """Stores no alert before the next start."""
+    """Stores no alert."""
 
-    def _store_alerts(self, alerts: Sequence[Any]) -> None:
-        self._on_alerts()
+    def _commit(self, lines: Sequence[Any], changes: Sequence[Any]) -> bool:
+        return super()._commit(lines, ())
 
 
 class ForgetsOnRestart(Engine):
@@ -194,11 +209,11 @@ class ForgetsWhatManifestsSaid(Engine):
 class MiscountsLoss(Engine):
     """Tells of one lost record where there were several."""
 
-    def _apply(self, entry: Entry, offset: int) -> list[Any]:
-        alerts = super()._apply(entry, offset)
+    def _fold(self, lines: Sequence[Any]) -> list[Any]:
+        changes = super()._fold(lines)
         for session in self._state.sessions.values():
             session.num_lost = min(session.num_lost, 1)
-        return alerts
+        return changes
 
 
 class NeverRewinds(Session[Outbox]):
@@ -246,6 +261,7 @@ class NumbersTwice(Session[Outbox]):
     ("bug", "promise"),
     [
         (AcknowledgesFirst, "acknowledged means committed"),
+        (ShowsTooEarly, "readers see what is committed"),
         (IgnoresTheDisk, "acknowledged means committed"),
         (TakesDuplicates, "records are stored once and in order"),
         (SkipsSilently, "records are stored once and in order"),

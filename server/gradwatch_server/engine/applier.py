@@ -17,8 +17,6 @@ from gradwatch_server.core.entries import (
     ManifestsDropped,
     Opened,
     Received,
-    SilenceAdded,
-    SilenceRemoved,
 )
 from gradwatch_server.core.state import State
 from gradwatch_server.engine.published import PublishedState, Publisher
@@ -72,8 +70,6 @@ class Applier:
         return alerts
 
     def _note_changed(self, entry: Entry) -> None:
-        if isinstance(entry.body, SilenceAdded | SilenceRemoved):
-            self._published.silences = tuple(self.state.silences)
         names = self._concerned(entry)
         self.publisher.note_changed(names & self.state.runs.keys())
         self.on_changed(names)

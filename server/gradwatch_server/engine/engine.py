@@ -1,7 +1,7 @@
 """The engine: one thread that owns the store and the state.
 
-Each round: take in a batch, append it to the log, commit, acknowledge, apply, store the alerts, and
-publish immutable snapshots for the readers.
+Each round: take in a batch, fold it into the state, commit its records and alerts in one
+transaction, then acknowledge, deliver the alerts, and publish immutable snapshots for the readers.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ from typing import Final
 
 from gradwatch_server.budget_use import BudgetUse
 from gradwatch_server.clock import Clock
-from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.rules import Rules
-from gradwatch_server.core.entries import Entry
 from gradwatch_server.core.sequence import SequenceTracker
 from gradwatch_server.engine.alert_delivery import AlertChange, AlertDelivery
 from gradwatch_server.engine.alert_use import AlertUse
@@ -157,11 +155,11 @@ class Engine(threading.Thread):
         self._applier.on_changed = self._core_memory.note_changed
         peers = self._intake.peers
         self._delivery = AlertDelivery(self._state, peers, self._ingest, self.budget_use)
-        self._withheld = False  # whether it was stopped before all alerts were stored
+        self._is_ahead = False  # whether the state has entries that are not committed
         self._work = WorkMeter(self._ingest, peers)
         self._applier.on_forgotten = self._intake.forget
-        run_log = RunLog(self._state, self.budget_use.limits.log_lines_per_min)
-        self._applier.on_entry = run_log.note
+        self._run_log = RunLog(self._state, self.budget_use.limits.log_lines_per_min)
+        self._applier.on_entry = self._run_log.note
 
     def set_rules(self, rules: Rules) -> None:
         """Put other rules in force with the next round; any thread may ask for it."""
@@ -174,12 +172,12 @@ class Engine(threading.Thread):
             self.join()
 
     def run(self) -> None:
-        """Drain, log, acknowledge, apply, publish, until stopped."""
+        """Do rounds until stopped."""
         try:
             while not self._stopping.is_set():
                 self._store.check()
                 self._round()
-            if not self._withheld:
+            if not self._is_ahead:
                 self._checkpointer.finish(self._state)
         except StorageError as error:  # one that no waiting mends
             logger.error("%s", error)
@@ -211,21 +209,20 @@ class Engine(threading.Thread):
         self._core_memory.add(now_ns, batch)
         self._new_rules.add(now_ns, batch)
         self.commands.take(self._state, now_ns, batch)
-        if batch.lines and not self._append(batch.lines):
+        changes = self._fold(batch.lines)
+        self._ingest.listen()
+        if batch.lines and not self._commit(batch.lines, changes):
             return
         self._acknowledge(batch)
-        self._ingest.listen()
         if began_s:
             self.metrics.lag.observe(time.perf_counter() - began_s)
-        self._apply_all(batch.lines)
+        self._tell(changes)
         self._ingest.listen()
-        self._delivery.work()
         self.commands.answer(self._state)
         self._applier.publisher.publish(self._state, now_ns)
-        if not self._withheld:
-            self._checkpointer.work(self.clock.now_ns(), self._state)
-            self.series.work(self.clock.now_ns())
-            self.deletions.work(self._checkpointer.covered, self.published.cursor)
+        self._checkpointer.work(self.clock.now_ns(), self._state)
+        self.series.work(self.clock.now_ns())
+        self.deletions.work(self._checkpointer.covered, self.published.cursor)
 
     def _take(self, message: Message, batch: Batch) -> None:
         now_ns = self.clock.now_ns()
@@ -233,56 +230,57 @@ class Engine(threading.Thread):
         self._intake.take(message, now_ns, batch)
         self._work.take(message)
 
-    def _append(self, lines: Sequence[Line]) -> bool:
-        """Commit lines; return False if stopped before."""
+    def _fold(self, lines: Sequence[Line]) -> list[AlertChange]:
+        """Apply entries to the state; return the changes of alerts.
+
+        Nobody sees the state before `_commit`. If the process dies in between, the clients send
+        the records again.
+        """
+        changes: list[AlertChange] = []
+        for offset, line in enumerate(lines, self._store.log.last_offset + 1):
+            self._is_ahead = True
+            began_s = time.perf_counter()
+            changes += map(AlertChange.of, self._applier.apply(line.entry, offset))
+            self._work.apply(line.entry, time.perf_counter() - began_s)
+        return changes
+
+    def _commit(self, lines: Sequence[Line], changes: Sequence[AlertChange]) -> bool:
+        """Write entries and alert events in one transaction; return False if stopped before."""
+        events = [change.event for change in changes]
+
+        def write() -> int:
+            with self._store.transaction():
+                self._store.log.append(lines)
+                return self._store.alert_events.add(events) if events else self.published.cursor
+
         began_s = time.perf_counter()
         with self.metrics.log_write.time():
-            done = self._retry_write(lambda: self._store.log.append(lines))
+            cursor = retry_write(
+                write, self.published, self._stopping, self._publish, self._ingest.drain
+            )
         self._work.write(time.perf_counter() - began_s)
-        return done
+        if cursor is None:
+            return False
+        self._is_ahead, self.published.cursor = False, cursor
+        return True
 
-    def _retry_write(self, write: Callable[[], None]) -> bool:
-        return retry_write(write, self.published, self._stopping, self._publish, self._ingest.drain)
+    def _tell(self, changes: Sequence[AlertChange]) -> None:
+        """Tell readers, ranks, streams and the process's own log what is committed."""
+        self._run_log.write()
+        self.series.show()
+        if changes:
+            self._alert_use.note(change.event for change in changes)
+            self._on_alerts()
+            # A run may have left memory later in the same batch.
+            self._delivery.tell(own for own in changes if own.alert.run in self._state.runs)
+        self._delivery.work()
 
     def _acknowledge(self, batch: Batch) -> None:
         answers = batch.acknowledgements(self._tracker, self._hello)
         for peer, session, record in answers:
             self._ingest.reply(peer, session, record)
 
-    def _apply_all(self, lines: Sequence[Line]) -> None:
-        alerts: list[Alert] = []
-        costs: list[tuple[Entry, float, int]] = []  # seconds, and how many alerts came of it
-        first = self._store.log.last_offset - len(lines) + 1
-        for offset, line in enumerate(lines, first):
-            began_s = time.perf_counter()
-            found = self._apply(line.entry, offset)
-            costs.append((line.entry, time.perf_counter() - began_s, len(found)))
-            alerts += found
-        began_s = time.perf_counter()
-        if alerts:
-            self._store_alerts(alerts)
-        each_s = (time.perf_counter() - began_s) / max(1, len(alerts))
-        for entry, seconds, num_alerts in costs:
-            self._work.apply(entry, seconds + num_alerts * each_s)
-
-    def _apply(self, entry: Entry, offset: int) -> list[Alert]:
-        return self._applier.apply(entry, offset)
-
-    def _store_alerts(self, alerts: Sequence[Alert]) -> None:
-        changes = [AlertChange.of(alert) for alert in alerts]
-        events = [change.event for change in changes]
-        self._alert_use.note(events)
-
-        def store() -> None:
-            self.published.cursor = self._store.alert_events.add(events)
-
-        if not self._retry_write(store):
-            self._withheld = True  # the next start derives them from the log, and stores them
-            return
-        self._on_alerts()
-        # A run may have left memory later in the same batch.
-        self._delivery.tell(own for own in changes if own.alert.run in self._state.runs)
-
     def _publish(self) -> None:
-        """Publish at once: readers are to see all there is before nothing moves any more."""
-        self._applier.publisher.publish(self._state, self.clock.now_ns(), force=True)
+        """Publish at once, unless the state has what is not committed."""
+        if not self._is_ahead:
+            self._applier.publisher.publish(self._state, self.clock.now_ns(), force=True)

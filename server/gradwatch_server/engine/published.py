@@ -93,6 +93,7 @@ class Publisher:
     def publish(self, state: State, now_ns: int, *, force: bool = False) -> None:
         """Publish what changed, a slice at a time, unless it was done just before."""
         self._published.rules = state.rules
+        self._published.silences = tuple(state.silences)
         if not (self._changed or self._removed):
             return
         if now_ns - self._published_ns < self._pause_ns and not force:

@@ -81,9 +81,11 @@ class RecordedAttempt:
 
     Args:
         seen: Rows that there were when it was looked at last.
+        shown: The rows that readers see, from any thread.
     """
 
     seen: int = 0
+    shown: RecordedView = field(init=False)
     _tracks: dict[Track, _Recorded] = field(default_factory=dict)
     _names: ItemNames = field(default_factory=ItemNames)
     _group_numbers: GroupNumbers = field(default_factory=GroupNumbers)
@@ -101,6 +103,7 @@ class RecordedAttempt:
             with store.read(run, attempt, None) as (stored, _):
                 made._layers = made._saved_layers = stored.layers()
             made._names = ItemNames(made._layers.items)
+        made.show()
         return made
 
     @property
@@ -123,11 +126,10 @@ class RecordedAttempt:
         """About what it takes in memory."""
         return sum(own.tail.num_bytes for own in self._tracks.values())
 
-    def view(self) -> RecordedView:
-        """Return what is there, from any thread."""
-        # The rows before the names: none of them is of an item that has no name yet.
+    def show(self) -> None:
+        """Let readers see all rows that there are now."""
         frames, gains = (self._tracks[track].tail.view() for track in Track)
-        return RecordedView(frames, gains, self._layers)
+        self.shown = RecordedView(frames, gains, self._layers)
 
     def add_frame(self, closed: ClosedFrame, offset: int) -> None:
         """Add a frame, unless it is there already."""
@@ -175,6 +177,7 @@ class RecordedAttempt:
         self._saved_layers = layers
         for _, own in tracks:
             own.note_saved()
+        self.show()
         return any(chunk.facts.is_closed for chunk in saved)
 
 

@@ -6,10 +6,9 @@ import logging
 
 from gradwatch_server.budgets import LoggedBudgets
 from gradwatch_server.clock import Clock
-from gradwatch_server.core.alerting.alert import Alert, isotime
+from gradwatch_server.core.alerting.alert import isotime
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.entries import BudgetsSet, Entry, RulesSet
-from gradwatch_server.engine.alert_delivery import AlertChange
 from gradwatch_server.engine.applier import Applier
 from gradwatch_server.engine.published import PublishedState, Publisher
 from gradwatch_server.engine.series_recorder import SeriesRecorder
@@ -50,7 +49,7 @@ def recover(
         checkpointer.before_save = recorder.before_save
         published.cursor = _catch_up(applier, store, clock, rules, budgets)
         recorder.look(state)
-        published.silences = tuple(state.silences)
+        recorder.show()
         published.loss = store.find_loss()
         return applier
 
@@ -74,14 +73,13 @@ def recover(
 def _catch_up(
     applier: Applier, store: Store, clock: Clock, rules: Rules, budgets: LoggedBudgets
 ) -> int:
-    """Apply the log, put what is in force into it, and store alerts that a crash kept back.
+    """Apply the log, of which the alerts are stored, and put what is in force into it.
 
     Returns:
         The cursor of the newest alert event.
     """
-    alerts: list[Alert] = []
     for offset, entry, ahead in applier.checkpointer.tail(applier.state):
-        alerts += applier.apply(entry, offset, ahead)
+        applier.apply(entry, offset, ahead)
     in_force: list[RulesSet | BudgetsSet] = []
     if rules != applier.state.rules:
         in_force.append(RulesSet(rules.model_dump(mode="json")))
@@ -90,8 +88,8 @@ def _catch_up(
     for body in in_force:
         entry = Entry(clock.now_ns(), body)
         store.log.append([Line(entry)])
-        alerts += applier.apply(entry, store.log.last_offset)
-    return store.alert_events.add([AlertChange.of(alert).event for alert in alerts])
+        applier.apply(entry, store.log.last_offset)
+    return store.alert_events.newest()
 
 
 def _publish(applier: Applier, published: PublishedState, clock: Clock) -> None:

@@ -1,8 +1,8 @@
 """The log of the process: when runs attach, take their first step, end, crash or collide.
 
-A line each, once, at most `RUN_LINES` an hour of one run and so many a minute of all. They follow
-from the entries of the log of records, and are written when these come in, not when they are read
-again at a start.
+A line each, once, at most `RUN_LINES` an hour of one run and so many a minute of all. The lines
+follow from the entries of the log of records, and are written once these are committed, not when
+they are read again at a start.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class _Told:
 
 
 class RunLog:
-    """Writes what happens to runs, from each entry after it was applied.
+    """Lines about runs, from each entry after it was applied.
 
     Args:
         state: What the entries are applied to, at the end of what was read at the start.
@@ -76,18 +76,25 @@ class RunLog:
         self._state = state
         self._all = _Window(lines_per_min, MINUTE_NS)
         self._failed = False
+        self._lines: list[tuple[int, str]] = []  # level and text of those that are not written yet
         sessions = state.sessions.values()
         self._lost = {own.id for own in sessions if own.state is RankState.LOST}
         self._told = {name: _Told(stepped=_stepped(run)) for name, run in state.runs.items()}
 
     def note(self, entry: Entry) -> None:
-        """Write what an entry tells that was just applied; a fault in that costs its line only."""
+        """Make the lines of an entry that was just applied; a fault in that costs them only."""
         try:
             self._note(entry)
         except Exception:
             if not self._failed:
-                logger.exception("what an entry tells could not be written (told once)")
+                logger.exception("the log line of an entry could not be made (told once)")
             self._failed = True
+
+    def write(self) -> None:
+        """Write the lines of entries that are committed."""
+        lines, self._lines = self._lines, []
+        for level, line in lines:
+            logger.log(level, "%s", line)
 
     def _note(self, entry: Entry) -> None:
         now_ns = entry.received_ns
@@ -175,11 +182,14 @@ class RunLog:
         name = session.hello.run
         own = self._of(name).window
         if held := own.turn(now_ns):
-            logger.info("run %s: %d more lines in the hour before were left out", name, held)
+            left_out = f"run {name}: {held} more lines in the hour before were left out"
+            self._lines.append((logging.INFO, left_out))
         if held := self._all.turn(now_ns):
-            logger.info("%d more lines about runs in the minute before were left out", held)
+            left_out = f"{held} more lines about runs in the minute before were left out"
+            self._lines.append((logging.INFO, left_out))
         if own.takes() and self._all.takes():
-            logger.log(level, "run %s, attempt %d: %s", name, session.attempt, text % values)
+            line = f"run {name}, attempt {session.attempt}: {text % values}"
+            self._lines.append((level, line))
 
 
 def _stepped(run: Run) -> int:

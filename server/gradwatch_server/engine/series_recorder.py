@@ -65,11 +65,12 @@ class SeriesRecorder:
         self._gone: dict[tuple[str, int], None] = {}  # those that are to be removed
         self._compactor = Compactor(store)
         self._rest_until_ns = self._trim_ns = self._looked_ns = 0
+        self._unseen: dict[tuple[str, int], None] = {}  # those with rows that readers may not see
         self._failed = self._missed = False
 
     def begin(self) -> None:
         """Begin with what the store has: the engine reads it, maybe for the second time."""
-        self._kept, self._full, self._gone = {}, {}, {}
+        self._kept, self._full, self._gone, self._unseen = {}, {}, {}, {}
 
     def look(self, state: State) -> None:
         """Find what an earlier process left to be done, once the state is that of the log."""
@@ -99,6 +100,7 @@ class SeriesRecorder:
             if kept is None:
                 kept = self._kept[of] = RecordedAttempt.resume(self._store, *of)
             add(kept)
+            self._unseen[of] = None
             if kept.has_full:
                 self._full[of] = None
         except Exception:
@@ -118,9 +120,16 @@ class SeriesRecorder:
             with self._store.read(run, attempt, None) as (frames, gains):
                 yield History(None, frames, gains=History(None, gains))
             return
-        own = kept.view()
+        own = kept.shown
         with self._store.read(run, attempt, own.frames.first, own.gains.first) as (frames, gains):
             yield History(own.frames, frames, own.layers, History(own.gains, gains))
+
+    def show(self) -> None:
+        """Let readers see all rows: the entries that they are of are committed."""
+        for own in self._unseen:
+            if own in self._kept:
+                self._kept[own].show()
+        self._unseen.clear()
 
     def before_save(self, runs: Iterable[str]) -> None:
         """Write all rows of some runs: their state is about to be saved.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 from gradwatch_server.engine.published import PublishedState
 from gradwatch_server.storage.store import StorageError, StorageFault
@@ -15,14 +15,17 @@ logger = logging.getLogger(__name__)
 RETRY_S: Final = 0.5
 
 
+T = TypeVar("T")
+
+
 def retry_write(
-    write: Callable[[], None],
+    write: Callable[[], T],
     published: PublishedState,
     stopping: threading.Event,
     on_fault: Callable[[], None],
     wait: Callable[[float, threading.Event], object],
-) -> bool:
-    """Write, and try again while the store cannot; return False if stopped before.
+) -> T | None:
+    """Write, and try again while the store cannot; return its result, None if stopped before.
 
     Args:
         write: What is to be done.
@@ -36,7 +39,7 @@ def retry_write(
     """
     while True:
         try:
-            write()
+            written = write()
         except StorageError as error:
             if error.fault is StorageFault.GONE:
                 raise
@@ -46,9 +49,9 @@ def retry_write(
             published.fault = f"the log cannot be written: {error}"
             wait(RETRY_S, stopping)
             if stopping.is_set():
-                return False
+                return None
         else:
             if published.fault is not None:
                 logger.warning("the log can be written again")
                 published.fault = None
-            return True
+            return written

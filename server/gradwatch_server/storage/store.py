@@ -11,6 +11,7 @@ holds every implementation to it:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, Protocol
@@ -313,6 +314,9 @@ class Store(Protocol):
     @property
     def records(self) -> Records:
         """The statistics in the log, for any thread."""
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """Commit what is written inside, all or none, however many calls write it."""
 
     def used_bytes(self) -> int:
         """Return about how much space all of it takes, without what is free for new entries."""

@@ -40,6 +40,7 @@ from gradwatch_wire.jsonable import jsonable
 from gradwatch_wire.limits import MAX_RECORD_BYTES
 from tests.support.engine import Start
 from tests.support.peer import NewPeer
+from tests.support.records import stats_of
 from tests.support.waiting import PATIENCE_S, wait_until
 
 NAN = math.nan
@@ -403,28 +404,6 @@ def test_each_rise_of_a_severity_is_one_event_over_restarts_too(
     ]
 
 
-def test_alerts_that_a_crash_kept_back_are_stored_at_the_next_start(
-    start: Start, peers: NewPeer
-) -> None:
-    """The log had the records; the alerts follow from them, under the ids they would have had."""
-    running = start()
-    peer = peers(running.endpoint).attach()
-    peer.steps(0, NAN)
-    running.shows(frames=1)
-    (event,) = running.events()
-    running.close()
-    with sqlite3.connect(running.path) as db:
-        db.execute("DELETE FROM alert_events")
-        db.execute("DELETE FROM saved_state")  # a checkpoint is never ahead of the alerts
-    db.close()
-
-    running = start()
-
-    (again,) = running.events()
-    assert again[1:] == event[1:]
-    assert again[0] > event[0]
-
-
 @pytest.mark.slow
 def test_new_rules_hold_from_the_restart_on(start: Start, peers: NewPeer) -> None:
     running = start()
@@ -525,7 +504,7 @@ def test_alerts_wait_for_a_full_disk_too(
         return cursor
 
     monkeypatch.setattr(running.store.alert_events, "add", full_at_first)
-    peer.steps(0, NAN)
+    peer.stats(0, (NAN, 1.0))
     wait_until(lambda: running.published.fault)
     assert not running.woken.is_set()
 
@@ -535,21 +514,28 @@ def test_alerts_wait_for_a_full_disk_too(
     assert [state for _, _, state in running.events()] == ["firing"]
 
 
-def test_no_state_is_saved_that_stands_for_alerts_that_are_not_stored(
+def test_records_whose_alerts_cannot_be_stored_are_not_stored_either(
     start: Start, peers: NewPeer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next start finds them in the log, once."""
-    retention = RetentionPolicy(checkpoint_s=0.0)
-    running = start(retention=retention)
+    """Nobody sees the frame meanwhile; the next start takes the record, and its alert, once."""
+    running = start()
+    peer = peers(running.endpoint).attach()
+    running.shows(stored=1)
 
     def full(_events: Any) -> int:
         raise StorageError("database or disk is full", StorageFault.FULL)
 
     monkeypatch.setattr(running.store.alert_events, "add", full)
-    peers(running.endpoint).attach().steps(0, NAN)
+    peer.stats(0, (NAN, 1.0))
     wait_until(lambda: running.published.fault)
-    running = start(retention=retention)
+    assert (running.view().frames, running.view().stored) == (0, 1)
+    assert not running.woken.is_set()
+    running = start(endpoint=running.endpoint)
 
+    assert running.view().stored == 1
+    peer.greet()
+    peer.send_as(2, 1, stats_of(0, [NAN, 1.0]))
+    peer.acked(2)
     assert [state for _, _, state in running.events()] == ["firing"]
 
 
@@ -582,7 +568,7 @@ def test_a_damaged_log_is_set_aside_and_the_service_goes_on(
     for step in range(200):
         peer.stats(step, [1.0] * 500)
     peer.acked()
-    running.engine._withheld = True  # as if it was killed: no checkpoint stands for the records
+    running.engine._is_ahead = True  # as if it was killed: no checkpoint stands for the records
     running.close()
     data = bytearray(running.path.read_bytes())
     middle = len(data) * 3 // 4 // PAGE_BYTES * PAGE_BYTES  # the records are there

@@ -73,6 +73,7 @@ class Feed:
             frame = merge(gathered, len(LAYERS), 1)
             closed = ClosedFrame(frame, self.epoch, 1.0, False, None, self.layers)
             self.recorder.add("r", 1, closed)
+            self.recorder.show()
             if work:
                 self.recorder.work(0)
 
@@ -84,6 +85,7 @@ class Feed:
             known = (math.inf if step == 650 else step / 2.0, *[1.0] * (len(blocks) - 2))
             found = GainFrame(step, step, (0,), "l2", blocks, norms, norms, norms, known)
             self.recorder.add_gains("r", 1, found, self.epoch)
+            self.recorder.show()
             self.recorder.work(0)
 
     @property

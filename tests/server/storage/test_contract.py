@@ -431,6 +431,29 @@ def test_a_full_disk_fails_and_changes_nothing(place: Any, store: Store) -> None
     assert (store.alert_events.newest(), store.state.part("position")) == (10, large)
 
 
+def test_what_one_transaction_writes_is_there_together_or_not_at_all(
+    place: Any, store: Store
+) -> None:
+    events = [NewAlertEvent(f"b{i}", "firing", "gpt", f'"{"x" * 90_000}"') for i in range(9)]
+
+    def write() -> int:
+        with store.transaction():
+            store.log.append(ticks(1, 3))
+            return store.alert_events.add(events)
+
+    before = contents(store)
+    place.fill(store)
+    for _ in range(2):
+        with pytest.raises(StorageError, match="full"):
+            write()
+        assert contents(store) == before
+        assert store.log.last_offset == 0
+    place.make_room(store)
+
+    assert write() == 9
+    assert offsets(store) == [1, 2, 3]
+
+
 # Damage.
 
 

@@ -81,6 +81,7 @@ class Database:
         """
         self._path = path
         self._connection: sqlite3.Connection | None = None
+        self._is_writing = False
         self._presence = Presence(())
         self.loss: Loss | None = None  # what could not be read of a file that was set aside
         # A clean stop removes the WAL; who reads then leaves an empty one.
@@ -191,8 +192,12 @@ class Database:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """Commit what is written inside, all or none."""
+        """Commit what is written inside, all or none. One within another is part of that one."""
+        if self._is_writing:
+            yield
+            return
         self.rollback()  # the last one could not even be rolled back
+        self._is_writing = True
         try:
             self.execute("BEGIN IMMEDIATE")
             yield
@@ -201,6 +206,8 @@ class Database:
         except BaseException:
             self.rollback()
             raise
+        finally:
+            self._is_writing = False
 
     def check_present(self) -> None:
         """Raise a `StorageError` if the file is not any more where it was opened."""

@@ -38,10 +38,11 @@ class SQLiteLog:
         self._db = db
         self.reset()
 
-    def reset(self) -> None:
-        """Look anew at where the log ends."""
-        (last,) = self._db.row("SELECT coalesce(max(log_offset), 0) FROM log")
-        self._last_offset = int(last)
+    def reset(self, last_offset: int | None = None) -> None:
+        """Begin after an offset, or look anew at where the log ends."""
+        if last_offset is None:
+            (last_offset,) = self._db.row("SELECT coalesce(max(log_offset), 0) FROM log")
+        self._last_offset = last_offset
 
     @property
     def last_offset(self) -> int:

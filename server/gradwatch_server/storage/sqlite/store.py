@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Self
 
@@ -124,6 +125,18 @@ class SQLiteStore:
     def records(self) -> SQLiteRecords:
         """The statistics in the log, for any thread."""
         return self._records
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Commit what is written inside, all or none, however many calls write it."""
+        last_offset = self._log.last_offset
+        try:
+            with self.db.transaction():
+                yield
+        except BaseException:
+            self._log.reset(last_offset)
+            self._alert_events.reset()
+            raise
 
     def used_bytes(self) -> int:
         """Return the size of the file without its free pages."""
