@@ -141,6 +141,7 @@ def test_a_disk_that_is_full_shows_and_heals(serve: Serve, peers: NewPeer) -> No
     service = serve()
     layers = [f"l{i}" for i in range(1_000)]
     peer = peers(service.ingest).attach(layers)
+    wait_until(lambda: service.json("/runs/gpt/health")["records"]["stored"] == 1)
     limit_file_size(service.process.pid, 4_096)
     for step in range(5):
         peer.stats(step, [1.0] * 1_000)
