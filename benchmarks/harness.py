@@ -10,7 +10,6 @@ import multiprocessing
 import os
 import signal
 import socket
-import sqlite3
 import sys
 import tempfile
 import time
@@ -25,6 +24,7 @@ import httpx
 import psutil
 
 import tests.support.aggregator as aggregator_process
+from gradwatch_server.storage.sqlite.history import read_log
 from gradwatch_wire import SEQUENCED, decode
 
 ANSWER_TIMEOUT_S: Final = 600.0
@@ -109,12 +109,9 @@ def aggregator(
 def logged(directory: Path) -> Counter[tuple[bytes, int]]:
     """Return how often the log of a data directory has each record, by session and number."""
     found: Counter[tuple[bytes, int]] = Counter()
-    url = f"file:{directory / 'gradwatch.db'}?mode=ro"
-    with contextlib.closing(sqlite3.connect(url, uri=True)) as log:
-        kinds = ", ".join(str(int(kind)) for kind in SEQUENCED)
-        rows = log.execute(f"SELECT payload FROM log WHERE kind IN ({kinds})")  # noqa: S608 - ours
-        for (payload,) in rows:
-            envelope = decode(payload)
+    for entry in read_log(directory):
+        if entry.kind in SEQUENCED and entry.payload is not None:
+            envelope = decode(entry.payload)
             found[envelope.session, envelope.seq] += bool(envelope.seq)
     return +found
 

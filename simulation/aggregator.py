@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from random import Random
 from typing import Final, Protocol
 
@@ -174,11 +174,11 @@ class Aggregator:
         """Look at what leaves memory before it is gone: it is committed after that."""
         apply = engine._applier.apply
 
-        def look_and_apply(entry: Entry, offset: int, ahead: Sequence[str] = ()) -> list[Alert]:
+        def look_and_apply(name: str, entry: Entry, number: int) -> list[Alert]:
             if isinstance(entry.body, Forgotten):
-                name, attempts = entry.body.run, entry.body.attempts
+                attempts = entry.body.attempts
                 self._gone[name, attempts] = _gone(engine._state.runs[name], attempts)
-            return apply(entry, offset, ahead)
+            return apply(name, entry, number)
 
         engine._applier.apply = look_and_apply  # type: ignore[method-assign]  # to look at it
 

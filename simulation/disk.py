@@ -82,10 +82,10 @@ class SimulatedLog(SQLiteLog):
         lines, self._lines = self._lines, ()
         self._on_commit(lines)
 
-    def reset(self, last_offset: int | None = None) -> None:
+    def reset(self) -> None:
         """Forget the lines of a transaction that failed."""
         self._lines = ()
-        super().reset(last_offset)
+        super().reset()
 
 
 class SimulatedStore(SQLiteStore):

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gradwatch_server.core.entries import Entry, Forgotten, Gap, Opened, Received
-from gradwatch_server.core.run import MAX_LIVE
+from gradwatch_server.core.attempt_history import MAX_LIVE
+from gradwatch_server.core.entries import Forgotten, Gap, Opened, Received
 from gradwatch_server.core.state import State
 from gradwatch_server.core.views.snapshot import RunView
 from gradwatch_server.storage.store import AlertEvent, Line
@@ -112,13 +112,13 @@ class Committed:
     """What was committed at some time, as it is put back with a copy of the data directory.
 
     Args:
-        entries: The log.
+        entries: The logs of all runs.
         alert_events: All that were stored.
         sessions: Session to what was stored of it, and how many were stored, lost and unresolved.
         forgotten: Run to how many were stored and lost of its attempts that left memory.
     """
 
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[Line, ...] = ()
     alert_events: tuple[AlertEvent, ...] = ()
     sessions: Mapping[bytes, tuple[set[Key], int, int, int]] = field(default_factory=dict)
     forgotten: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -138,7 +138,7 @@ class InvariantChecker:
 
     def __init__(self) -> None:
         self.accounts: dict[bytes, Account] = {}
-        self.entries: list[Entry] = []  # all that is committed
+        self.entries: list[Line] = []  # all that is committed
         self._alert_events: list[AlertEvent] = []  # all that readers may have seen
         self.sessions_of: Callable[[str, int], Gone] = lambda *_: Gone((), True, False)
         self._forgotten: dict[str, tuple[int, int]] = {}  # run -> stored, lost of what left memory
@@ -146,7 +146,7 @@ class InvariantChecker:
     def committed(self, lines: Sequence[Line]) -> None:
         """Note what the disk has for good."""
         for line in lines:
-            self.entries.append(line.entry)
+            self.entries.append(line)
             match line.entry.body:
                 case Received(envelope):
                     account = self.accounts[envelope.session]
@@ -255,7 +255,7 @@ class InvariantChecker:
 
     def check_state(self, state: State) -> None:
         """Check that the aggregator counts what is committed, and as it is."""
-        opened = sum(isinstance(e.body, Opened) for e in self.entries)
+        opened = sum(isinstance(own.entry.body, Opened) for own in self.entries)
         require(len(state.sessions) <= opened, "sessions come from the log", opened)
         for session in state.sessions.values():
             account = self.accounts[session.id]

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from gradwatch_server.core.alerting.alert import Alert
-from gradwatch_server.core.entries import Entry
 from gradwatch_server.core.state import State
 from gradwatch_server.core.views.snapshot import view_run
 from gradwatch_server.engine.alert_delivery import AlertChange
 from gradwatch_server.engine.engine import Engine
-from gradwatch_server.storage.checkpoints import load_checkpoint
-from gradwatch_server.storage.store import AlertEvent, Store
+from gradwatch_server.storage.checkpoints import decode_run
+from gradwatch_server.storage.store import AlertEvent, Line, Store
 from gradwatch_wire.jsonable import jsonable
 from simulation.aggregator import WINDOW_STEPS
 from simulation.invariants import InvariantChecker, require
@@ -24,15 +24,26 @@ ALL: Final = 1 << 31
 
 def check_store(store: Store, events: Sequence[AlertEvent], invariants: InvariantChecker) -> None:
     """Check that the disk has everything that was ever committed, or a checkpoint of it."""
-    on_disk = dict(store.log.entries())
-    saved = load_checkpoint(store.state, WINDOW_STEPS)
-    for offset, entry in enumerate(invariants.entries, 1):
-        kept = on_disk.pop(offset, None)
-        trimmed = kept is None and offset <= saved.position.start
-        require(kept == entry or trimmed, "what is committed is on the disk", offset, entry)
+    on_disk = {
+        (run, number): entry for run in store.log.runs() for number, entry in store.log.entries(run)
+    }
+    saved = {run: _position(store, run) for run in {line.run for line in invariants.entries}}
+    last: Counter[str] = Counter()
+    for line in invariants.entries:
+        last[line.run] += 1
+        number = last[line.run]
+        kept = on_disk.pop((line.run, number), None)
+        trimmed = kept is None and number <= saved[line.run]
+        promise = "what is committed is on the disk"
+        require(kept == line.entry or trimmed, promise, line.run, number, line.entry)
     require(not on_disk, "what is on the disk was committed", on_disk)
-    require(not saved.damaged, "every checkpoint can be read", saved.damaged)
     invariants.check_alert_events(list(events))
+
+
+def _position(store: Store, run: str) -> int:
+    """Return the newest entry of a run that what is saved of it stands for."""
+    saved, forgotten = store.state.run(run), store.state.forgotten(run).position
+    return forgotten if saved is None else decode_run(saved, WINDOW_STEPS).position
 
 
 class Replay:
@@ -45,10 +56,10 @@ class Replay:
         self._changes: set[tuple[str, str]] = set()
         self._num_applied = 0
 
-    def follow(self, committed: Sequence[Entry]) -> Replay:
+    def follow(self, committed: Sequence[Line]) -> Replay:
         """Apply what is new; return itself."""
-        for entry in committed[self._num_applied :]:
-            self._expect(self.state.apply(entry))
+        for line in committed[self._num_applied :]:
+            self._expect(self.state.apply_to(line.run, line.entry))
         self._num_applied = len(committed)
         return self
 

@@ -72,8 +72,8 @@ def read_log(directory: Path) -> Log:
     sessions: dict[bytes, tuple[str, int]] = {}
     manifests: dict[tuple[bytes, int], Manifest] = {}
     try:
-        for _, entry in store.log.entries():
-            body = entry.body
+        log = store.log
+        for body in (own.body for run in log.runs() for _, own in log.entries(run)):
             if isinstance(body, Opened):
                 sessions[body.session] = (body.hello.run, body.hello.rank)
                 found.setdefault(body.hello.run, ([], []))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gradwatch_server.clock import Clock
-from gradwatch_server.core.entries import Entry, Received
+from gradwatch_server.core.entries import Entry, Opened, Received
 from gradwatch_server.storage.sqlite.store import SQLiteStore
 from gradwatch_server.storage.store import Line
 from gradwatch_wire import encode
@@ -34,18 +34,19 @@ def write_log(incidents: Iterable[Incident], directory: Path) -> None:
         for incident in incidents:
             entries = list(incident.log())
             shift_ns = time.time_ns() - AGE_NS - entries[-1].received_ns
-            store.log.append([_line(entry, shift_ns) for entry in entries])
+            run = next(own.body.hello.run for own in entries if isinstance(own.body, Opened))
+            store.log.append([_line(run, entry, shift_ns) for entry in entries])
     finally:
         store.close()
 
 
-def _line(entry: Entry, shift_ns: int) -> Line:
+def _line(run: str, entry: Entry, shift_ns: int) -> Line:
     moved = dataclasses.replace(entry, received_ns=entry.received_ns + shift_ns)
     match entry.body:
         case Received(envelope):
-            return Line(moved, encode(envelope))
+            return Line(run, moved, encode(envelope))
         case _:
-            return Line(moved)
+            return Line(run, moved)
 
 
 def take(incidents: Sequence[Incident], directory: Path, folder: Path) -> list[Path]:

@@ -41,13 +41,13 @@ def open_delivery_log(directory: Path) -> DeliveryLog:
     return SQLiteDeliveryLog(directory)
 
 
-def read_stored_log(directory: Path) -> Iterator[EncodedEntry]:
-    """Yield the entries of the log in a data directory, also beside the aggregator that serves it.
+def read_stored_log(directory: Path, run: str) -> Iterator[EncodedEntry]:
+    """Yield the entries of a run in a data directory, also beside the aggregator that serves it.
 
     Raises:
         StorageError: If there is none, or it cannot be read.
     """
-    return read_log(directory)
+    return read_log(directory, run)
 
 
 def inspect_store(directory: Path) -> Inspection:

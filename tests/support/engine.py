@@ -66,8 +66,9 @@ class RunningEngine:
         return view
 
     def entries(self) -> list[Entry]:
-        """Return what the log has."""
-        return [entry for _, entry in self.store.log.entries()]
+        """Return what the logs have, of one run after the other."""
+        log = self.store.log
+        return [entry for run in log.runs() for _, entry in log.entries(run)]
 
     def events(self) -> list[tuple[int, str, str]]:
         """Return what the store has: cursor, alert id, state."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import signal
-import sqlite3
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 import torch
 
 import gradwatch
+from gradwatch_server.storage.sqlite.history import read_log
 from gradwatch_wire import SEQUENCED, decode
 from tests.support.aggregator import Aggregator
 from tests.support.job import Train
@@ -42,13 +42,11 @@ def watch(aggregator: Aggregator) -> Iterator[gradwatch.Watch]:
 def in_the_log(directory: Path) -> Counter[tuple[bytes, int]]:
     """Count how often each sequenced record is in the log that a killed aggregator left."""
     found: Counter[tuple[bytes, int]] = Counter()
-    log = sqlite3.connect(directory / "gradwatch.db")
-    kinds = ", ".join(str(int(kind)) for kind in SEQUENCED)
-    for (payload,) in log.execute(f"SELECT payload FROM log WHERE kind IN ({kinds})"):
-        envelope = decode(payload)
-        if envelope.seq:
-            found[envelope.session, envelope.seq] += 1
-    log.close()
+    for entry in read_log(directory):
+        if entry.kind in SEQUENCED and entry.payload is not None:
+            envelope = decode(entry.payload)
+            if envelope.seq:
+                found[envelope.session, envelope.seq] += 1
     return found
 
 

@@ -44,8 +44,8 @@ class _OfAttempt:
 class ShowAttempt(_OfAttempt):
     """Somebody wants to see an attempt that no snapshot shows; the answer is a view, or None."""
 
-    def _of(self, run: Run, state: State) -> RunView | None:
-        return view_attempt(run, self.attempt, state.rules)
+    def _of(self, run: Run, _state: State) -> RunView | None:
+        return view_attempt(run, self.attempt, run.rules)
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ class RankParts:
         found = cls(layouts)
         ranks = {own.session: own.rank for own in view.ranks if own.session is not None}
         stretches = {own: Stretch(closed.anchor, closed.step, closed.step) for own in ranks}
-        for record in records.before(closed.offset, LOOK_BACK):
+        for record in records.before(view.name, closed.number, LOOK_BACK):
             stretch = stretches.get(record.session)
             if stretch is not None and not stretch.is_whole:
                 stretch.add_older(record)
@@ -64,7 +64,7 @@ class RankParts:
                     break
         for stretch in stretches.values():
             stretch.end()
-        found._add_late(stretches, ranks, records.after(closed.offset, LOOK_AHEAD))
+        found._add_late(stretches, ranks, records.after(view.name, closed.number, LOOK_AHEAD))
         for session, stretch in stretches.items():
             if stretch.records:
                 found._records[ranks[session]] = {one.stats.part: one for one in stretch.records}

@@ -158,7 +158,7 @@ class RankRows:
             return []
         anchor = anchor_of(own, int(run.steps[0]), int(run.steps[-1]))
         stretch = Stretch(anchor, own.first, own.last)
-        for record in records.of_session(session, offset, MOST_ENTRIES):
+        for record in records.before(own.view.name, offset, MOST_ENTRIES, session):
             is_before = record.stats.step < own.first and stretch.has_anchor
             if stretch.is_whole or is_before:
                 break

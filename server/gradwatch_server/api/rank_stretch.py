@@ -37,16 +37,16 @@ def anchor_of(own: Range, first: int, last: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class ClosedStep:
-    """Place of a step in the log.
+    """Place of a step in the log of its run.
 
     Args:
         step: The step.
-        offset: Where it closed.
+        number: Number of the entry by which it closed.
         anchor: `anchor_of` it.
     """
 
     step: int
-    offset: int
+    number: int
     anchor: int | None
 
     @classmethod
@@ -93,7 +93,7 @@ class Stretch:
             self._newest = None
             self._went_back = True
         self._newest = self._newest or place
-        self._oldest, self._begin = place, record.offset
+        self._oldest, self._begin = place, record.number
         self._keep(record)
 
     def add_newer(self, record: KeptRecord) -> bool:

@@ -1,11 +1,11 @@
-"""Entries of the log: records as they came, and what the aggregator itself learnt.
+"""Entries of a run's log: records as they came, and what the aggregator itself learnt.
 
-The state follows from nothing else, so whatever it depends on must be one of these.
+The state of a run follows from nothing else, so whatever it depends on must be one of these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -65,7 +65,7 @@ class Progress:
 class Beats:
     """Sessions that sent no record for some seconds are alive, and this is how far they are.
 
-    Written about once a second for all of them together, each every few seconds.
+    Written about once a second for all of a run together, each every few seconds.
     """
 
     progress: tuple[Progress, ...]
@@ -82,6 +82,24 @@ class Resumed:
 @dataclass(frozen=True, slots=True)
 class Tick:
     """Time passed. Written once a second while a frame waits for a rank, or a rank is not heard."""
+
+
+@dataclass(frozen=True, slots=True)
+class Began:
+    """A run begins: the first entry of its log, and of each time that its name comes back.
+
+    Args:
+        attempts: Attempts that it had before it was forgotten: their numbers are not given again,
+            and so no id of their alerts is.
+        rules: The rules in force, as plain data of `rules.Rules`.
+        budgets: The budgets in force, as plain data of `budgets.LoggedBudgets`.
+        silences: The silences in force that may fit it, as plain data of `Silence`.
+    """
+
+    attempts: int
+    rules: Mapping[str, Any]
+    budgets: Mapping[str, Any]
+    silences: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +128,7 @@ class Forgotten:
 class FramesClosed:
     """All that waits for other ranks takes too much: the oldest steps of one attempt close.
 
-    Which attempt that is depends on all of them, and a checkpoint may have some of them as they
-    were later. So it is decided once, and is a fact of the log.
+    Which attempt that is depends on all runs. So it is decided once, and is a fact of the log.
 
     Args:
         run: The run.
@@ -173,6 +190,7 @@ Body: TypeAlias = (
     | Beats
     | Resumed
     | Tick
+    | Began
     | RulesSet
     | BudgetsSet
     | Forgotten
@@ -184,7 +202,7 @@ Body: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line of the log.
+    """One line of the log of a run.
 
     Args:
         received_ns: The aggregator's wall clock when it came in, nanoseconds since the epoch.

@@ -1,36 +1,67 @@
-"""Runs: the attempts under one name, and what they come to."""
+"""Runs: entries of one run's log in, alerts out. The same entries give the same alerts and ids."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
-from gradwatch_server.core.alerting.alert import Alert
+from gradwatch_server.budgets import LoggedBudgets
+from gradwatch_server.core.alerting.alert import Acknowledgement, Alert
 from gradwatch_server.core.alerting.alert_budget import AlertBudget
 from gradwatch_server.core.alerting.rules import Rules
+from gradwatch_server.core.alerting.silences import Silences
 from gradwatch_server.core.attempt import Attempt
-from gradwatch_server.core.launch import is_same_job, precedes
-from gradwatch_server.core.session import Session
-from gradwatch_wire import Hello
+from gradwatch_server.core.attempt_history import MAX_LIVE, AttemptHistory
+from gradwatch_server.core.entries import (
+    Acknowledged,
+    Beats,
+    Began,
+    BudgetsSet,
+    Entry,
+    Forgotten,
+    FramesClosed,
+    Gap,
+    Lost,
+    ManifestsDropped,
+    Opened,
+    Received,
+    Resumed,
+    RulesSet,
+    SilenceAdded,
+    SilenceRemoved,
+    Tick,
+)
+from gradwatch_server.core.frames.closed_frame import FrameRecorder
+from gradwatch_server.core.frames.window import WINDOW_STEPS
+from gradwatch_server.core.losses import MAX_COUNT
+from gradwatch_server.core.session import EXCEPTION, Session
+from gradwatch_wire import Bye, Envelope, Event, Gains, Hello, Manifest, Stats
+from gradwatch_wire.health import RankState
 from gradwatch_wire.session.replayed import is_replayed
-
-MAX_LIVE: Final = 8
-"""Attempts of a run that are judged at the same time, the newest."""
-
-RETURN_NS: Final = 3_600_000_000_000
-"""An attempt that was lost may come back this long after it was heard of last, or after the
-aggregator itself was away: a network that is away for a while. After that, one that begins takes
-its place."""
 
 
 @dataclass
-class Run:
-    """A named run: its attempts, of which the newest that lives is current, and its totals.
+class Run(AttemptHistory):
+    """A named run, derived from its log. It does no I/O and asks no clock.
+
+    Args:
+        name: Its name.
+        created_ns: Time of its first entry, nanoseconds since the epoch.
+        position: Number of the newest entry of its log that it has.
+        num_forgotten: Attempts that left memory: the next one has the number after them.
+        rules_json: The rules in force, as JSON; empty for the defaults.
+        budgets_json: The budgets in force, as JSON; empty for none.
+        silences: The silences in force.
 
     Attributes:
-        attempts: Its attempts, oldest first, which are saved by themselves.
+        attempts: Its attempts, which are saved by themselves.
+        sessions: Its sessions by id.
+        rules: The rules in force.
+        budgets: The budgets in force.
+        window_steps: Frames that the window of an attempt holds.
+        recorder: Takes each frame that closes.
     """
 
     name: str
@@ -38,144 +69,240 @@ class Run:
     num_stored: int = 0
     num_lost: int = 0
     alert_budget: AlertBudget = field(default_factory=AlertBudget)
+    position: int = 0
+    num_forgotten: int = 0
+    rules_json: str = ""
+    budgets_json: str = ""
+    silences: Silences = field(default_factory=Silences)
 
     def __post_init__(self) -> None:
-        self.attempts: list[Attempt] = []
-        self._judged: list[Attempt] = []
-        self._num_known = 0  # attempts that there were when these were found
+        super().__init__()
+        self.sessions: dict[bytes, Session] = {}
+        self.window_steps = WINDOW_STEPS
+        self.recorder: FrameRecorder | None = None
+        self._set_rules(self.rules_json)
+        self._set_budgets(self.budgets_json)
 
-    @property
-    def judged(self) -> Sequence[Attempt]:
-        """The attempts that are not retired, oldest first."""
-        if self._num_known != len(self.attempts):
-            self._judged = [own for own in self.attempts if not own.retired]
-            self._num_known = len(self.attempts)
-        return self._judged
+    def _set_rules(self, text: str) -> None:
+        self.rules_json, self.rules = text, _rules(text)
 
-    @property
-    def live(self) -> Sequence[Attempt]:
-        """The attempts that live, oldest first.
-
-        One of which nothing was heard since another began is taken for that one's past, although
-        it may not yet be known that it was killed.
-        """
-        newest = self._newest.started_ns
-        return [
-            own
-            for own in self.judged
-            if own.lives
-            and not own.replayed
-            and (own.signs.heard_ns > newest or own is self._newest)
-        ]
-
-    @property
-    def current(self) -> Attempt:
-        """The newest attempt that lives; if none does, the one that was heard of last."""
-        newest = self._newest
-        if newest.lives or len(self.judged) < 2:
-            return newest
-        live = self.live
-        if live:
-            return live[-1]
-        own = [own for own in self.judged if own.replayed == newest.replayed]
-        return max(own or [newest], key=lambda one: (one.signs.heard_ns, one.number))
-
-    @property
-    def _newest(self) -> Attempt:
-        # What comes from a spill file is of the past, and so is a process of an earlier launch that
-        # attaches only now: the training that runs stays current.
-        judged = self.judged or self.attempts[-1:]
-        trained = [own for own in judged if not own.replayed]
-        if len(trained) > 1:
-            timely = (own for own in reversed(trained) if not self._is_late(own))
-            return next(timely, trained[-1])
-        return trained[0] if trained else judged[-1]
-
-    def _is_late(self, attempt: Attempt) -> bool:
-        """Tell whether an attempt is of an earlier launch than one that began before it and lives.
-
-        Its job says so, or there was an attempt of the same launch before that one.
-        """
-        living = (own for own in self.judged if own.lives and own.number < attempt.number)
-        return any(self._began_before(attempt.job, own) for own in living)
-
-    def _began_before(self, job: str, other: Attempt) -> bool:
-        if not job or job == other.job:
-            return False
-        earlier = (own.job for own in self.attempts if own.number < other.number)
-        return precedes(job, other.job) or job in earlier
-
-    def attempt_of(self, session: Session) -> Attempt:
-        """Return the attempt that a session belongs to."""
-        newest = self.attempts[-1]
-        if newest.number == session.attempt:  # so it is for nearly every record
-            return newest
-        return self.attempts[bisect_left(self.attempts, session.attempt, key=_number)]
-
-    def find(self, hello: Hello) -> Attempt | None:
-        """Return the attempt that a new session belongs to, None if that is another one."""
-        candidates = self.attempts if is_replayed(hello) else self.judged
-        fitting = [own for own in candidates if not own.is_another(hello)]
-        if not fitting:
-            return None
-        # A lost one that misses a rank is no place for the rank of a launch that came after it.
-        newest = max(own.number for own in candidates if own.is_of_launch(hello))
-        joined = (own for own in reversed(fitting) if own.lives or own.number == newest)
-        return next(joined, None)
-
-    def begin(self, attempt: Attempt, now_ns: int, rules: Rules) -> Iterator[Alert]:
-        """Add an attempt, and retire those that have ended, or will hardly come back."""
-        if attempt.replayed and any(not own.replayed for own in self.judged):
-            yield from attempt.retire(now_ns, rules)
-        else:
-            if self.judged and not attempt.replayed:
-                attempt.closed.predecessor = self.current.closed.as_predecessor()
-            rest = [own for own in self.judged if own.replayed == attempt.replayed]
-            rest = [own for own in rest if own.lives or _may_return(own, attempt)]
-            rest.sort(key=lambda own: (own.lives, own.signs.heard_ns))
-            kept = rest[-MAX_LIVE + 1 :]
-            for own in self.judged:
-                if own not in kept:
-                    yield from own.retire(now_ns, rules)
-        self.adopt(attempt)
+    def _set_budgets(self, text: str) -> None:
+        self.budgets_json = text
+        self.budgets = self.alert_budget.limits = _budgets(text)
 
     def adopt(self, attempt: Attempt) -> None:
-        """Add an attempt as it is; its alerts are told of what this run has left."""
+        """Add an attempt as it is, with its sessions."""
         attempt.active_alerts.allowance.budget = self.alert_budget
-        self.attempts.append(attempt)
-        self._num_known = 0
+        attempt.active_alerts.silences = self.silences
+        attempt.closed.recorder = self.recorder
+        self.sessions.update((session.id, session) for session in attempt.sessions.values())
+        super().adopt(attempt)
 
-    def succeed(self, attempt: Attempt, hello: Hello, now_ns: int, rules: Rules) -> Iterator[Alert]:
-        """Note that a rank attached again: what earlier attempts miss of it has come back."""
-        if attempt.replayed:
+    def record_with(self, recorder: FrameRecorder | None) -> None:
+        """Hand every frame that closes from here on to a recorder."""
+        self.recorder = recorder
+        for attempt in self.attempts:
+            attempt.closed.recorder = recorder
+
+    def apply(self, entry: Entry) -> Iterator[Alert]:
+        """Apply an entry; yield the alerts that fire, have news, or are resolved by it."""
+        now_ns = entry.received_ns
+        match entry.body:
+            case Received(envelope):
+                yield from self._receive(envelope, now_ns)
+            case Beats() as beats:
+                yield from self._beat(beats, now_ns)
+            case Tick():
+                for attempt in self.judged:
+                    yield from attempt.pass_time(now_ns, self.rules)
+            case Resumed():
+                for attempt in self.judged:
+                    attempt.resume(now_ns)
+            case Opened() | Gap() | Lost() as body:
+                yield from self._change_session(body, now_ns)
+            case Began() | RulesSet() | BudgetsSet() | SilenceAdded() | SilenceRemoved() as body:
+                yield from self._put_in_force(body, now_ns)
+            case Forgotten() | FramesClosed() | ManifestsDropped() | Acknowledged() as body:
+                yield from self._change(body, now_ns)
+
+    def touched_by(self, entry: Entry) -> set[int]:
+        """Return the numbers of the attempts that an entry may change, or may have changed."""
+        touched = {attempt.number for attempt in self.judged}
+        match entry.body:
+            case Received(envelope) if envelope.session in self.sessions:
+                touched.add(self.sessions[envelope.session].attempt)
+            case Opened():
+                touched |= {attempt.number for attempt in self.attempts[-MAX_LIVE - 1 :]}
+            case Beats(progress):
+                ids = (own.session for own in progress if own.session in self.sessions)
+                touched |= {self.sessions[session_id].attempt for session_id in ids}
+            case Gap(session_id, _, _) | Lost(session_id) | ManifestsDropped(session_id, _):
+                if session_id in self.sessions:
+                    touched.add(self.sessions[session_id].attempt)
+            case Acknowledged(attempt=number) | FramesClosed(attempt=number):
+                touched.add(number)
+            case SilenceAdded():
+                touched |= {attempt.number for attempt in self.attempts}
+        return touched
+
+    def _change(
+        self, body: Forgotten | FramesClosed | ManifestsDropped | Acknowledged, now_ns: int
+    ) -> Iterator[Alert]:
+        match body:
+            case Forgotten(_, attempts):
+                self._forget(attempts)
+            case FramesClosed(_, number, most_bytes):
+                for attempt in self.judged:
+                    if attempt.number == number:
+                        attempt.revision += 1
+                        budget = "open_frames_bytes"
+                        yield from attempt.keep_to(most_bytes, budget, now_ns, self.rules)
+            case ManifestsDropped(session_id, most_bytes) if session_id in self.sessions:
+                session = self.sessions[session_id]
+                self._touched(session).manifests.keep_to(session, most_bytes, "manifests_bytes")
+            case Acknowledged(_, number, alert_id, by, comment):
+                who = Acknowledgement(by, comment, now_ns)
+                for attempt in self.attempts:
+                    if attempt.number == number:
+                        yield from attempt.active_alerts.acknowledge(alert_id, who)
+
+    def _put_in_force(
+        self,
+        body: Began | RulesSet | BudgetsSet | SilenceAdded | SilenceRemoved,
+        now_ns: int,
+    ) -> Iterator[Alert]:
+        match body:
+            case Began(attempts, rules, budgets, silences):
+                self.num_forgotten = max(self.num_forgotten, attempts)
+                self._set_rules(json.dumps(dict(rules)))
+                self._set_budgets(json.dumps(dict(budgets)))
+                self.silences.replace(silences)
+            case RulesSet(rules):
+                self._set_rules(json.dumps(dict(rules)))
+            case BudgetsSet(budgets):
+                self._set_budgets(json.dumps(dict(budgets)))
+            case SilenceAdded(silence):
+                self.silences.add(silence)
+                for attempt in self.attempts:
+                    if attempt.active_alerts and not attempt.retired:
+                        names = tuple(attempt.layers.names)
+                        attempt.active_alerts.look_for_silences(names, now_ns)
+            case SilenceRemoved(silence_id):  # whom it kept is told at its next step
+                self.silences.remove(silence_id)
+        yield from ()
+
+    def _change_session(self, body: Opened | Gap | Lost, now_ns: int) -> Iterator[Alert]:
+        match body:
+            case Opened(session_id, hello):
+                yield from self._open(session_id, hello, now_ns)
+            case Gap(session_id, first, last):
+                yield from self._gap(session_id, first, last, now_ns)
+            case Lost(session_id):
+                session = self.sessions[session_id]
+                yield from self._touched(session).leave(session, RankState.LOST, now_ns, self.rules)
+
+    def _touched(self, session: Session) -> Attempt:
+        """Return the attempt of a session, noting that both change."""
+        attempt = self.attempt_of(session)
+        attempt.revision += 1
+        session.revision += 1
+        return attempt
+
+    def _open(self, session_id: bytes, hello: Hello, now_ns: int) -> Iterator[Alert]:
+        known = self.sessions.get(session_id)
+        if known is not None:
+            yield from self._return(known, hello, now_ns)
             return
-        for own in self.attempts[-MAX_LIVE - 1 :]:
-            session = own.sessions.get(hello.rank)
-            replaces = is_same_job(own.job, hello.job) or not own.lives
-            if own.number < attempt.number and session and replaces:
-                session.is_replaced = True
-                if own.signs.is_troubled:
-                    own.revision += 1
-                    yield from own.judge_liveness(now_ns, rules)
+        attempt = self.find(hello)
+        if attempt is None:
+            last = self.attempts[-1].number if self.attempts else self.num_forgotten
+            attempt = Attempt.begin(self.name, last + 1, hello, now_ns, self.window_steps)
+            yield from self.begin(attempt, now_ns, self.rules)
+        # The token is a secret: the log leaves it out, and so does the saved state.
+        session = Session(session_id, replace(hello, token=""), attempt.number, now_ns)
+        session.is_from_files = is_replayed(hello)
+        attempt.revision += 1
+        attempt.join(session)
+        attempt.note_sign(session, now_ns)
+        self.sessions[session_id] = session
+        yield from self.succeed(attempt, hello, now_ns, self.rules)
 
-    def touched_by_open(self) -> set[int]:
-        """Return the numbers of the attempts that a new session may change."""
-        return {own.number for own in (*self.judged, *self.attempts[-MAX_LIVE - 1 :])}
+    def _return(self, session: Session, hello: Hello, now_ns: int) -> Iterator[Alert]:
+        """Take up a session that was taken for lost, or that is sent from files now."""
+        if session.state in (RankState.ENDED, RankState.FAILED):
+            return  # what it is sent again is stored already
+        attempt = self._touched(session)
+        session.is_from_files = is_replayed(hello)
+        session.last_ns = now_ns
+        session.stepped_ns = max(session.stepped_ns, now_ns)
+        attempt.set_state(session, RankState.ALIVE)
+        attempt.note_sign(session, now_ns)
+        if attempt.signs.is_troubled:
+            yield from attempt.judge_liveness(now_ns, self.rules)
 
-    def forget(self, attempts: int) -> list[Session]:
-        """Let go of the attempts up to a number, and return their sessions."""
-        gone = [own for own in self.attempts if own.number <= attempts]
-        self.attempts = [own for own in self.attempts if own.number > attempts]
-        self._num_known = 0
-        return [session for own in gone for session in own.sessions.values()]
+    def _beat(self, beats: Beats, now_ns: int) -> Iterator[Alert]:
+        touched: dict[int, Attempt] = {}
+        for progress in beats.progress:
+            session = self.sessions.get(progress.session)
+            if session is not None:
+                attempt = self._touched(session)
+                attempt.note_progress(session, progress, now_ns)
+                touched[id(attempt)] = attempt
+        for attempt in touched.values():
+            yield from attempt.pass_time(now_ns, self.rules)
+
+    def _receive(self, envelope: Envelope, now_ns: int) -> Iterator[Alert]:
+        session = self.sessions[envelope.session]
+        session.acked = envelope.seq
+        session.num_stored += 1
+        session.last_ns = now_ns
+        self.num_stored += 1
+        attempt = self._touched(session)
+        if session.state is RankState.LOST:
+            attempt.set_state(session, RankState.ALIVE)
+        attempt.note_sign(session, now_ns)
+        match envelope.record:
+            case Stats() as stats:
+                yield from attempt.add_stats(session, stats, now_ns, self.rules)
+            case Manifest() as manifest:
+                attempt.add_manifest(session, manifest, self.budgets)
+            case Gains() as gains:
+                attempt.add_gains(session, gains, now_ns)
+            case Event() as event:
+                attempt.add_event(session, event)
+            case Bye(reason=reason):
+                session.reason = reason
+                state = RankState.FAILED if reason == EXCEPTION else RankState.ENDED
+                yield from attempt.leave(session, state, now_ns, self.rules)
+        yield from attempt.close_frames(now_ns, self.rules)
+        share = self.budgets.open_frames_bytes_per_attempt
+        if attempt.open.num_bytes > share:
+            budget = "open_frames_bytes_per_attempt"
+            yield from attempt.keep_to(share * attempt.shares, budget, now_ns, self.rules)
+
+    def _gap(self, session_id: bytes, first: int, last: int, now_ns: int) -> Iterator[Alert]:
+        session = self.sessions[session_id]
+        session.acked = last
+        count = last - first + 1
+        session.num_lost = min(session.num_lost + count, MAX_COUNT)
+        self.num_lost = min(self.num_lost + count, MAX_COUNT)
+        yield from self._touched(session).add_loss(session, first, last, now_ns, self.rules)
+
+    def _forget(self, attempts: int) -> None:
+        for session in self.forget(attempts):
+            del self.sessions[session.id]
+        self.num_forgotten = max(self.num_forgotten, attempts)
 
 
-def _may_return(attempt: Attempt, begins: Attempt) -> bool:
-    """Tell whether an attempt is lost, rather than over: not for long, and not restarted since."""
-    since_ns = max(attempt.signs.heard_ns, attempt.signs.resumed_ns)
-    is_recent = begins.started_ns - since_ns < RETURN_NS
-    return attempt.may_return and is_recent and not precedes(attempt.job, begins.job)
+@lru_cache(maxsize=16)
+def _rules(text: str) -> Rules:
+    """Return rules, one object for all runs that have the same."""
+    return Rules.model_validate_json(text) if text else Rules()
 
 
-def _number(attempt: Attempt) -> int:
-    return attempt.number
+@lru_cache(maxsize=16)
+def _budgets(text: str) -> LoggedBudgets:
+    """Return budgets, one object for all runs that have the same."""
+    if not text:
+        return LoggedBudgets.unlimited()
+    return LoggedBudgets.model_construct(**json.loads(text))

@@ -1,23 +1,12 @@
-"""Applying committed entries to the state, and noting what that changes."""
+"""Applying entries to the state, and noting what that changes."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection
 
 from gradwatch_server.core.alerting.alert import Alert
-from gradwatch_server.core.entries import (
-    Acknowledged,
-    Beats,
-    Entry,
-    Forgotten,
-    FramesClosed,
-    Gap,
-    Lost,
-    ManifestsDropped,
-    Opened,
-    Received,
-)
+from gradwatch_server.core.entries import Entry, Forgotten
 from gradwatch_server.core.state import State
 from gradwatch_server.engine.published import PublishedState, Publisher
 from gradwatch_server.engine.series_recorder import SeriesRecorder
@@ -27,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class Applier:
-    """Brings the state, and what is to be saved and published of it, to the end of the log."""
+    """Brings the runs, and what is to be saved and published of them, to the end of their logs."""
 
     def __init__(
         self,
@@ -46,62 +35,39 @@ class Applier:
         self._published = published
         self._recorder = recorder
 
-    def apply(self, entry: Entry, offset: int, ahead: Sequence[str] = ()) -> list[Alert]:
+    def apply(self, name: str, entry: Entry, number: int) -> list[Alert]:
         """Apply one entry. A fault of ours in it must not cost the entries after it.
 
         Args:
+            name: The run.
             entry: The entry.
-            offset: Its place in the log.
-            ahead: Runs that have it already.
+            number: Its number in the log of the run.
         """
-        self._recorder.offset = offset
+        self._recorder.number = number
         try:
-            self.checkpointer.note(entry, offset, self.state)
-            if isinstance(entry.body, Forgotten):
-                self._forget(entry.body)
-            alerts = self.state.apply(entry, ahead) if ahead else self.state.apply(entry)
+            self.checkpointer.note(name, entry, self.state)
+            alerts = self._apply(name, entry, number)
         except Exception:
             if not self._published.num_apply_errors:
                 logger.exception("an entry of the log could not be applied (told once)")
             self._published.num_apply_errors += 1
             return []
-        self._note_changed(entry)
+        if name in self.state.runs:
+            self.publisher.note_changed((name,))
+        self.on_changed((name,))
         self.on_entry(entry)
         return alerts
 
-    def _note_changed(self, entry: Entry) -> None:
-        names = self._concerned(entry)
-        self.publisher.note_changed(names & self.state.runs.keys())
-        self.on_changed(names)
-
-    def _concerned(self, entry: Entry) -> set[str]:
-        """Return the names of the runs that an entry may have changed; some may be gone by now."""
-        match entry.body:
-            case Received(envelope):
-                return self._runs_of([envelope.session])
-            case (
-                Opened(session, _)
-                | Gap(session, _, _)
-                | Lost(session)
-                | ManifestsDropped(session, _)
-            ):
-                return self._runs_of([session])
-            case Beats(progress):
-                return self._runs_of(own.session for own in progress)
-            case Acknowledged(run=run) | Forgotten(run=run) | FramesClosed(run=run):
-                return {run}
-        return set(self.state.runs)
-
-    def _runs_of(self, ids: Iterable[bytes]) -> set[str]:
-        known = (self.state.sessions.get(session_id) for session_id in ids)
-        return {session.hello.run for session in known if session is not None}
-
-    def _forget(self, gone: Forgotten) -> None:
-        """Forget the sessions of attempts that leave memory, and the run if none is left."""
-        self._recorder.forget(gone)
-        attempts = self.state.runs[gone.run].attempts
-        for attempt in attempts:
-            for session in attempt.sessions.values() if attempt.number <= gone.attempts else ():
-                self.on_forgotten(session.id)
-        if attempts[-1].number <= gone.attempts:
-            self.publisher.remove(gone.run)
+    def _apply(self, name: str, entry: Entry, number: int) -> list[Alert]:
+        run = self.state.runs.get(name)
+        if not isinstance(entry.body, Forgotten) or run is None:
+            return self.state.apply_to(name, entry, number)
+        self._recorder.forget(entry.body)
+        before = set(run.sessions)
+        alerts = self.state.apply_to(name, entry, number)
+        for session_id in before - run.sessions.keys():
+            self.on_forgotten(session_id)
+        if not run.attempts:
+            self.checkpointer.forget(run)
+            self.publisher.remove(name)
+        return alerts

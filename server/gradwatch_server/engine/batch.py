@@ -28,14 +28,21 @@ class Answer:
 
 @dataclass(slots=True)
 class Batch:
-    """Lines in the order in which they are logged, and one answer for each session."""
+    """Lines in the order in which they are logged, and one answer for each session.
+
+    Args:
+        lines: Entries, each with its run.
+        answers: Session to answer.
+        begun: Names of the runs that begin in it.
+    """
 
     lines: list[Line] = field(default_factory=list)
     answers: dict[bytes, Answer] = field(default_factory=dict)
+    begun: set[str] = field(default_factory=set)
 
-    def add(self, now_ns: int, body: Body, raw: bytes | None = None) -> None:
-        """Put an entry into the log."""
-        self.lines.append(Line(Entry(now_ns, body), raw))
+    def add(self, run: str, now_ns: int, body: Body, raw: bytes | None = None) -> None:
+        """Put an entry into the log of a run."""
+        self.lines.append(Line(run, Entry(now_ns, body), raw))
 
     def answer(self, session: bytes, peer: bytes) -> Answer:
         """Return the answer to a session, a new one if it gets none yet."""

@@ -10,9 +10,10 @@ import queue
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
-from gradwatch_server.core.entries import Body
+from gradwatch_server.core.alerting.silences import fits
+from gradwatch_server.core.entries import Acknowledged, Forgotten, SilenceAdded, SilenceRemoved
 from gradwatch_server.core.state import State
 from gradwatch_server.engine.batch import Batch
 
@@ -34,6 +35,10 @@ class CommandError(Exception):
         self.detail = detail
 
 
+Asked: TypeAlias = Acknowledged | Forgotten | SilenceAdded | SilenceRemoved
+"""What a command puts into the log."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What a command comes to.
@@ -44,7 +49,7 @@ class Outcome:
     """
 
     answer: Callable[[State], Any]
-    bodies: tuple[Body, ...] = ()
+    bodies: tuple[Asked, ...] = ()
 
 
 Command = Callable[[State, int], Outcome]
@@ -100,7 +105,7 @@ class Commands:
                 waiting.future.set_exception(error)
                 continue
             for body in outcome.bodies:
-                batch.add(now_ns, body)
+                _put(body, state, now_ns, batch)
             self._taken.append((waiting.future, outcome))
 
     def answer(self, state: State) -> None:
@@ -126,3 +131,18 @@ class Commands:
                 return
             if waiting.future.set_running_or_notify_cancel():
                 waiting.future.set_exception(CommandError(503, "the aggregator stops"))
+
+
+def _put(body: Asked, state: State, now_ns: int, batch: Batch) -> None:
+    """Put an entry into the log of each run that it concerns; silences hold for later ones too."""
+    names = [*state.runs, *batch.begun]
+    match body:
+        case Acknowledged(run=name) | Forgotten(run=name):
+            names = [name]
+        case SilenceAdded(silence):
+            state.silences.add(silence)
+            names = [name for name in names if fits(silence.run, name)]
+        case SilenceRemoved(silence_id):
+            state.silences.remove(silence_id)
+    for name in dict.fromkeys(names):
+        batch.add(name, now_ns, body)

@@ -84,7 +84,7 @@ class CoreMemory:
         # One step of many ranks takes much, and is no more than each of them may send.
         most = max(self._all(), key=lambda own: own.open_bytes / own.attempt.shares)
         attempt, rest = most.attempt, max(most.open_bytes - excess, 0)
-        batch.add(now_ns, FramesClosed(attempt.run, attempt.number, rest))
+        batch.add(attempt.run, now_ns, FramesClosed(attempt.run, attempt.number, rest))
         self._changed.add(attempt.run)
 
     def _drop_manifests(self, now_ns: int, batch: Batch) -> None:
@@ -94,7 +94,7 @@ class CoreMemory:
         most = max(self._all(), key=lambda own: own.manifests_bytes)
         session = max(most.attempt.sessions.values(), key=_droppable)
         rest = max(session.manifests_bytes - excess, 0)
-        batch.add(now_ns, ManifestsDropped(session.id, rest))
+        batch.add(most.attempt.run, now_ns, ManifestsDropped(session.id, rest))
         self._changed.add(most.attempt.run)
 
     def _report(self) -> None:

@@ -27,7 +27,7 @@ from gradwatch_server.engine.intake import Intake
 from gradwatch_server.engine.metrics import EngineMetrics
 from gradwatch_server.engine.new_rules import NewRules
 from gradwatch_server.engine.published import PublishedState
-from gradwatch_server.engine.recovery import recover
+from gradwatch_server.engine.recovery import recover, write_silences
 from gradwatch_server.engine.run_commands import Deletions
 from gradwatch_server.engine.run_log import RunLog
 from gradwatch_server.engine.series_recorder import SeriesRecorder
@@ -150,11 +150,13 @@ class Engine(threading.Thread):
             self.boot_id,
             self._housekeeping.beat,
             self.budget_use,
+            self._store.state,
         )
         self._core_memory = CoreMemory(self._state, self.budget_use)
         self._applier.on_changed = self._core_memory.note_changed
         peers = self._intake.peers
         self._delivery = AlertDelivery(self._state, peers, self._ingest, self.budget_use)
+        self._silences_version = self._state.silences.version  # of what is committed
         self._is_ahead = False  # whether the state has entries that are not committed
         self._work = WorkMeter(self._ingest, peers)
         self._applier.on_forgotten = self._intake.forget
@@ -193,6 +195,7 @@ class Engine(threading.Thread):
 
     def _round(self) -> None:
         batch = Batch()
+        self._new_rules.add(self.clock.now_ns(), batch)
         began_s = time.perf_counter()
         waited = self._intake.next_round(self.clock.now_ns(), batch)
         self._work.share(waited, time.perf_counter() - began_s)
@@ -207,7 +210,6 @@ class Engine(threading.Thread):
         self._housekeeping.add(now_ns, batch)
         self._alert_use.look(now_ns)
         self._core_memory.add(now_ns, batch)
-        self._new_rules.add(now_ns, batch)
         self.commands.take(self._state, now_ns, batch)
         changes = self._fold(batch.lines)
         self._ingest.listen()
@@ -222,7 +224,7 @@ class Engine(threading.Thread):
         self._applier.publisher.publish(self._state, now_ns)
         self._checkpointer.work(self.clock.now_ns(), self._state)
         self.series.work(self.clock.now_ns())
-        self.deletions.work(self._checkpointer.covered, self.published.cursor)
+        self.deletions.work(self.published.cursor)
 
     def _take(self, message: Message, batch: Batch) -> None:
         now_ns = self.clock.now_ns()
@@ -237,10 +239,13 @@ class Engine(threading.Thread):
         the records again.
         """
         changes: list[AlertChange] = []
-        for offset, line in enumerate(lines, self._store.log.last_offset + 1):
+        last: dict[str, int] = {}
+        for line in lines:
             self._is_ahead = True
             began_s = time.perf_counter()
-            changes += map(AlertChange.of, self._applier.apply(line.entry, offset))
+            number = last[line.run] = last.get(line.run, self._store.log.last(line.run)) + 1
+            alerts = self._applier.apply(line.run, line.entry, number)
+            changes += map(AlertChange.of, alerts)
             self._work.apply(line.entry, time.perf_counter() - began_s)
         return changes
 
@@ -251,6 +256,9 @@ class Engine(threading.Thread):
         def write() -> int:
             with self._store.transaction():
                 self._store.log.append(lines)
+                self._checkpointer.write_forgotten(self.clock.now_ns())
+                if self._state.silences.version != self._silences_version:
+                    write_silences(self._store, self._state.silences)
                 return self._store.alert_events.add(events) if events else self.published.cursor
 
         began_s = time.perf_counter()
@@ -262,6 +270,8 @@ class Engine(threading.Thread):
         if cursor is None:
             return False
         self._is_ahead, self.published.cursor = False, cursor
+        self._silences_version = self._state.silences.version
+        self._checkpointer.committed()
         return True
 
     def _tell(self, changes: Sequence[AlertChange]) -> None:

@@ -55,16 +55,14 @@ class Housekeeping:
         Nobody could reach it then: no rank is late or silent for that.
         """
         away_ns, self._awake_ns = now_ns - self._awake_ns, now_ns
-        if away_ns <= AWAY_NS or not self._concerned():
+        if away_ns <= AWAY_NS:
             return
-        batch.add(now_ns, Resumed())
+        for name, run in self._state.runs.items():
+            if any(own.lives or own.waiting or own.may_return for own in run.judged):
+                batch.add(name, now_ns, Resumed())
         for session in self._state.sessions.values():
             if session.state is RankState.ALIVE:
                 self._published.last_seen[session.id] = now_ns
-
-    def _concerned(self) -> bool:
-        runs = self._state.runs.values()
-        return any(own.lives or own.waiting or own.may_return for run in runs for own in run.judged)
 
     def beat(self, progress: Progress) -> None:
         """Take in what a BEAT said; it gets into the log if nothing else shows that it lives."""
@@ -78,20 +76,19 @@ class Housekeeping:
         gone = _forgotten(batch)
         for session in self._silent(now_ns):
             if session.attempt > gone.get(session.hello.run, 0):
-                batch.add(now_ns, Lost(session.id))
+                batch.add(session.hello.run, now_ns, Lost(session.id))
         self._add_beats(now_ns, batch)
-        if self._is_watching(now_ns):
-            self._watched_ns = now_ns
-            batch.add(now_ns, Tick())
+        for name in self._watching(now_ns):
+            batch.add(name, now_ns, Tick())
         self._add_forgotten(now_ns, batch, gone)
 
     def _add_beats(self, now_ns: int, batch: Batch) -> None:
-        """Put what was said by sessions that sent nothing else lately into one entry.
+        """Put what was said by sessions that sent nothing else lately into one entry of each run.
 
         The entry has the time at which it is made. So the last BEAT of a rank that is gone by then
         is left out, or it would seem to have lived until now.
         """
-        due: list[Progress] = []
+        due: dict[str, list[Progress]] = {}
         sessions, last_seen = self._state.sessions, self._published.last_seen
         for session_id in list(self._beats):
             session = sessions.get(session_id)
@@ -99,22 +96,22 @@ class Housekeeping:
             if session is None or session.state is not RankState.ALIVE or age_ns > FRESH_NS:
                 del self._beats[session_id]
             elif now_ns - session.heard_ns >= SIGN_EVERY_S * 1e9:
-                due.append(self._beats.pop(session_id))
-        if due:
-            batch.add(now_ns, Beats(tuple(due)))
+                due.setdefault(session.hello.run, []).append(self._beats.pop(session_id))
+        for name, progress in due.items():
+            batch.add(name, now_ns, Beats(tuple(progress)))
 
-    def _is_watching(self, now_ns: int) -> bool:
-        """Tell whether time is to pass: a frame waits, or a rank that lives is not heard of."""
-        runs = self._state.runs.values()
-        if any(own.waiting for run in runs for own in run.judged):
-            return True
+    def _watching(self, now_ns: int) -> dict[str, None]:
+        """Return runs in which time is to pass: a frame waits, or a live rank is not heard of."""
+        runs = self._state.runs.items()
+        watching = {name: None for name, run in runs if any(own.waiting for own in run.judged)}
         if now_ns - self._watched_ns < WATCH_NS:
-            return False
+            return watching
+        self._watched_ns = now_ns
         silent_ns = now_ns - round(LOGGED_AFTER_S * 1e9)
-        return any(
-            session.state is RankState.ALIVE and session.heard_ns < silent_ns
-            for session in self._state.sessions.values()
-        )
+        for session in self._state.sessions.values():
+            if session.state is RankState.ALIVE and session.heard_ns < silent_ns:
+                watching[session.hello.run] = None
+        return watching
 
     def _silent(self, now_ns: int) -> list[Session]:
         """Return the sessions that gave no sign of life for the session timeout."""
@@ -133,7 +130,7 @@ class Housekeeping:
         last_seen = self._published.last_seen
         for body in long_ended(self._state, last_seen, now_ns, self._runs_max_age_s):
             if body.run not in gone:
-                batch.add(now_ns, body)
+                batch.add(body.run, now_ns, body)
 
 
 def _forgotten(batch: Batch) -> dict[str, int]:

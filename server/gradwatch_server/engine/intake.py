@@ -16,7 +16,7 @@ from gradwatch_server.engine.published import PublishedState
 from gradwatch_server.ingest.inbox import Inbox
 from gradwatch_server.ingest.message import Dropped, Message
 from gradwatch_server.storage.encoding import RECORD_KINDS
-from gradwatch_server.storage.store import Line
+from gradwatch_server.storage.store import Line, SavedState
 from gradwatch_wire import Ack, Beat, Hello
 from gradwatch_wire.health import RankState
 from gradwatch_wire.limits import BOOT_ID_BYTES
@@ -49,7 +49,10 @@ class Intake:
         boot_id: bytes,
         on_beat: Callable[[Progress], None],
         budget_use: BudgetUse,
+        saved: SavedState,
     ) -> None:
+        self._saved = saved
+        self._run_of = {own.id: own.hello.run for own in state.sessions.values()}
         self.peers: dict[bytes, bytes] = {}  # session -> peer that speaks for it
         self._ingest = ingest
         self._state = state
@@ -73,7 +76,8 @@ class Intake:
             # Each at a time of its own: after a restart runs are in the order of their beginnings.
             self.take(message, now_ns + later_ns, batch)
             waited.append(message.peer)
-        gone = [Line(Entry(now_ns, body)) for body in self._admission.room.forgotten()]
+        forgotten = self._admission.room.forgotten()
+        gone = [Line(body.run, Entry(now_ns, body)) for body in forgotten]
         batch.lines[:0] = gone
         return waited
 
@@ -113,6 +117,7 @@ class Intake:
     def forget(self, session: bytes) -> None:
         """Let a session go that left memory; if it comes back it is not known."""
         self._tracker.forget(session)
+        self._run_of.pop(session, None)
         self.peers.pop(session, None)
         self._asked_ns.pop(session, None)
         self._missing.pop(session, None)
@@ -182,13 +187,25 @@ class Intake:
             self._return(session, hello, now_ns, batch)
         elif self._admission.judge(message, hello, now_ns) is Verdict.ADMITTED:
             self._tracker.open(session)
-            batch.add(now_ns, Opened(session, hello), message.raw)
+            self._begin(hello.run, now_ns, batch)
+            self._run_of[session] = hello.run
+            batch.add(hello.run, now_ns, Opened(session, hello), message.raw)
         else:
             return False
         batch.answers[session] = Answer(message.peer, welcome=True)
         self._ingest.join(message.peer, hello.run)
         self._missing.pop(session, None)  # WELCOME says from where to go on
         return True
+
+    def _begin(self, name: str, now_ns: int, batch: Batch) -> None:
+        """Begin the log of a run that is not in memory, or leaves it in this round."""
+        run = self._state.runs.get(name)
+        leaves = run is not None and self._admission.room.leaves(run)
+        if name in batch.begun or (run is not None and not leaves):
+            return
+        attempts = run.attempts[-1].number if run else self._saved.forgotten(name).attempts
+        batch.begun.add(name)
+        batch.add(name, now_ns, self._state.beginning(name, attempts))
 
     def _return(self, session: bytes, hello: Hello, now_ns: int, batch: Batch) -> None:
         """Note in the log that a known session goes on: after silence, or from files from now."""
@@ -199,7 +216,7 @@ class Intake:
         changed = known.state is RankState.ALIVE and known.is_from_files != from_files
         if known.state is RankState.LOST or changed:
             shown = as_replayed(known.hello) if from_files else known.hello
-            batch.add(now_ns, Opened(session, shown))
+            batch.add(known.hello.run, now_ns, Opened(session, shown))
 
     def _check(self, message: Message, now_ns: int, batch: Batch) -> None:
         """Log a record if it is the next one of its session, and what is lost before it."""
@@ -207,15 +224,16 @@ class Intake:
         if self._tracker.is_doubtful(envelope.session, envelope.seq, envelope.low):
             self._say_unknown(message)
             return
+        run = self._run_of[envelope.session]
         checked = self._tracker.check(envelope.session, envelope.seq, envelope.low)
         if checked.gap:
             first, last = checked.gap
             self._metrics.lost += last - first + 1
-            batch.add(now_ns, Gap(envelope.session, first, last))
+            batch.add(run, now_ns, Gap(envelope.session, first, last))
         if checked.outcome is Outcome.ACCEPT:
             self._metrics.stored += 1
             self._metrics.stored_bytes += len(message.raw)
-            batch.add(now_ns, Received(envelope), message.raw)
+            batch.add(run, now_ns, Received(envelope), message.raw)
         elif checked.outcome is Outcome.DUPLICATE:
             self._published.num_duplicates += 1
         else:  # what was missing first comes first when it is sent again
@@ -227,4 +245,4 @@ class Intake:
         """Note in the log that a session taken for lost is alive after all."""
         known = self._state.sessions.get(session)
         if known is not None and known.state is RankState.LOST:
-            batch.add(now_ns, Opened(session, known.hello))
+            batch.add(known.hello.run, now_ns, Opened(session, known.hello))

@@ -1,4 +1,4 @@
-"""Other rules: given by any thread, put into the log by the engine's, in force from there on."""
+"""Other rules: given by any thread, put into the log of each run by the engine's."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ class NewRules:
         self._given.append(rules)
 
     def add(self, now_ns: int, batch: Batch) -> None:
-        """Add the entry that puts them in force, if they are other ones."""
+        """Add the entries that put them in force, if they are other ones."""
         if not self._given:
             return
         rules = self._given.popleft()
         if rules == self._state.rules:
             logger.info("the rules are those in force already")
             return
-        batch.add(now_ns, RulesSet(rules.model_dump(mode="json")))
-        logger.info(
-            "rules put in force that differ in %s", ", ".join(rules.differing(self._state.rules))
-        )
+        differing = ", ".join(rules.differing(self._state.rules))
+        logger.info("rules put in force that differ in %s", differing)
+        self._state.rules = rules
+        for name in self._state.runs:
+            batch.add(name, now_ns, RulesSet(rules.model_dump(mode="json")))

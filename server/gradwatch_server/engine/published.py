@@ -105,7 +105,8 @@ class Publisher:
         took_s = 0.0
         while self._changed and (took_s < SLICE_S or force):
             name = next(iter(self._changed))
-            views[name] = view_run(state.runs[name], state.rules, before.get(name))
+            run = state.runs[name]
+            views[name] = view_run(run, run.rules, before.get(name))
             del self._changed[name]
             took_s = time.perf_counter() - began_s
         self._published.runs = MappingProxyType(before | views)

@@ -8,7 +8,10 @@ from gradwatch_server.budgets import LoggedBudgets
 from gradwatch_server.clock import Clock
 from gradwatch_server.core.alerting.alert import isotime
 from gradwatch_server.core.alerting.rules import Rules
+from gradwatch_server.core.alerting.silences import Silences
 from gradwatch_server.core.entries import BudgetsSet, Entry, RulesSet
+from gradwatch_server.core.state import State
+from gradwatch_server.core.state_codec import decode, encode
 from gradwatch_server.engine.applier import Applier
 from gradwatch_server.engine.published import PublishedState, Publisher
 from gradwatch_server.engine.series_recorder import SeriesRecorder
@@ -19,6 +22,8 @@ from gradwatch_server.storage.store import Line, StorageError, StorageFault, Sto
 from gradwatch_wire.health import RankState
 
 logger = logging.getLogger(__name__)
+
+_SILENCES = "silences"
 
 
 def recover(
@@ -33,21 +38,25 @@ def recover(
     recorder: SeriesRecorder,
     publish_share: float = 1.0,
 ) -> Applier:
-    """Read the newest checkpoint and the log after it; begin anew if the store is damaged.
+    """Read the checkpoints and the logs after them; begin anew if the store is damaged.
 
     Raises:
         GradwatchError: If it cannot be read or written.
     """
 
     def read() -> Applier:
+        state = State(window_steps, rules)
+        state.budgets, state.recorder = budgets, recorder
+        _read_silences(store, state)
         checkpointer = Checkpointer(store, retention, clock)
-        state = checkpointer.restore(window_steps)
         recorder.begin()
-        state.record_with(recorder)
         publisher = Publisher(published, publish_share)
         applier = Applier(state, checkpointer, publisher, published, recorder)
         checkpointer.before_save = recorder.before_save
-        published.cursor = _catch_up(applier, store, clock, rules, budgets)
+        for name, number, entry in checkpointer.restore(state):
+            applier.apply(name, entry, number)
+        _put_in_force(applier, store, clock)
+        published.cursor = store.alert_events.newest()
         recorder.look(state)
         recorder.show()
         published.loss = store.find_loss()
@@ -70,26 +79,40 @@ def recover(
     return applier
 
 
-def _catch_up(
-    applier: Applier, store: Store, clock: Clock, rules: Rules, budgets: LoggedBudgets
-) -> int:
-    """Apply the log, of which the alerts are stored, and put what is in force into it.
+def _read_silences(store: Store, state: State) -> None:
+    body = store.state.part(_SILENCES)
+    try:
+        state.silences = Silences() if body is None else decode(body, Silences)
+    except ValueError as error:
+        logger.warning("the silences cannot be read: %s", error)
 
-    Returns:
-        The cursor of the newest alert event.
+
+def write_silences(store: Store, silences: Silences) -> None:
+    """Keep the silences over restarts.
+
+    Raises:
+        StorageError: If the disk is full or fails.
     """
-    for offset, entry, ahead in applier.checkpointer.tail(applier.state):
-        applier.apply(entry, offset, ahead)
-    in_force: list[RulesSet | BudgetsSet] = []
-    if rules != applier.state.rules:
-        in_force.append(RulesSet(rules.model_dump(mode="json")))
-    if budgets != applier.state.budgets:
-        in_force.append(BudgetsSet(budgets.model_dump(mode="json")))
-    for body in in_force:
-        entry = Entry(clock.now_ns(), body)
-        store.log.append([Line(entry)])
-        applier.apply(entry, store.log.last_offset)
-    return store.alert_events.newest()
+    store.state.save({_SILENCES: encode(silences)}, [])
+
+
+def _put_in_force(applier: Applier, store: Store, clock: Clock) -> None:
+    """Put rules and budgets into the log of each run that has others, and keep what left memory."""
+    state, now_ns = applier.state, clock.now_ns()
+    rules = RulesSet(state.rules.model_dump(mode="json"))
+    budgets = BudgetsSet(state.budgets.model_dump(mode="json"))
+    lines: list[Line] = []
+    for name, run in state.runs.items():
+        if run.rules != state.rules:
+            lines.append(Line(name, Entry(now_ns, rules)))
+        if run.budgets != state.budgets:
+            lines.append(Line(name, Entry(now_ns, budgets)))
+    with store.transaction():
+        store.log.append(lines)
+        applier.checkpointer.write_forgotten(now_ns)
+    applier.checkpointer.committed()
+    for line in lines:
+        applier.apply(line.run, line.entry, state.runs[line.run].position + 1)
 
 
 def _publish(applier: Applier, published: PublishedState, clock: Clock) -> None:

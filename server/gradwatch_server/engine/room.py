@@ -51,6 +51,10 @@ class Room:
         self._gone.clear()
         self._candidates = None
 
+    def leaves(self, run: Run) -> bool:
+        """Tell whether a run leaves memory in this round, with all of its attempts."""
+        return self._gone.get(run.name, 0) >= run.attempts[-1].number
+
     def forgotten(self) -> Iterator[Forgotten]:
         """Yield what goes in this round."""
         for run, attempts in self._gone.items():

@@ -23,14 +23,12 @@ class _Deletion:
 
     Args:
         run: Its name.
-        sessions: Its sessions.
-        offset: The newest entry when it was deleted.
+        position: The newest entry of its log when it was deleted.
         cursor: The newest alert event then.
     """
 
     run: str
-    sessions: frozenset[bytes]
-    offset: int
+    position: int
     cursor: int
 
 
@@ -46,26 +44,23 @@ class Deletions:
         self._held: list[_Deletion] = []  # whose newest event is the newest of all
         self._work: Iterator[None] | None = None
 
-    def begin(self, run: str, sessions: frozenset[bytes]) -> None:
-        """Note that a run was deleted."""
-        offset, cursor = self._store.log.last_offset, self._store.alert_events.newest()
-        self._waiting.append(_Deletion(run, sessions, offset, cursor))
+    def begin(self, run: str) -> None:
+        """Note that a run was deleted, which is committed."""
+        position = self._store.log.last(run)
+        self._waiting.append(_Deletion(run, position, self._store.alert_events.newest()))
 
-    def work(self, covered: int, newest: int) -> None:
+    def work(self, newest: int) -> None:
         """Delete a slice.
 
         Args:
-            covered: The newest entry that a durable checkpoint stands for: none after it may go,
-                for a restart reads them.
             newest: The newest alert event, which stays as long as it is that.
         """
         if self._work is None:
-            due = [own for own in self._waiting if own.offset <= covered]
             late = [own for own in self._held if own.cursor < newest]
-            if not due and not late:
+            if not self._waiting and not late:
                 return
-            held = self._waiting if due else self._held
-            own = (due or late)[0]
+            held = self._waiting or self._held
+            own = (self._waiting or late)[0]
             held.remove(own)
             self._work = self._delete(own)
         try:
@@ -77,18 +72,12 @@ class Deletions:
             self._work = None
 
     def _delete(self, own: _Deletion) -> Iterator[None]:
-        events, log = self._store.alert_events, self._store.log
+        events = self._store.alert_events
         while events.remove_run(own.run, own.cursor, SLICE_ROWS):
             yield
         if events.newest() == own.cursor:
             self._held.append(own)
-        after = 0
-        while after < own.offset:
-            rows = list(log.sizes(after, own.offset, SLICE_ROWS))
-            gone = [row.offset for row in rows if row.session in own.sessions]
-            if gone:
-                log.delete(gone)
-            after = rows[-1].offset if rows else own.offset
+        while self._store.log.remove(own.run, own.position, SLICE_ROWS):
             yield
 
 
@@ -113,11 +102,8 @@ class DeleteRun:
         if living:
             detail = f"run {self.run!a} still trains (attempts {', '.join(living)}): stop it first"
             raise CommandError(409, detail)
-        sessions = frozenset(
-            session.id for own in run.attempts for session in own.sessions.values()
-        )
 
         def answer(_: State) -> Any:
-            self.deletions.begin(self.run, sessions)
+            self.deletions.begin(self.run)
 
         return Outcome(answer, (Forgotten(self.run, run.attempts[-1].number),))

@@ -56,7 +56,7 @@ class SeriesRecorder:
             max_bytes: What they may take there.
             clock: Gives the time.
         """
-        self.offset = 0  # that of the entry which is being applied
+        self.number = 0  # that of the entry which is being applied, in the log of its run
         self._store = store
         self._max_bytes = max_bytes
         self._clock = clock
@@ -84,11 +84,11 @@ class SeriesRecorder:
 
     def add(self, run: str, attempt: int, closed: ClosedFrame) -> None:
         """Take in the next frame of an attempt; it may have had it before a restart."""
-        self._add((run, attempt), lambda own: own.add_frame(closed, self.offset))
+        self._add((run, attempt), lambda own: own.add_frame(closed, self.number))
 
     def add_gains(self, run: str, attempt: int, gains: GainFrame, epoch: int) -> None:
         """Take in the next gains of an attempt likewise."""
-        self._add((run, attempt), lambda own: own.add_gains(gains, epoch, self.offset))
+        self._add((run, attempt), lambda own: own.add_gains(gains, epoch, self.number))
 
     def _add(self, of: tuple[str, int], add: Callable[[RecordedAttempt], None]) -> None:
         """Let an attempt take something in.

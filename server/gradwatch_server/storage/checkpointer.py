@@ -1,4 +1,4 @@
-"""The checkpointer: when the state is saved, what is read at a start, when the log is trimmed.
+"""The checkpointer: when a run is saved, what is read of it at a start, when the log is trimmed.
 
 It belongs to the engine's thread, and works in slices between two batches, so that no record
 waits long for its acknowledgement.
@@ -7,41 +7,22 @@ waits long for its acknowledgement.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from gradwatch_server.budgets import LoggedBudgets
 from gradwatch_server.clock import Clock
-from gradwatch_server.core.alerting.rules import Rules
-from gradwatch_server.core.entries import (
-    BudgetsSet,
-    Entry,
-    Forgotten,
-    RulesSet,
-    SilenceAdded,
-    SilenceRemoved,
-)
+from gradwatch_server.core.entries import Entry
 from gradwatch_server.core.run import Run
 from gradwatch_server.core.state import State
-from gradwatch_server.storage.checkpoints import (
-    SALVAGED,
-    Change,
-    Checkpoint,
-    Position,
-    encode_change,
-    encode_forgotten,
-    encode_position,
-    load_checkpoint,
-)
+from gradwatch_server.storage.checkpoints import decode_run, encode_run
 from gradwatch_server.storage.retention import SLICE_BYTES, Retention, RetentionPolicy
-from gradwatch_server.storage.settings_history import SettingsHistory
-from gradwatch_server.storage.store import RunSave, StorageError, Store
+from gradwatch_server.storage.store import ForgottenRun, RunSave, StorageError, Store
 
 logger = logging.getLogger(__name__)
 
 MAX_TAIL: Final = 1_000
-"""Entries after which what changed is saved: a restart applies so many in some 0.3 s."""
+"""Entries after which a run is saved: a restart applies so many in some 0.3 s."""
 
 SHARE: Final = 0.1
 """Share of the engine's time that saving and trimming may take."""
@@ -61,10 +42,34 @@ TRIM_NS: Final = 10_000_000_000
 
 @dataclass(slots=True)
 class _Unsaved:
-    """A run that changed since it was saved: up to which entry it is, and in which attempts."""
+    """A run that changed since it was saved.
 
-    offset: int
+    Args:
+        position: The newest entry that its saved form has.
+        since_ns: When the first entry after that was applied.
+        attempts: Numbers of the attempts that changed.
+    """
+
+    position: int
+    since_ns: int
     attempts: set[int] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What must stay of the log of a run."""
+
+    checkpointer: Checkpointer
+    state: State
+
+    def covered(self, run: str) -> int:
+        """Return the newest entry that may go."""
+        return self.checkpointer.covered(run, self.state)
+
+    def sessions(self, run: str) -> Collection[bytes] | None:
+        """Return the sessions in memory, None if the run is not."""
+        known = self.state.runs.get(run)
+        return None if known is None else known.sessions.keys()
 
 
 class Checkpointer:
@@ -75,108 +80,86 @@ class Checkpointer:
         self._policy = policy
         self._clock = clock
         self._retention = Retention(store, policy)
-        self._unsaved: dict[str, _Unsaved] = {}  # oldest first
+        self._unsaved: dict[str, _Unsaved] = {}  # the one that waits longest first
         self._newest: dict[str, int] = {}  # run -> its newest attempt that is saved
-        self._gone: list[bytes] = []  # sessions that left memory
-        self._forgotten: dict[str, int] = {}  # as saved
-        self._settings = SettingsHistory()
-        self._position = Position()
-        self._restored = 0  # the place of the checkpoint that was read
-        self._target = 0  # the place up to which all is being saved
-        self._began_ns = clock.now_ns()
+        self._forgotten: dict[str, ForgottenRun] = {}  # not committed yet
         self._rest_until_ns = 0
         self._trim_ns = 0
         self._trims_first = False
         self._failed = False
         self.before_save: Callable[[Sequence[str]], None] = lambda _runs: None
-        self._salvaged = False  # what is saved was read from a damaged store, and may lack runs
 
-    @property
-    def covered(self) -> int:
-        """The newest entry of which a restart needs nothing any more, nor of those before."""
-        return self._position.start
+    def restore(self, state: State) -> Iterator[tuple[str, int, Entry]]:
+        """Put the saved runs into a state, each with its newest good checkpoint.
 
-    def restore(self, window_steps: int) -> State:
-        """Return the state of the newest good checkpoint; `tail` gives what is to be applied.
+        Yield the entries after it, each with its run and number; the caller applies them.
 
         Raises:
             StorageError: If the store cannot be read.
         """
-        saved = load_checkpoint(self._store.state, window_steps)
-        state = State(window_steps)
-        state.runs, state.forgotten = saved.runs, saved.forgotten
-        self._forgotten = dict(saved.forgotten)
-        for run in state.runs.values():
-            for attempt in run.attempts:
-                state.sessions.update((own.id, own) for own in attempt.sessions.values())
-                attempt.active_alerts.silences = state.silences
-            self._newest[run.name] = run.attempts[-1].number
-        saved.damaged += self._lacking(saved)
-        behind = {**saved.position.behind, **dict.fromkeys(saved.damaged, 0)}
-        rules = {} if saved.damaged else saved.position.rules
-        silences = () if saved.damaged else saved.position.silences
-        budgets = {} if saved.damaged else saved.position.budgets
-        self._position = Position(saved.position.offset, rules, behind, silences, budgets)
-        self._restored = saved.position.offset
-        self._store.log.skip_to(saved.position.offset)
-        in_order = sorted(behind.items(), key=lambda item: item[1])
-        self._unsaved = {name: _Unsaved(offset) for name, offset in in_order}
-        for name in behind.keys() & state.runs.keys():
-            self._unsaved[name].attempts |= {own.number for own in state.runs[name].attempts}
-        state.rules = Rules.model_validate(rules)
-        if budgets:
-            state.keep_to(LoggedBudgets.model_construct(**budgets))
-        state.silences.replace(silences)
-        self._settings.begin(self._position, state.silences.state_dict())
-        return state
-
-    def _lacking(self, saved: Checkpoint) -> list[str]:
-        """Return the runs that a damaged store had, as far as the log has them."""
-        if not self._store.state.part(SALVAGED):
-            return []
-        self._salvaged = True
-        known = {*saved.runs, *saved.forgotten, *saved.damaged}
-        return sorted(self._store.log.runs() - known)
-
-    def tail(self, state: State) -> Iterator[tuple[int, Entry, Sequence[str]]]:
-        """Yield what is to be applied with its place, and the runs that are ahead of it already."""
-        position, passed_over = self._position, 0
-        for offset, entry in self._store.log.entries(position.start):
-            if offset > position.offset or isinstance(entry.body, RulesSet | BudgetsSet):
-                yield offset, entry, ()
-                continue
-            if isinstance(entry.body, SilenceAdded | SilenceRemoved):
-                behind = position.behind
-                ahead = [n for n in state.runs if behind.get(n, position.offset) >= offset]
-                yield offset, entry, ahead
-                continue
-            names = {name for name, _ in state.concerns(entry)}
-            passed_over += not names
-            ahead = [n for n in names if position.behind.get(n, position.offset) >= offset]
-            if len(ahead) < len(names):
-                yield offset, entry, ahead
-        # As they were: of what one tick raises, the alerts come in the order of the runs.
+        for name in dict.fromkeys((*self._store.state.runs(), *self._store.log.runs())):
+            forgotten = self._store.state.forgotten(name)
+            run = self._load(name, state.window_steps)
+            if run is not None:
+                state.add(run)
+                self._newest[name] = run.attempts[-1].number
+            start = forgotten.position if run is None else run.position
+            self._store.log.skip_to(name, start)
+            if self._store.log.last(name) > start:
+                for number, entry in self._store.log.entries(name, start):
+                    yield name, number, entry
+        # As they were: readers see them in the order in which they began.
         in_order = sorted(state.runs.items(), key=lambda item: item[1].created_ns)
         state.runs = dict(in_order)
-        if passed_over and 0 in position.behind.values():
-            logger.warning("%d entries were of nothing that is known", passed_over)
 
-    def note(self, entry: Entry, offset: int, state: State) -> None:
-        """Note what an entry is about to change."""
-        body = entry.body
-        self._settings.note(entry, offset, state.silences)
-        for name, attempt in state.concerns(entry):
-            # At a start an entry may come again that the run, as it is saved, has already.
-            own = max(offset - 1, self._restored)
-            unsaved = self._unsaved.setdefault(name, _Unsaved(own))
-            unsaved.attempts.add(attempt)
-        if isinstance(body, Forgotten) and body.run in state.runs:
-            self._gone += [
-                session.id
-                for attempt in state.runs[body.run].attempts
-                if attempt.number <= body.attempts
-                for session in attempt.sessions.values()
-            ]
+    def _load(self, name: str, window_steps: int) -> Run | None:
+        """Return a run as it was saved; None if it was not, or that cannot be read."""
+        saved = self._store.state.run(name)
+        if saved is None:
+            return None
+        try:
+            return decode_run(saved, window_steps)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is not what was written
+            logger.warning(
+                "the checkpoint of run %s cannot be used, its log is read: %r", name, error
+            )
+            return None
+
+    def covered(self, run: str, state: State) -> int:
+        """Return the newest entry of a run of which a restart needs nothing any more."""
+        unsaved, known = self._unsaved.get(run), state.runs.get(run)
+        if known is None:
+            return self._store.state.forgotten(run).position
+        return known.position if unsaved is None else unsaved.position
+
+    def note(self, name: str, entry: Entry, state: State) -> None:
+        """Note what the next entry of a run is about to change."""
+        run = state.runs.get(name)
+        unsaved = self._unsaved.get(name)
+        if unsaved is None:
+            position = 0 if run is None else run.position
+            unsaved = self._unsaved[name] = _Unsaved(position, self._clock.now_ns())
+        if run is not None:
+            unsaved.attempts |= run.touched_by(entry)
+
+    def forget(self, run: Run) -> None:
+        """Note that a run left memory; `write_forgotten` keeps its name."""
+        self._unsaved.pop(run.name, None)
+        self._newest.pop(run.name, None)
+        self._forgotten[run.name] = ForgottenRun(run.position, run.num_forgotten)
+
+    def write_forgotten(self, now_ns: int) -> None:
+        """Write the names of the runs that left memory, in the transaction of the entries.
+
+        Raises:
+            StorageError: If the disk is full or fails.
+        """
+        for name, forgotten in self._forgotten.items():
+            self._store.state.forget(name, forgotten, now_ns)
+
+    def committed(self) -> None:
+        """Note that the entries that were applied are committed."""
+        self._forgotten.clear()
 
     def work(self, now: int, state: State) -> None:
         """Do one slice of what is due, if it is its turn."""
@@ -190,9 +173,16 @@ class Checkpointer:
             return
         if busy:
             spent = self._clock.now_ns() - now
-            tail = self._store.log.last_offset - self._position.start
-            share = min(SHARE * max(1.0, tail / MAX_TAIL), MAX_SHARE)
+            share = min(SHARE * max(1.0, self._tail(state) / MAX_TAIL), MAX_SHARE)
             self._rest_until_ns = now + round(spent / share)
+
+    def _tail(self, state: State) -> int:
+        """Return how many entries a restart would have to apply of the runs that are due."""
+        return sum(self._unsaved_of(name, state) for name in self._unsaved)
+
+    def _unsaved_of(self, name: str, state: State) -> int:
+        run = state.runs.get(name)
+        return 0 if run is None else run.position - self._unsaved[name].position
 
     def _do_due(self, now: int, state: State) -> bool:
         """Save or trim; in turns, for a busy engine always has something to save."""
@@ -206,7 +196,7 @@ class Checkpointer:
         deadline_ns = self._clock.now_ns() + FINISH_NS
         try:
             while self._unsaved and self._clock.now_ns() < deadline_ns:
-                self._save(state)
+                self._save(list(self._unsaved), state)
         except StorageError as error:
             self._warn(error)
 
@@ -216,95 +206,49 @@ class Checkpointer:
         self._failed = True
 
     def _save_due(self, now: int, state: State) -> bool:
-        last = self._store.log.last_offset
-        if not self._is_saving() and (
-            last - self._target >= MAX_TAIL
-            or now - self._began_ns >= self._policy.checkpoint_s * 1e9
-        ):
-            self._target, self._began_ns = last, now
-        if not self._is_saving():
-            return False
-        self._save(state)
-        return True
+        too_old_ns = now - round(self._policy.checkpoint_s * 1e9)
+        due = [
+            name
+            for name, own in self._unsaved.items()
+            if own.since_ns <= too_old_ns or self._unsaved_of(name, state) >= MAX_TAIL
+        ]
+        if due:
+            self._save(due, state)
+        elif self._failed:
+            logger.warning("checkpoints can be written again")
+            self._failed = False
+        return bool(due)
 
-    def _is_saving(self) -> bool:
-        oldest = next(iter(self._unsaved.values()), None)
-        return oldest is not None and oldest.offset < self._target
-
-    def _save(self, state: State) -> None:
-        """Save the runs that have waited longest, and say how far all are.
+    def _save(self, due: Sequence[str], state: State) -> None:
+        """Save the runs of these that have waited longest, as many as there is time for.
 
         Raises:
             StorageError: If the disk is full or fails; nothing was written then.
         """
-        runs = self._slice(state)
-        saved = [run.run for run in runs]
-        position = self._position_without(saved)
-        parts = encode_position(position)
-        forgotten = self._forgotten_at(position, state)
-        if forgotten != self._forgotten:
-            parts |= encode_forgotten(forgotten)
-        if self._salvaged:
-            parts |= {SALVAGED: b""}
-        self.before_save(saved)
-        self._store.state.save(parts, runs)
-        self._forgotten = forgotten
-        self._salvaged = False
-        self._note_saved(saved, position, state)
-
-    def _slice(self, state: State) -> list[RunSave]:
-        """Return a slice of what is to be saved."""
         saves: list[RunSave] = []
         size, began_ns = 0, self._clock.now_ns()
-        for name in self._unsaved:
+        for name in due:
             if size > SLICE_BYTES or self._clock.now_ns() - began_ns > SLICE_NS:
                 break
-            run = state.runs.get(name)
-            saves.append(RunSave(run=name) if run is None else encode_change(self._change(run)))
+            saves.append(self._encode(name, state))
             size += saves[-1].num_bytes
-        return saves
+        self.before_save([save.run for save in saves])
+        self._store.state.save({}, saves)
+        for save in saves:
+            del self._unsaved[save.run]
+            if save.body is not None:
+                self._newest[save.run] = state.runs[save.run].attempts[-1].number
 
-    def _forgotten_at(self, position: Position, state: State) -> dict[str, int]:
-        """Return the names as they were where each run stands: the later entries come again."""
-        behind = position.behind
-        before = {name: last for name, last in self._forgotten.items() if name in behind}
-        return before | {n: last for n, last in state.forgotten.items() if n not in behind}
-
-    def _change(self, run: Run) -> Change:
-        newest = self._newest.get(run.name)
-        if newest is None:
-            return Change(run, run.attempts, whole=True)
-        touched = self._unsaved[run.name].attempts
-        attempts = [own for own in run.attempts if own.number > newest or own.number in touched]
-        return Change(run, attempts, whole=False)
-
-    def _position_without(self, saved: Sequence[str]) -> Position:
-        gone = set(saved)
-        rest = {n: own.offset for n, own in self._unsaved.items() if n not in gone}
-        return self._settings.position(self._store.log.last_offset, rest)
-
-    def _note_saved(self, saved: Sequence[str], position: Position, state: State) -> None:
-        for name in saved:
-            del self._unsaved[name]
-            run = state.runs.get(name)
-            if run is None:
-                self._newest.pop(name, None)
-            else:
-                self._newest[name] = run.attempts[-1].number
-        self._position = position
-        self._settings.forget_before(position.start)
-        if self._failed and not self._is_saving():  # one slice may fit where the next does not
-            logger.warning("checkpoints can be written again")
-            self._failed = False
+    def _encode(self, name: str, state: State) -> RunSave:
+        run = state.runs.get(name)
+        if run is None:  # it has no attempt yet
+            return RunSave(run=name)
+        return encode_run(run, self._newest.get(name), self._unsaved[name].attempts)
 
     def _trim_due(self, now: int, state: State) -> bool:
         if now < self._trim_ns:
             return False
-        if self._gone:
-            self._retention.trim_sessions(self._gone)
-            self._gone = []
-            return True
-        if self._retention.trim(now, self._position.start, state):
+        if self._retention.trim(now, _Kept(self, state)):
             return True
         self._trim_ns = now + TRIM_NS
         return False

@@ -1,123 +1,28 @@
-"""Checkpoints: the state as it was at a place of the log, so that a restart applies only the rest.
+"""Checkpoints: a run as it was at an entry of its log, so that a restart applies only the rest.
 
-Each run is saved by itself: a busy one often, a quiet one never. A save also says how far each
-run is, so that the saved runs and their positions always belong together.
+Each run is saved by itself: a busy one often, a quiet one never.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Collection
 
 from gradwatch_server.core.attempt import Attempt
 from gradwatch_server.core.run import Run
 from gradwatch_server.core.state_codec import decode, encode
-from gradwatch_server.storage.store import RunSave, SavedRun, SavedState, StorageError
-
-logger = logging.getLogger(__name__)
-
-_POSITION: Final = "position"
-_FORGOTTEN: Final = "forgotten"
-
-PARTS: Final = (_POSITION, _FORGOTTEN)
-"""The parts of the saved state that are of no run."""
-
-SALVAGED: Final = "salvaged"
-"""A part that says, if it is not empty, that all the rest was read from a damaged store: what is
-saved may lack runs."""
-
-SIZES: Final = "sizes"
-"""A part in which retention keeps what takes how much room."""
+from gradwatch_server.storage.store import RunSave, SavedRun
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
-    """Where in the log the saved runs stand.
+def decode_run(saved: SavedRun, window_steps: int) -> Run:
+    """Return a run that was saved.
 
     Args:
-        offset: The newest entry at the time of the save.
-        rules: The rules in force at `start`, plain.
-        silences: Those in force there, plain.
-        budgets: Those that the core kept to there, plain.
-        behind: Run to the newest entry that its saved form has, of those that lack some; 0 for one
-            that is not saved at all. All others are at `offset`.
-    """
-
-    offset: int = 0
-    rules: Mapping[str, Any] = field(default_factory=dict)
-    behind: Mapping[str, int] = field(default_factory=dict)
-    silences: Sequence[Mapping[str, Any]] = ()
-    budgets: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def start(self) -> int:
-        """The newest entry of which nothing is needed any more, nor of those before."""
-        return min([self.offset, *self.behind.values()])
-
-
-@dataclass(slots=True)
-class Checkpoint:
-    """What was found.
-
-    Args:
-        position: Where in the log it stands.
-        forgotten: As `State.forgotten`.
-        runs: The runs.
-        damaged: Names of the runs that cannot be read.
-    """
-
-    position: Position = field(default_factory=Position)
-    forgotten: dict[str, int] = field(default_factory=dict)
-    runs: dict[str, Run] = field(default_factory=dict)
-    damaged: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What is to be saved of one run.
-
-    Args:
-        run: The run.
-        attempts: Those of its attempts that changed.
-        whole: Whether what is there of the run is to be replaced altogether.
-    """
-
-    run: Run
-    attempts: Sequence[Attempt]
-    whole: bool
-
-
-def load_checkpoint(saved: SavedState, window_steps: int) -> Checkpoint:
-    """Return what is saved and good; each run that is not is named in `damaged`.
+        saved: What the store has of it.
+        window_steps: Frames that the window of an attempt holds.
 
     Raises:
-        StorageError: If the store cannot be read.
+        Exception: Of any kind if it is not what was written.
     """
-    try:
-        position, forgotten = saved.part(_POSITION), saved.part(_FORGOTTEN)
-        found = Checkpoint()
-        if forgotten is not None:
-            found.forgotten = decode(forgotten, dict[str, int])
-        if position is None:
-            return found
-        found.position = decode(position, Position)
-    except ValueError as error:
-        logger.warning("no checkpoint can be used, the log is read instead: %s", error)
-        return Checkpoint()
-    for name in saved.runs():
-        try:
-            found.runs[name] = _load_run(saved.run(name), window_steps)
-        except StorageError:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is not what was written
-            logger.warning("the checkpoint of run %s cannot be used: %r", name, error)
-            found.damaged.append(name)
-    return found
-
-
-def _load_run(saved: SavedRun, window_steps: int) -> Run:
     run = decode(saved.body, Run)
     for body in saved.attempts.values():
         attempt = decode(body, Attempt)
@@ -130,23 +35,23 @@ def _load_run(saved: SavedRun, window_steps: int) -> Run:
     return run
 
 
-def encode_position(position: Position) -> dict[str, bytes]:
-    """Return the part of the saved state that says how far the saved runs are."""
-    return {_POSITION: encode(position)}
+def encode_run(run: Run, newest: int | None, touched: Collection[int]) -> RunSave:
+    """Return what is to be saved of a run.
 
-
-def encode_forgotten(forgotten: Mapping[str, int]) -> dict[str, bytes]:
-    """Return the part of the saved state that has the names of runs that left memory."""
-    return {_FORGOTTEN: encode(dict(forgotten))}
-
-
-def encode_change(change: Change) -> RunSave:
-    """Return what is to be saved of a run that changed."""
-    run = change.run
+    Args:
+        run: The run.
+        newest: Number of its newest attempt that is saved; None if nothing is.
+        touched: Numbers of the attempts that changed since.
+    """
+    changed = [
+        own
+        for own in run.attempts
+        if newest is None or own.number > newest or own.number in touched
+    ]
     return RunSave(
         run=run.name,
         body=encode(run),
-        whole=change.whole,
-        attempts={own.number: encode(own) for own in change.attempts},
+        whole=newest is None,
+        attempts={own.number: encode(own) for own in changed},
         first_attempt=run.attempts[0].number,
     )

@@ -7,15 +7,18 @@ not lost.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Final, TypeAlias, cast
 
 import msgpack
+import zstandard
 
 from gradwatch_server.core.alerting.silences import Silence
 from gradwatch_server.core.entries import (
     Acknowledged,
     Beats,
+    Began,
     Body,
     BudgetsSet,
     Entry,
@@ -51,14 +54,20 @@ from gradwatch_wire import (
 
 # Kinds of the aggregator's own entries, far above those of the wire.
 _GAP, _LOST, _TICK, _RULES, _FORGOTTEN = 101, 102, 103, 104, 105
+_BEGAN = 111
 _ACKNOWLEDGED, _SILENCE_ADDED, _SILENCE_REMOVED = 121, 122, 123
 _BEATS, _RESUMED, _BUDGETS, _FRAMES_CLOSED, _MANIFESTS_DROPPED = 106, 107, 108, 109, 110
 
-SESSION_HEAD_KINDS: Final = (int(Kind.HELLO), int(Kind.MANIFEST))
-"""What the records of a session cannot be read without."""
+HEAD_KINDS: Final = frozenset(
+    {
+        *(int(Kind.HELLO), int(Kind.MANIFEST)),
+        *(_BEGAN, _RULES, _BUDGETS, _SILENCE_ADDED, _SILENCE_REMOVED),
+    }
+)
+"""Kinds that the rest of a log cannot be read without."""
 
-HEAD_KINDS: Final = (*SESSION_HEAD_KINDS, _RULES, _BUDGETS, _SILENCE_ADDED, _SILENCE_REMOVED)
-"""What the rest of a log cannot be read without."""
+LEVEL: Final = -5
+"""Level of zstd: a tenth of the bytes where eight ranks send the same columns, in 1 us a record."""
 
 RECORD_KINDS: Final = {
     Manifest: Kind.MANIFEST,
@@ -85,6 +94,29 @@ class EncodedEntry:
     kind: int
     session: bytes | None
     payload: bytes | None
+
+
+NumberedEntry: TypeAlias = tuple[int, EncodedEntry]
+"""An entry with its number in the log of its run."""
+
+
+def pack_entries(entries: Sequence[NumberedEntry]) -> bytes:
+    """Return entries, packed as a whole: what ranks say of a step is mostly the same."""
+    plain = [
+        (number, own.received_ns, own.kind, own.session, own.payload) for number, own in entries
+    ]
+    packed: bytes = zstandard.ZstdCompressor(level=LEVEL).compress(msgpack.packb(plain))
+    return packed
+
+
+def unpack_entries(body: bytes) -> list[NumberedEntry]:
+    """Return the entries that were packed.
+
+    Raises:
+        Exception: Of any kind if they are damaged.
+    """
+    plain = msgpack.unpackb(zstandard.ZstdDecompressor().decompress(body), use_list=False)
+    return [(number, EncodedEntry(*own)) for number, *own in plain]
 
 
 def encode_entry(line: Line) -> EncodedEntry:
@@ -116,7 +148,9 @@ def _encode_body(line: Line) -> tuple[int, bytes | None, bytes | None]:
             return _encode_notice(notice)
 
 
-Notice: TypeAlias = Beats | Resumed | Tick | RulesSet | BudgetsSet | Forgotten | FramesClosed
+Notice: TypeAlias = (
+    Beats | Resumed | Tick | Began | RulesSet | BudgetsSet | Forgotten | FramesClosed
+)
 """What is of no session, and was asked for by nobody."""
 
 
@@ -130,6 +164,8 @@ def _encode_notice(
             return _RESUMED, None, None
         case Tick():
             return _TICK, None, None
+        case Began():
+            return _BEGAN, None, json.dumps(asdict(notice)).encode()
         case RulesSet(rules):
             return _RULES, None, json.dumps(dict(rules)).encode()
         case BudgetsSet(budgets):
@@ -193,6 +229,9 @@ def _decode_notice(kind: int, payload: bytes) -> Notice:
         return Resumed()
     if kind == _TICK:
         return Tick()
+    if kind == _BEGAN:
+        plain = json.loads(payload)
+        return Began(**plain | {"silences": tuple(plain["silences"])})
     if kind == _RULES:
         return RulesSet(json.loads(payload))
     if kind == _BUDGETS:

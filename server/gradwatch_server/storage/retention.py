@@ -1,34 +1,33 @@
-"""Retention: what is kept of the log, of the alerts and of runs that ended, and for how long.
+"""Retention: what is kept of the logs, of the alerts and of runs that ended, and for how long.
 
 Records go first: what they led to is in a checkpoint, and only records that are older than it are
-trimmed. Frames stay as long as they are in a window, alert events longest. Log and alert events
-each have a size of their own; where there is too much, those runs pay that have most. All is done
-in slices, between two batches.
+trimmed. Alert events stay longest. Log and alert events each have a size of their own; where there
+is too much, those runs pay that have most. All is done in slices, between two batches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from gradwatch_server.core.entries import Forgotten
 from gradwatch_server.core.state import State
-from gradwatch_server.storage.checkpoints import SIZES
-from gradwatch_server.storage.store import EntrySize, Store
-from gradwatch_server.storage.usage import OTHERS, Usage, decode_usage, encode_usage
+from gradwatch_server.storage.store import LogRow, Store
 from gradwatch_wire.health import RankState
 
 SLICE_ROWS: Final = 2_000
 SLICE_BYTES: Final = 4 << 20
 
-SAVE_ROWS: Final = 50_000
-"""Rows that are counted before that is kept; after a crash they are counted again."""
 
-RECOUNT_NS: Final = 3_600_000_000_000
-"""How often all is counted anew, at most, because sessions left memory: that reads the log."""
+class Kept(Protocol):
+    """What must stay of the log of a run."""
 
-_LOG, _ALERTS = "log", "alerts"
+    def covered(self, run: str) -> int:
+        """Return the newest entry that a durable checkpoint stands for."""
+
+    def sessions(self, run: str) -> Collection[bytes] | None:
+        """Return the sessions in memory, None if the run is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,207 +47,107 @@ class Retention:
     """Trims one store."""
 
     def __init__(self, store: Store, policy: RetentionPolicy) -> None:
-        """Read who takes how much, as far as that is known.
-
-        Raises:
-            StorageError: If the store cannot be read.
-        """
         self._store = store
         self._policy = policy
-        self._trimmed = 0  # the newest entry that was too old
-        kept = store.state.part(SIZES)
-        self._log = decode_usage(kept, _LOG)
-        self._alerts = decode_usage(kept, _ALERTS)
-        self._uncounted_saved = 0  # rows counted since that was kept
-        self._is_stale = False  # sessions left memory whose entries were counted by run
-        self._recounted_ns = 0
-        self._sweep = _Sweep()
+        self._trimmed = 0  # the newest row that was too old
 
-    def trim(self, now_ns: int, upto: int, state: State) -> bool:
+    def trim(self, now_ns: int, kept: Kept) -> bool:
         """Trim one slice of what is too old or too much; return whether there was any.
 
         Args:
             now_ns: The time it is, nanoseconds since the epoch.
-            upto: The newest entry that a durable checkpoint stands for.
-            state: Says which run a session is of.
+            kept: Says what must stay of a run.
 
         Raises:
             StorageError: If the disk is full or fails; nothing is changed then.
         """
-        # Alert events may come in faster than they are counted: those that are counted can go.
-        # How much of the file is the log's is not known before all are.
-        is_counting = self._count(now_ns, state)
         return (
-            self._trim_old(now_ns, upto, state)
-            or (not is_counting and self._trim_large(upto, state))
+            self._trim_old(now_ns, kept)
+            or self._trim_large(kept)
             or self._trim_old_alerts(now_ns)
             or self._trim_large_alerts()
-            or is_counting
             or self._store.vacuum(SLICE_BYTES)
         )
 
-    def _count(self, now_ns: int, state: State) -> bool:
-        """Count what came in; only where that may come to matter, for it is read again."""
-        least = min(self._policy.log_max_bytes, self._policy.alerts_max_bytes)
-        if self._used_bytes() <= least // 2:
-            return False
-        if self._is_stale and now_ns - self._recounted_ns >= RECOUNT_NS:
-            self._log, self._is_stale, self._recounted_ns = Usage(), False, now_ns
-        rows = num_bytes = 0
-        last = self._store.log.last_offset
-        for entry in self._store.log.sizes(self._log.counted, last, SLICE_ROWS):
-            self._log.add(_run_of(entry, state), entry.num_bytes)
-            self._log.counted, rows = entry.offset, rows + 1
-            if (num_bytes := num_bytes + entry.num_bytes) > SLICE_BYTES:
-                break
-        for event in self._store.alert_events.sizes(self._alerts.counted, SLICE_ROWS):
-            self._alerts.add(event.run, event.num_bytes)
-            self._alerts.counted, rows = event.cursor, rows + 1
-            if (num_bytes := num_bytes + event.num_bytes) > SLICE_BYTES:
-                break
-        self._uncounted_saved += rows
-        if self._uncounted_saved >= SAVE_ROWS:
-            self._keep_usage()
-        return rows >= SLICE_ROWS or num_bytes > SLICE_BYTES
-
-    def _used_bytes(self) -> int:
-        """Return what log, alert events and saved state take: curves have a size of their own."""
-        return max(self._store.used_bytes() - self._store.series.used_bytes(), 0)
-
-    def _keep_usage(self) -> None:
-        body = encode_usage({_LOG: self._log, _ALERTS: self._alerts})
-        self._store.state.save({SIZES: body}, [])
-        self._uncounted_saved = 0
-
-    def _trim_old(self, now_ns: int, upto: int, state: State) -> bool:
+    def _trim_old(self, now_ns: int, kept: Kept) -> bool:
         too_old_ns = now_ns - round(self._policy.log_max_age_s * 1e9)
-        slice_, rows, passed = _Slice(), 0, self._trimmed
-        future: list[EntrySize] = []
-        for entry in self._store.log.sizes(self._trimmed, upto, SLICE_ROWS):
-            if slice_.num_bytes > SLICE_BYTES or too_old_ns <= entry.received_ns <= now_ns:
+        gone: list[LogRow] = []
+        future: list[LogRow] = []
+        num_bytes = 0
+        for row in self._store.log.oldest(self._trimmed, SLICE_ROWS):
+            is_kept = too_old_ns <= row.received_ns <= now_ns or row.last > kept.covered(row.run)
+            if num_bytes > SLICE_BYTES or is_kept:
                 break
             # One that is stamped in the future came before the next one that is not.
-            future.append(entry)
-            if entry.received_ns < too_old_ns:
-                for each in future:
-                    if not each.is_head:  # those go with their session
-                        slice_.take(each, state)
-                rows, passed, future = rows + len(future), entry.offset, []
-        if slice_.offsets:
-            self._delete(slice_)
-        self._trimmed = passed
-        return bool(slice_.offsets) or rows == SLICE_ROWS
+            future.append(row)
+            if row.received_ns < too_old_ns:
+                num_bytes += sum(own.num_bytes for own in future)
+                gone, future = gone + future, []
+        if gone:
+            self._store.log.delete([row.number for row in gone])
+            self._trimmed = gone[-1].number
+            for run in {row.run for row in gone}:
+                self._store.log.trim_heads(run, kept.sessions(run))
+        return bool(gone)
 
-    def _trim_large(self, upto: int, state: State) -> bool:
-        """Trim the oldest records of those runs that have most, one slice of one sweep."""
-        counted = self._log.total + self._alerts.total + self._store.series.used_bytes()
-        if not self._log.total:
+    def _trim_large(self, kept: Kept) -> bool:
+        """Trim the oldest records of the runs that have most."""
+        # Pages are not full, and curves have a size of their own.
+        used = self._store.used_bytes() - self._store.series.used_bytes()
+        if used <= self._policy.log_max_bytes:
             return False
-        # Pages are not full, and nothing says which of the three leaves them so.
-        used = self._store.used_bytes() * self._log.total // counted
-        too_much = used - self._policy.log_max_bytes
-        if too_much <= 0:
+        sizes = self._store.log.sizes()
+        counted = sum(sizes.values()) + sum(self._store.alert_events.sizes().values())
+        if not counted:
             return False
-        self._log.fold(state.runs.keys())
-        excess = self._log.excess(too_much)
-        sweep = self._sweep
-        if not excess.keys() <= sweep.runs:
-            sweep.begin(excess.keys())
-        slice_, rows, at = _Slice(), 0, sweep.at
-        most = min(too_much, SLICE_BYTES)
-        for entry in self._store.log.sizes(sweep.at, upto, SLICE_ROWS):
-            rows, at = rows + 1, entry.offset
-            run = _run_of(entry, state)
-            if excess.get(run, 0) > 0 and slice_.take(entry, state):
-                excess[run] -= entry.num_bytes
-                if slice_.num_bytes >= most:
-                    break
-        if slice_.offsets:
-            self._delete(slice_)
-        sweep.at, sweep.found = at, sweep.found or bool(slice_.offsets)
-        if slice_.offsets or rows == SLICE_ROWS:
-            return True
-        found = sweep.found
-        sweep.begin(())
-        return found
-
-    def _delete(self, slice_: _Slice) -> None:
-        self._store.log.delete(slice_.offsets)
-        for offset, run, num_bytes in slice_.rows:
-            if offset <= self._log.counted:
-                self._log.add(run, -num_bytes)
-        if self._log.counted:
-            self._keep_usage()
+        too_much = used * sum(sizes.values()) // counted - self._policy.log_max_bytes
+        excess, freed = _excess(sizes, too_much), 0
+        # All at once: runs share pages, which are free when the rows of all of them are gone.
+        share = min(1.0, SLICE_BYTES / max(sum(excess.values()), 1))
+        for run, num_bytes in excess.items():
+            most = max(1, round(share * num_bytes))
+            freed += self._store.log.trim(run, kept.covered(run), most, SLICE_ROWS)
+            self._store.log.trim_heads(run, kept.sessions(run))
+        return bool(freed)
 
     def _trim_old_alerts(self, now_ns: int) -> bool:
         too_old_ns = now_ns - round(self._policy.alerts_max_age_s * 1e9)
         gone = self._store.alert_events.trim(too_old_ns, SLICE_ROWS)
-        for event in gone:
-            if event.cursor <= self._alerts.counted:
-                self._alerts.add(event.run, -event.num_bytes)
+        if gone:
+            self._store.state.trim_forgotten(too_old_ns)
         return bool(gone)
 
     def _trim_large_alerts(self) -> bool:
         """Trim the oldest alert events of the run that has most."""
-        too_much = self._alerts.total - self._policy.alerts_max_bytes
-        if too_much <= 0:
+        most = self._policy.alerts_max_bytes
+        if self._store.used_bytes() <= most:
             return False
-        excess = self._alerts.excess(too_much)
-        run = max(excess, key=lambda name: self._alerts.by_run[name])
-        most = min(excess[run], SLICE_BYTES)
-        gone = self._store.alert_events.trim_run(run, most, SLICE_ROWS)
-        freed = sum(event.num_bytes for event in gone)
-        # What is not there was counted wrongly, before a crash for one.
-        self._alerts.add(run, -freed if gone else -self._alerts.by_run[run])
-        self._keep_usage()
-        return True
-
-    def trim_sessions(self, sessions: Sequence[bytes]) -> None:
-        """Delete what was kept of sessions that left memory, as far as the log is trimmed.
-
-        Raises:
-            StorageError: If the disk is full or fails; nothing is changed then.
-        """
-        self._store.log.trim_sessions(sessions, self._trimmed)
-        self._is_stale = True
+        sizes = self._store.alert_events.sizes()
+        events = self._store.alert_events
+        for run, excess in _excess(sizes, sum(sizes.values()) - most).items():
+            if events.trim_run(run, min(excess, SLICE_BYTES), SLICE_ROWS):
+                return True
+        return False
 
 
-class _Slice:
-    """Entries that go together."""
+def _excess(sizes: Mapping[str, int], too_much: int) -> dict[str, int]:
+    """Return by how much each run is above the level that would free so many bytes.
 
-    def __init__(self) -> None:
-        self.rows: list[tuple[int, str, int]] = []
-        self.num_bytes = 0
-
-    @property
-    def offsets(self) -> list[int]:
-        return [offset for offset, _, _ in self.rows]
-
-    def take(self, entry: EntrySize, state: State) -> bool:
-        """Take an entry, unless what is kept cannot be read without it."""
-        is_of_others = entry.session is not None and entry.session not in state.sessions
-        if entry.is_head and not is_of_others:
-            return False
-        self.rows.append((entry.offset, _run_of(entry, state), entry.num_bytes))
-        self.num_bytes += entry.num_bytes
-        return True
-
-
-class _Sweep:
-    """A walk over the log from its oldest entry on, for runs that have too much."""
-
-    def __init__(self) -> None:
-        self.at = 0
-        self.found = False
-        self.runs: set[str] = set()
-
-    def begin(self, runs: Iterable[str]) -> None:
-        self.at, self.found, self.runs = 0, False, set(runs)
-
-
-def _run_of(entry: EntrySize, state: State) -> str:
-    session = state.sessions.get(entry.session) if entry.session is not None else None
-    return OTHERS if session is None else session.hello.run
+    All are cut to one level, and who is below it keeps everything: a quiet run pays nothing for a
+    noisy one. The run that has most comes first.
+    """
+    if too_much <= 0:
+        return {}
+    left = too_much
+    in_order = sorted(sizes.items(), key=lambda item: item[1], reverse=True)
+    level = 0
+    for number, (_, size) in enumerate(in_order, 1):
+        below = in_order[number][1] if number < len(in_order) else 0
+        if left <= number * (size - below):
+            level = max(size - -(-left // number), 0)
+            break
+        left -= number * (size - below)
+    return {run: size - level for run, size in in_order if size > level}
 
 
 def long_ended(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.rules import Rules
-from gradwatch_server.core.entries import Entry, Forgotten, Opened, RulesSet
+from gradwatch_server.core.entries import Began, Entry, Forgotten, RulesSet
 from gradwatch_server.core.state import State
 from gradwatch_server.storage.encoding import EncodedEntry, decode_entry
 from gradwatch_server.storage.store import StorageError
-from gradwatch_wire import Kind
 from gradwatch_wire.health import AlertState
 
 logger = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ def judge_again(
     """Apply what is stored of a run to an empty state; return each alert as it stands at the end.
 
     Args:
-        log: Entries of the log, oldest first.
+        log: Entries of its log, oldest first.
         run: Name of the run.
         rules: The rules, from the first step on, whatever was in force then.
         window_steps: Frames that a window holds.
@@ -32,9 +32,9 @@ def judge_again(
         StorageError: If nothing is stored of the run.
     """
     state, found = State(window_steps, rules), dict[str, Alert]()
-    for entry in _entries_of(log, run):
+    for entry in _entries(log, rules):
         try:
-            found |= {alert.id: alert for alert in state.apply(entry)}
+            found |= {alert.id: alert for alert in state.apply_to(run, entry)}
         except Exception as error:  # noqa: BLE001 - as the engine does: it must not cost the entries after it
             logger.warning("an entry of %a cannot be judged: %s", run, error)
     if run not in state.runs:
@@ -46,21 +46,19 @@ def judge_again(
     return list(found.values())
 
 
-def _entries_of(log: Iterable[EncodedEntry], run: str) -> Iterator[Entry]:
-    """Yield the entries that concern the run or all runs, but no rules."""
-    sessions: set[bytes | None] = {None}
+def _entries(log: Iterable[EncodedEntry], rules: Rules) -> Iterator[Entry]:
+    """Yield the entries by which the run is judged: other rules are in force from its beginning."""
+    plain = rules.model_dump(mode="json")
     for encoded in log:
-        # To decode a record costs most: those of other runs are left as they are.
-        if encoded.session not in sessions and encoded.kind != Kind.HELLO:
-            continue
         try:
             entry = decode_entry(encoded)
-        except Exception as error:  # noqa: BLE001 - a damaged row must not cost the next ones
+        except Exception as error:  # noqa: BLE001 - a damaged entry must not cost the next ones
             logger.warning("an entry of the log cannot be read: %s", error)
             continue
         match entry.body:
-            case Opened(session, hello) if hello.run == run:
-                sessions.add(session)
-            case Opened() | RulesSet() | Forgotten():
-                continue  # other rules are in force, and what is forgotten is still there
-        yield entry
+            case Began() as began:
+                yield replace(entry, body=replace(began, rules=plain))
+            case RulesSet() | Forgotten():
+                continue  # what is forgotten is still there
+            case _:
+                yield entry

@@ -111,29 +111,31 @@ class KeptRecord:
     """Statistics of one rank as they are in the log.
 
     Args:
-        offset: Place in the log.
+        number: Number in the log of the run.
         received_ns: When they came in, nanoseconds since the epoch.
         session: The session.
         stats: The record.
     """
 
-    offset: int
+    number: int
     received_ns: int
     session: bytes
     stats: Stats
 
 
 class Records(Protocol):
-    """The statistics in the log, for any thread; those that are trimmed are left out."""
+    """The statistics in the log of a run, for any thread, without those that are trimmed."""
 
-    def before(self, offset: int, most: int) -> Iterator[KeptRecord]:
-        """Yield the statistics up to an offset, the newest first, of the last *most* entries."""
+    def before(
+        self, run: str, number: int, most: int, session: bytes | None = None
+    ) -> Iterator[KeptRecord]:
+        """Yield the statistics up to an entry, the newest first, of the last *most* entries.
 
-    def after(self, offset: int, most: int) -> Iterator[KeptRecord]:
-        """Yield the statistics after an offset, oldest first, of the next *most* entries."""
+        Of one *session*, or of all.
+        """
 
-    def of_session(self, session: bytes, offset: int, most: int) -> Iterator[KeptRecord]:
-        """Yield those of one session up to an offset likewise."""
+    def after(self, run: str, number: int, most: int) -> Iterator[KeptRecord]:
+        """Yield the statistics after an entry, oldest first, of the next *most* entries."""
 
 
 class SeriesStore(Protocol):

@@ -10,7 +10,7 @@ holds every implementation to it:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -55,52 +55,38 @@ class Loss:
 
     Args:
         text: What was found, and what to do.
-        entries: How many entries of the log are missing at the least.
+        rows: Rows of the log that are missing, at the least.
     """
 
     text: str
-    entries: int
+    rows: int
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """An entry with the bytes it came as, if it came over the wire."""
+    """An entry of a run's log, with the message it came as, if it came over the wire."""
 
+    run: str
     entry: Entry
     raw: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class EntrySize:
-    """How much room an entry of the log takes.
+class LogRow:
+    """Entries of one run that were committed together.
 
     Args:
-        offset: Its place in the log.
-        received_ns: Its time, nanoseconds since the epoch.
-        num_bytes: About what it takes in the store.
-        session: The session that it is of, if any.
-        is_head: Whether others cannot be read without it: a HELLO, a manifest, rules, a silence.
-    """
-
-    offset: int
-    received_ns: int
-    num_bytes: int
-    session: bytes | None = None
-    is_head: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class EventSize:
-    """How much room an alert event takes.
-
-    Args:
-        cursor: Its position.
+        number: Place of the row among all rows, rising.
         run: Name of the run.
+        last: Number of its newest entry in the log of the run.
+        received_ns: Time of that entry, nanoseconds since the epoch.
         num_bytes: About what it takes in the store.
     """
 
-    cursor: int
+    number: int
     run: str
+    last: int
+    received_ns: int
     num_bytes: int
 
 
@@ -174,45 +160,61 @@ class SavedRun:
 
 
 class Log(Protocol):
-    """The entries, numbered from 1 in the order in which they were committed."""
+    """The log of each run: its entries, numbered from 1 in the order in which they were committed.
 
-    @property
-    def last_offset(self) -> int:
-        """Place of the newest entry, also if it was trimmed; 0 for an empty log."""
+    Heads are the entries that the rest is read with: beginnings, HELLOs, manifests, settings.
+    """
+
+    def runs(self) -> list[str]:
+        """Return the names of the runs that have entries, those first that began first."""
+
+    def last(self, run: str) -> int:
+        """Return the number of the newest entry of a run, also if that was trimmed."""
 
     def append(self, lines: Sequence[Line]) -> None:
-        """Write lines and commit them, all or none; `last_offset` is the last one's then."""
+        """Write lines and commit them, all or none."""
 
-    def skip_to(self, offset: int) -> None:
-        """Give no entry a place up to *offset*, which the saved state stands for."""
+    def skip_to(self, run: str, number: int) -> None:
+        """Give no entry of a run a number up to this one, which its saved state stands for."""
 
-    def entries(self, after: int = 0) -> Iterator[tuple[int, Entry]]:
-        """Yield the entries after an offset with theirs, oldest first.
+    def entries(self, run: str, after: int = 0) -> Iterator[tuple[int, Entry]]:
+        """Yield the entries of a run after a number with theirs, oldest first.
 
-        An entry that cannot be read by itself is logged and passed over. If more is damaged than
+        Rows that cannot be read by themselves are logged and passed over. If more is damaged than
         that, it is an error: a log that ended early would be taken for the truth.
         """
 
-    def runs(self) -> set[str]:
-        """Return the names of the runs of which there is a HELLO, reading all of the log."""
+    def oldest(self, after: int, most: int) -> list[LogRow]:
+        """Return up to *most* rows of all runs after a row, oldest first, without heads."""
 
-    def sizes(self, after: int, upto: int, most: int) -> Iterator[EntrySize]:
-        """Yield the sizes of the entries in `(after, upto]`, oldest first, at most *most*.
+    def sizes(self) -> dict[str, int]:
+        """Return the bytes of each run, without heads."""
 
-        They are read one by one: most callers want few.
+    def delete(self, rows: Sequence[int]) -> None:
+        """Delete rows by their numbers."""
+
+    def trim(self, run: str, upto: int, num_bytes: int, most: int) -> int:
+        """Delete the oldest rows of a run, but no heads, until they took so much.
+
+        Args:
+            run: Name of the run.
+            upto: Number of the newest entry that may go.
+            num_bytes: Bytes to delete.
+            most: Rows to delete at most.
+
+        Returns:
+            The bytes that went.
         """
 
-    def delete(self, offsets: Sequence[int]) -> None:
-        """Delete the entries at these places, whatever they are."""
+    def trim_heads(self, run: str, sessions: Collection[bytes] | None) -> None:
+        """Delete the heads of a run with which nothing is read any more.
 
-    def trim(self, after: int, upto: int) -> None:
-        """Delete the entries in `(after, upto]`, but not those that the rest is read with.
-
-        These are HELLOs, manifests and rules; `trim_sessions` deletes the first two.
+        These are older than its oldest row, and of none of the *sessions* that are in memory; all
+        if the run is not. Settings go with the last of the run.
         """
 
-    def trim_sessions(self, sessions: Sequence[bytes], upto: int) -> None:
-        """Delete HELLOs and manifests of sessions up to an offset."""
+    def remove(self, run: str, upto: int, most: int) -> bool:
+        """Delete up to *most* rows of a run, heads too; return whether there were any."""
 
 
 class AlertEventReader(Protocol):
@@ -247,17 +249,17 @@ class AlertEvents(AlertEventReader, Protocol):
         What is stored already keeps its cursor, and takes none away.
         """
 
-    def sizes(self, after: int, most: int) -> Iterator[EventSize]:
-        """Yield the sizes of the events after a cursor, oldest first, at most *most*."""
+    def sizes(self) -> dict[str, int]:
+        """Return the bytes of each run."""
 
-    def trim(self, before_ns: int, most: int) -> Sequence[EventSize]:
-        """Delete up to *most* of the events stored before a time; return those that went.
+    def trim(self, before_ns: int, most: int) -> int:
+        """Delete up to *most* of the events stored before a time; return how many went.
 
         The newest event stays, whatever its age, so that the cursor goes on from it.
         """
 
-    def trim_run(self, run: str, num_bytes: int, most: int) -> Sequence[EventSize]:
-        """Delete the oldest events of a run until they took so much; return those that went.
+    def trim_run(self, run: str, num_bytes: int, most: int) -> int:
+        """Delete the oldest events of a run until they took so much; return how many went.
 
         At most *most* of them, and never the newest event of all.
         """
@@ -269,8 +271,21 @@ class AlertEvents(AlertEventReader, Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True)
+class ForgottenRun:
+    """A run that left memory.
+
+    Args:
+        position: Number of the newest entry of its log then.
+        attempts: Number of its last attempt.
+    """
+
+    position: int = 0
+    attempts: int = 0
+
+
 class SavedState(Protocol):
-    """The state at some place of the log, as `checkpoints` encodes it."""
+    """Each run as it was at some entry of its log, as `checkpoints` encodes it."""
 
     def save(self, parts: Mapping[str, bytes], runs: Sequence[RunSave]) -> None:
         """Replace *parts*, which are of no run, and what changed of *runs*, all or none.
@@ -284,8 +299,17 @@ class SavedState(Protocol):
     def runs(self) -> list[str]:
         """Return the names of the saved runs in the order in which they were first saved."""
 
-    def run(self, name: str) -> SavedRun:
-        """Return what is saved of a run."""
+    def run(self, name: str) -> SavedRun | None:
+        """Return what is saved of a run, None if nothing is."""
+
+    def forget(self, run: str, forgotten: ForgottenRun, now_ns: int) -> None:
+        """Remove what is saved of a run, and keep what its name must not be used for again."""
+
+    def forgotten(self, run: str) -> ForgottenRun:
+        """Return what is kept of the name of a run that left memory."""
+
+    def trim_forgotten(self, before_ns: int) -> None:
+        """Delete names that were forgotten before a time."""
 
 
 class Store(Protocol):
@@ -334,8 +358,8 @@ class Store(Protocol):
     def find_loss(self) -> Loss | None:
         """Say what is missing of what the store had; None if nothing is known to be.
 
-        To be asked once, when log and saved state have been read. No place in the log that an
-        entry had, and no cursor of an alert event, is given again.
+        To be asked once, when log and saved state have been read. No cursor that an alert event
+        had is given again.
         """
 
     def reset(self, why: StorageError) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gradwatch_server.core.run import MAX_LIVE
+from gradwatch_server.core.attempt_history import MAX_LIVE
 from gradwatch_server.core.views.health import health
 from gradwatch_server.core.views.snapshot import view_run
 from tests.support.core import Cluster

@@ -34,14 +34,11 @@ def restored(state: State) -> State:
     made.rules, made.budgets = state.rules, state.budgets
     made.forgotten = dict(state.forgotten)
     made.silences.replace(state.silences.state_dict())
-    for name, run in state.runs.items():
-        made.runs[name] = decode(encode(run), Run)
-        made.runs[name].alert_budget.limits = state.budgets
+    for run in state.runs.values():
+        again = decode(encode(run), Run)
         for attempt in run.attempts:
-            again = decode(encode(attempt), Attempt)
-            again.active_alerts.silences = made.silences
-            made.runs[name].adopt(again)
-            made.sessions.update((own.id, own) for own in again.sessions.values())
+            again.adopt(decode(encode(attempt), Attempt))
+        made.add(again)
     return made
 
 

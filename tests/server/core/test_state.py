@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gradwatch_server.core.attempt.counts import MAX_EVENT_NAMES
+from gradwatch_server.core.attempt_history import RETURN_NS
 from gradwatch_server.core.frames import layers
-from gradwatch_server.core.run import RETURN_NS
 from gradwatch_server.core.state import State
 from gradwatch_server.core.views.snapshot import view_run
 from gradwatch_wire import Column

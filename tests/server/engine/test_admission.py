@@ -347,7 +347,7 @@ def test_what_is_evicted_is_neither_lost_nor_forgotten_in_the_same_round() -> No
     state.apply(Entry(2, Lost(bytes(15) + b"\x01")))
     housekeeping = Housekeeping(state, published, 0, session_timeout_s=1.0, runs_max_age_s=1.0)
     for run in state.runs:
-        batch.add(3, Forgotten(run, 1))
+        batch.add(run, 3, Forgotten(run, 1))
     housekeeping.add(10**12, batch)
 
     assert [line.entry.body for line in batch.lines if isinstance(line.entry.body, Lost)] == []

@@ -167,10 +167,10 @@ def test_both_entries_are_told_to_what_follows_the_log(start: Start, peers: NewP
     state = running.engine._state
     (session,) = state.sessions
 
-    assert state.concerns(Entry(1, FramesClosed("gpt", 1, 0))) == [("gpt", 1)]
-    assert state.concerns(Entry(1, FramesClosed("gone", 1, 0))) == []
-    assert state.concerns(Entry(1, ManifestsDropped(session, 0))) == [("gpt", 1)]
-    assert state.concerns(Entry(1, ManifestsDropped(bytes(16), 0))) == []
+    run = state.runs["gpt"]
+    assert run.touched_by(Entry(1, FramesClosed("gpt", 1, 0))) == {1}
+    assert run.touched_by(Entry(1, ManifestsDropped(session, 0))) == {1}
+    assert run.touched_by(Entry(1, ManifestsDropped(bytes(16), 0))) == {1}
     envelope = Envelope(session=session, seq=2, low=1, record=stats_of(0, [1.0, 1.0]))
-    assert state.concerns(Entry(1, Received(envelope))) == [("gpt", 1)]
+    assert run.touched_by(Entry(1, Received(envelope))) == {1}
     peer.close()

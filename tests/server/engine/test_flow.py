@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import time
 from collections.abc import Callable, Iterator
 
@@ -24,9 +25,10 @@ NAN = float("nan")
 
 
 def large(step: int, num_bytes: int) -> Event:
-    """Return a record of about so many bytes."""
-    texts = num_bytes // 4_000
-    return Event(name="large", step=step, data={f"k{i}": "v" * 4_000 for i in range(texts)})
+    """Return a record of about so many bytes, which no packing makes smaller."""
+    noise = random.Random(step)
+    texts = {f"k{i}": noise.randbytes(2_000).hex() for i in range(num_bytes // 4_000)}
+    return Event(name="large", step=step, data=texts)
 
 
 class Trainer:

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gradwatch_server.clock import Clock
-from gradwatch_server.core.entries import Entry, Lost, Opened, Received, RulesSet, Tick
+from gradwatch_server.core.entries import Entry, Lost, Opened, Received
 from gradwatch_server.core.state import State
 from gradwatch_server.engine import housekeeping
 from gradwatch_server.storage import retention as retention_module
-from gradwatch_server.storage.retention import Retention, RetentionPolicy, long_ended
+from gradwatch_server.storage.retention import Retention, RetentionPolicy, _excess, long_ended
 from gradwatch_server.storage.sqlite import database
 from gradwatch_server.storage.sqlite.store import SQLiteStore
 from gradwatch_server.storage.store import Line, NewAlertEvent, StorageError
-from gradwatch_server.storage.usage import Usage, decode_usage, encode_usage
-from gradwatch_wire import Column, Envelope, Hello, Kind, Manifest, Record, encode
+from gradwatch_wire import Column, Envelope, Hello, Manifest, Record, encode
 from tests.support.engine import Start
 from tests.support.peer import NewPeer
 from tests.support.records import stats_of
@@ -37,59 +38,69 @@ def store(tmp_path: Path) -> Iterator[SQLiteStore]:
     store.close()
 
 
-def line(record: Record, seq: int, at_ns: int, session: bytes = SESSION) -> Line:
-    envelope = Envelope(session=session, seq=seq, low=1, record=record)
-    return Line(Entry(at_ns, Received(envelope)), encode(envelope))
+def line(record: Record, seq: int, at_ns: int, run: str = "gpt") -> Line:
+    envelope = Envelope(session=SESSION, seq=seq, low=1, record=record)
+    return Line(run, Entry(at_ns, Received(envelope)), encode(envelope))
 
 
-def fill(store: SQLiteStore, make_stats: Any, count: int, layers: int = 1) -> None:
-    """Write a HELLO, a manifest and records, a second apart."""
+def noise(layers: int) -> Sequence[float]:
+    """Numbers that no packing makes smaller."""
+    return [random.random() for _ in range(layers)]
+
+
+def fill(store: SQLiteStore, count: int, layers: int = 1) -> None:
+    """Write a HELLO, a manifest and records, a second apart, each a row of its own."""
     numel = Column.pack("<u8", [1])
     manifest = Manifest(manifest_id=1, names=("a",), numel=numel, dtypes=("f",))
     hello = Hello(run="gpt", rank=0, world=1)
-    lines = [Line(Entry(0, Opened(SESSION, hello))), line(manifest, 1, 0)]
-    lines += [
-        line(make_stats(step, [1.0] * layers), step + 2, step * SECOND) for step in range(count)
-    ]
-    store.log.append(lines)
+    store.log.append([Line("gpt", Entry(0, Opened(SESSION, hello))), line(manifest, 1, 0)])
+    for step in range(count):
+        store.log.append([line(stats_of(step, noise(layers)), step + 2, step * SECOND)])
 
 
-def knowing() -> State:
-    """Return a state that has the session."""
-    state = State()
-    state.apply(Entry(0, Opened(SESSION, Hello(run="gpt", rank=0, world=1))))
-    return state
+@dataclass(frozen=True)
+class Keep:
+    """What must stay: entries after a number, heads of the sessions in memory."""
+
+    upto: int = 1 << 60
+    in_memory: Collection[bytes] | None = (SESSION,)
+
+    def covered(self, _run: str) -> int:
+        return self.upto
+
+    def sessions(self, _run: str) -> Collection[bytes] | None:
+        return self.in_memory
 
 
-def trim(store: SQLiteStore, now: int, upto: int, state: State | None = None, **policy: Any) -> int:
+def trim(store: SQLiteStore, now: int, keep: Keep | None = None, **policy: Any) -> int:
     """Trim until nothing is left to trim; return the number of slices."""
     retention, slices = Retention(store, RetentionPolicy(**policy)), 0
-    while retention.trim(now, upto, state or knowing()):
+    while retention.trim(now, keep or Keep()):
         slices += 1
         assert slices < 10_000
     return slices
 
 
-def kept(store: SQLiteStore) -> list[int]:
-    return [offset for (offset,) in store.db.execute("SELECT log_offset FROM log")]
+def kept(store: SQLiteStore, run: str = "gpt") -> list[int]:
+    return [number for number, _ in store.log.entries(run)]
 
 
 def test_old_records_go_and_what_they_need_stays(store: SQLiteStore) -> None:
     """HELLO and manifest stay, without which the newer ones could not be read."""
-    fill(store, stats_of, 100)
-    trim(store, 150 * SECOND, 102, log_max_age_s=60.0)
+    fill(store, 100)
+    trim(store, 150 * SECOND, log_max_age_s=60.0)
 
     assert kept(store) == [1, 2, *range(93, 103)]
     state = State()
-    for _, entry in store.log.entries():
+    for _, entry in store.log.entries("gpt"):
         state.apply(entry)
     assert state.runs["gpt"].current.window.series().steps.tolist() == list(range(90, 100))
 
 
 @pytest.mark.parametrize("below", [0, 1, 2, 40])
 def test_nothing_goes_above_the_checkpoint(store: SQLiteStore, below: int) -> None:
-    fill(store, stats_of, 60)
-    trim(store, 10**9 * SECOND, below, log_max_age_s=1.0, log_max_bytes=1)
+    fill(store, 60)
+    trim(store, 10**9 * SECOND, Keep(below), log_max_age_s=1.0, log_max_bytes=1)
 
     assert kept(store) == [1, 2, *range(max(3, below + 1), 63)]
 
@@ -100,10 +111,10 @@ def test_too_much_goes_oldest_first_until_it_fits(
 ) -> None:
     monkeypatch.setattr(retention_module, "SLICE_BYTES", 1 << 20)
     monkeypatch.setattr(database, "FREE_SLACK_BYTES", 1 << 20)
-    fill(store, stats_of, 1_500, layers=1_000)  # 12 MB
+    fill(store, 1_500, layers=1_000)  # 12 MB
     store.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     before = Path(store.name).stat().st_size
-    slices = trim(store, 0, store.log.last_offset, log_max_bytes=5_000_000)
+    slices = trim(store, 0, log_max_bytes=5_000_000)
     store.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     after = Path(store.name).stat().st_size
 
@@ -117,176 +128,104 @@ def test_too_much_goes_oldest_first_until_it_fits(
 
 def test_a_little_free_space_is_kept_for_what_comes(store: SQLiteStore) -> None:
     """A log at its limit takes in as much as goes, and the file need not move."""
-    fill(store, stats_of, 500, layers=1_000)
+    fill(store, 500, layers=1_000)
     store.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     before = Path(store.name).stat().st_size
-    trim(store, 10**6 * SECOND, store.log.last_offset, log_max_age_s=1.0)
+    trim(store, 10**6 * SECOND, log_max_age_s=1.0)
     store.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     assert Path(store.name).stat().st_size == before
 
 
-def test_a_log_that_was_trimmed_to_nothing_goes_on_counting(store: SQLiteStore) -> None:
-    """A number that was used again would hide a record that a checkpoint seems to have."""
-    store.log.append([Line(Entry(1, Tick())) for _ in range(5)])
-    trim(store, 10**9 * SECOND, 5, log_max_age_s=1.0)
-    assert kept(store) == []
-    store.log.append([Line(Entry(2, Tick()))])
-
-    assert kept(store) == [6]
-
-
 def test_alert_events_stay_longest(store: SQLiteStore) -> None:
     store.alert_events.add([NewAlertEvent(f"a{i}", "firing", "gpt", "{}") for i in range(9)])
     day = 86_400 * SECOND
-    trim(store, Clock().now_ns() + 300 * day, 0, log_max_age_s=1.0)
+    trim(store, Clock().now_ns() + 300 * day, log_max_age_s=1.0)
     assert store.db.execute("SELECT count(*) FROM alert_events").fetchone() == (9,)
-    trim(store, Clock().now_ns() + 400 * day, 0)
+    trim(store, Clock().now_ns() + 400 * day)
 
     assert store.db.execute("SELECT cursor FROM alert_events").fetchall() == [(9,)]
     assert store.alert_events.add([NewAlertEvent("b", "firing", "gpt", "{}")]) == 10
 
 
-def test_what_was_kept_of_sessions_goes_with_them(store: SQLiteStore) -> None:
-    fill(store, stats_of, 10)
-    other = bytes(16)
-    store.log.append([Line(Entry(0, Opened(other, Hello(run="other", rank=0, world=1))))])
-    retention = Retention(store, RetentionPolicy(log_max_age_s=1.0))
-    while retention.trim(10**6 * SECOND, store.log.last_offset, State()):
-        pass
-    assert kept(store) == [1, 2, 13]
-    retention.trim_sessions([*(number.to_bytes(16, "big") for number in range(1, 1_200)), SESSION])
+@pytest.mark.parametrize(
+    ("in_memory", "left"), [((SESSION,), [1, 2]), ((), []), (None, [])], ids=["all", "none", "run"]
+)
+def test_what_was_kept_of_sessions_goes_with_their_records(
+    store: SQLiteStore, in_memory: Collection[bytes] | None, left: list[int]
+) -> None:
+    fill(store, 10)
+    trim(store, 10**6 * SECOND, Keep(in_memory=in_memory), log_max_age_s=1.0)
 
-    assert kept(store) == [13]
+    assert kept(store) == left
 
 
 def test_a_full_disk_while_trimming_changes_nothing(store: SQLiteStore) -> None:
     """The slice is done later."""
-    fill(store, stats_of, 50)
+    fill(store, 50)
     before = kept(store)
     retention = Retention(store, RetentionPolicy(log_max_age_s=1.0))
     store.db.execute("PRAGMA query_only=1")
     with pytest.raises(StorageError):
-        retention.trim(10**6 * SECOND, store.log.last_offset, State())
+        retention.trim(10**6 * SECOND, Keep())
     store.db.execute("PRAGMA query_only=0")
     assert kept(store) == before
 
-    assert retention.trim(10**6 * SECOND, store.log.last_offset, State())
+    assert retention.trim(10**6 * SECOND, Keep())
     assert kept(store) == [1, 2]
-
-
-NOISY, QUIET, THIRD = (bytes([number] * 16) for number in (7, 8, 9))
-
-
-def state_with(store: SQLiteStore, **sessions: bytes) -> State:
-    """Say HELLO for runs of these names."""
-    state = State()
-    for run, session in sessions.items():
-        entry = Entry(0, Opened(session, Hello(run=run, rank=0, world=1)))
-        store.log.append([Line(entry)])
-        state.apply(entry)
-    return state
-
-
-def records_of(store: SQLiteStore) -> Counter[bytes]:
-    rows = store.db.execute(
-        "SELECT session, count(*) FROM log WHERE kind = ? GROUP BY session", (int(Kind.STATS),)
-    )
-    return Counter(dict(rows))
 
 
 @pytest.mark.slow
 def test_a_noisy_run_pays_for_itself(store: SQLiteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """S25: the records of the run that has most go, its oldest first; quiet runs keep theirs,
-    although they are the oldest of all; over a restart, too."""
+    although they are the oldest of all."""
     monkeypatch.setattr(retention_module, "SLICE_BYTES", 1 << 20)
-    state = state_with(store, noisy=NOISY, quiet=QUIET, third=THIRD)
+    sent: Counter[str] = Counter()
 
-    def send(session: bytes, first: int, count: int, layers: int) -> None:
-        records = [stats_of(step, [1.0] * layers) for step in range(first, first + count)]
-        store.log.append(
-            [
-                line(own, first + number, first + number, session)
-                for number, own in enumerate(records)
-            ]
-        )
+    def send(run: str, count: int, layers: int) -> None:
+        for _ in range(count):
+            number = sent[run] = sent[run] + 1
+            store.log.append([line(stats_of(number, noise(layers)), number, number, run)])
 
-    send(QUIET, 0, 300, 100)
-    for number in range(20):
-        send(NOISY, number * 50, 50, 1_500)
-        send(THIRD, number * 5, 5, 1_000)
-        trim(store, 0, store.log.last_offset, state, log_max_bytes=4_000_000)
+    send("quiet", 300, 100)
+    for _ in range(20):
+        send("noisy", 50, 1_500)
+        send("third", 5, 1_000)
+        trim(store, 0, log_max_bytes=4_000_000)
     store.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
-    kept = records_of(store)
-    assert (kept[QUIET], kept[THIRD]) == (300, 100)
-    assert 100 < kept[NOISY] < 500
-    newest = store.db.execute(
-        "SELECT received_ns FROM log WHERE session = ? AND kind = ? ORDER BY log_offset",
-        (NOISY, int(Kind.STATS)),
-    ).fetchall()
-    assert newest == [(step,) for step in range(1_000 - len(newest), 1_000)]
+    assert (len(kept(store, "quiet")), len(kept(store, "third"))) == (300, 100)
+    noisy = kept(store, "noisy")
+    assert 100 < len(noisy) < 500
+    assert noisy == list(range(1_001 - len(noisy), 1_001))
     assert store.used_bytes() < 5_500_000
 
 
 def test_runs_that_are_all_as_large_lose_as_much(store: SQLiteStore) -> None:
     """The oldest of each."""
-    state = state_with(store, noisy=NOISY, quiet=QUIET)
     for step in range(400):
-        lines = [line(stats_of(step, [1.0] * 1_000), step, step, own) for own in (NOISY, QUIET)]
-        store.log.append(lines)
-    trim(store, 0, store.log.last_offset, state, log_max_bytes=3_000_000)
+        records = [line(stats_of(step, noise(1_000)), step + 1, step, run) for run in "xy"]
+        store.log.append(records)
+    trim(store, 0, log_max_bytes=3_000_000)
 
-    kept = records_of(store)
-    assert 100 < kept[NOISY] < 250
-    assert abs(kept[NOISY] - kept[QUIET]) <= 2
-
-
-def test_what_is_of_no_run_in_memory_is_trimmed_too(store: SQLiteStore) -> None:
-    """Records of runs that were forgotten since they were counted."""
-    state = state_with(store, noisy=NOISY)
-    store.log.append([line(stats_of(n, [1.0] * 1_000), n, n, NOISY) for n in range(700)])
-    trim(store, 0, store.log.last_offset, state, log_max_bytes=5_000_000)
-    before = records_of(store)[NOISY]
-    assert 300 < before < 650
-    trim(store, 0, store.log.last_offset, State(), log_max_bytes=3_000_000)
-
-    assert 100 < records_of(store)[NOISY] < before - 100
-
-
-@pytest.mark.slow
-def test_what_sessions_said_first_goes_once_they_are_gone(store: SQLiteStore) -> None:
-    state = state_with(store, quiet=QUIET)
-    opened = Opened(NOISY, Hello(run="r" * 100, rank=0, world=1, versions={"v": "x" * 400}))
-    for _ in range(10):
-        store.log.append([Line(Entry(0, opened))] * 1_000)
-    store.log.append([Line(Entry(0, RulesSet({})))])
-    trim(store, 0, store.log.last_offset, state, log_max_bytes=2_000_000)
-
-    left = kept(store)
-    assert (left[0], left[-1]) == (1, 10_002)
-    assert 1_000 < len(left) < 5_000
-    assert store.used_bytes() < 3_500_000
+    assert 100 < len(kept(store, "x")) < 250
+    assert abs(len(kept(store, "x")) - len(kept(store, "y"))) <= 2
 
 
 @pytest.mark.slow
 def test_alert_events_have_a_size_of_their_own(store: SQLiteStore) -> None:
     """S25: those of the run that has most go, and no record for them."""
-    state = state_with(store, noisy=NOISY, quiet=QUIET)
-    store.log.append([line(stats_of(n, [1.0] * 100), n, n, QUIET) for n in range(300)])
+    for number in range(300):
+        store.log.append([line(stats_of(number, noise(100)), number + 1, number, "quiet")])
     quiet = [NewAlertEvent(f"q{n}", "firing", "quiet", "{}") for n in range(50)]
     store.alert_events.add(quiet)
     for number in range(30):
         body = f'{{"x": "{"x" * 20_000}"}}'
         noisy = [NewAlertEvent(f"{number} {n}", "firing", "noisy", body) for n in range(20)]
         store.alert_events.add(noisy)
-        trim(
-            *(store, 0, store.log.last_offset, state),
-            log_max_bytes=3_000_000,
-            alerts_max_bytes=2_000_000,
-        )
+        trim(store, 0, log_max_bytes=3_000_000, alerts_max_bytes=2_000_000)
 
-    assert records_of(store)[QUIET] == 300
+    assert len(kept(store, "quiet")) == 300
     events = dict(store.db.execute("SELECT run, count(*) FROM alert_events GROUP BY run"))
     assert events["quiet"] == 50
     assert 50 < events["noisy"] <= 100
@@ -298,20 +237,11 @@ def test_records_that_were_stamped_in_the_future_go_with_their_neighbours(
 ) -> None:
     """S48: a clock that was wrong for a while must not stop the trimming for good."""
     times = [1, 2, 4 * 10**9, 4 * 10**9, 3, 4 * 10**9, 400]
-    store.log.append([line(stats_of(n, [1.0]), n, at * SECOND) for n, at in enumerate(times)])
-    trim(store, 420 * SECOND, 7, log_max_age_s=60.0)
+    for number, at_s in enumerate(times):
+        store.log.append([line(stats_of(number, [1.0]), number + 1, at_s * SECOND)])
+    trim(store, 420 * SECOND, log_max_age_s=60.0)
 
     assert kept(store) == [6, 7]
-
-
-def test_the_usage_is_that_of_the_last_start_and_what_came_since(store: SQLiteStore) -> None:
-    usages = {"log": Usage(7, {"a": 5, "": 1}), "alerts": Usage(3, {"b": 2})}
-    body = encode_usage(usages)
-
-    assert {name: decode_usage(body, name) for name in usages} == usages
-    for broken in (None, b"", body[:-1], bytes([body[0] ^ 1]) + body[1:]):
-        assert decode_usage(broken, "log") == Usage()
-    assert decode_usage(body, "new") == Usage()
 
 
 @pytest.mark.parametrize(
@@ -323,13 +253,14 @@ def test_the_usage_is_that_of_the_last_start_and_what_came_since(store: SQLiteSt
         ({"a": 10, "b": 4, "c": 1}, 14, {"a": 10, "b": 4, "c": 1}),
         ({"a": 10, "b": 4, "c": 1}, 100, {"a": 10, "b": 4, "c": 1}),
         ({"a": 5, "b": 5}, 4, {"a": 2, "b": 2}),
+        ({"a": 5}, -1, {}),
         ({}, 5, {}),
     ],
 )
 def test_who_has_most_is_cut_first(
     sizes: dict[str, int], too_much: int, excess: dict[str, int]
 ) -> None:
-    assert Usage(0, sizes).excess(too_much) == excess
+    assert _excess(sizes, too_much) == excess
 
 
 def state_of(*bodies: Any) -> State:

@@ -16,7 +16,6 @@ from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.entries import Received
 from gradwatch_server.storage.retrial import judge_again
 from gradwatch_server.storage.sqlite import history
-from gradwatch_server.storage.sqlite.database import PAGE_BYTES
 from gradwatch_server.storage.sqlite.history import open_to_read, read_log
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME, SQLiteStore
 from gradwatch_server.storage.store import StorageError
@@ -33,7 +32,7 @@ def judge(tmp_path: Path) -> Callable[..., list[Alert]]:
     """Judge a run of the data directory: `judge(exploding={"limit": 50})`."""
 
     def again(run: str = "gpt", **rules: Any) -> list[Alert]:
-        return judge_again(read_log(tmp_path / "data"), run, Rules.model_validate(rules), 64)
+        return judge_again(read_log(tmp_path / "data", run), run, Rules.model_validate(rules), 64)
 
     return again
 
@@ -44,7 +43,8 @@ def engine(start: Start, peers: NewPeer) -> RunningEngine:
     running: RunningEngine = start(rules=Rules.model_validate(SOON_OVER))
     for run in ("gpt", "other"):
         peer = peers(running.endpoint, run=run).attach(("a", "b"))
-        peer.steps(0, *NORMS)
+        for step, norm in enumerate(NORMS):
+            peer.steps(step, norm)  # each in a commit of its own
         running.shows(run, frames=len(NORMS))
     return running
 
@@ -85,7 +85,7 @@ def test_the_log_is_read_page_by_page(
     engine: RunningEngine, judge: Callable[..., list[Alert]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = judge(**STRICT)
-    monkeypatch.setattr(history, "PAGE_ENTRIES", 3)
+    monkeypatch.setattr(history, "PAGE_ROWS", 3)
 
     assert judge(**STRICT) == whole
 
@@ -103,19 +103,13 @@ def test_nothing_is_written(
         db.execute("DELETE FROM log")
 
 
-def test_a_torn_page_ends_in_an_error(
+def test_numbers_that_are_none_end_in_an_error(
     engine: RunningEngine, judge: Callable[..., list[Alert]], tmp_path: Path
 ) -> None:
     engine.close()
     file = tmp_path / "data" / DATABASE_NAME
-    with closing(sqlite3.connect(file)) as db:
-        ((root,),) = db.execute("SELECT rootpage FROM sqlite_master WHERE name = 'log'")
-    content = bytearray(file.read_bytes())
-    page = memoryview(content)[(root - 1) * PAGE_BYTES :]
-    pointer = 6 + 2 * int.from_bytes(page[3:5], "big")
-    last = int.from_bytes(page[pointer : pointer + 2], "big")
-    page[last : last + 4] = bytes(4)
-    file.write_bytes(content)
+    with closing(sqlite3.connect(file, isolation_level=None)) as db:
+        db.execute("UPDATE log SET last = 'torn' WHERE run = 'gpt' AND last = 9")
 
     with pytest.raises(StorageError, match=r"cannot read .*out of order; `gradwatch serve` keeps"):
         judge()
@@ -126,13 +120,13 @@ def test_what_is_trimmed_is_not_judged(
 ) -> None:
     last = next(
         offset
-        for offset, entry in engine.store.log.entries()
+        for offset, entry in engine.store.log.entries("gpt")
         if isinstance(entry.body, Received)
         and getattr(entry.body.envelope.record, "step", -1) == len(NORMS) // 2
     )
     engine.close()
     store = SQLiteStore.open(tmp_path / "data", Clock())
-    store.log.trim(0, last)
+    store.log.trim("gpt", last, 1 << 30, 1 << 30)
     store.close()
 
     assert rows(judge(**STRICT)) == [("exploding", 1, 7, 11)]
@@ -144,8 +138,8 @@ def test_a_damaged_entry_costs_itself_only(
     before = judge("other")
     engine.close()
     store = SQLiteStore.open(tmp_path / "data", Clock())
-    last = store.log.last_offset
-    store.db.execute("UPDATE log SET payload = x'00' WHERE log_offset = ?", (last,))
+    last = store.log.last("gpt")
+    store.db.execute("UPDATE log SET body = x'00' WHERE run = 'gpt' AND last = ?", (last,))
     store.close()
 
     assert judge("other") == before

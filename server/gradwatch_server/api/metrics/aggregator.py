@@ -32,7 +32,7 @@ def _refused(snapshot: Snapshot) -> Iterable[Value]:
 
 def _missing(snapshot: Snapshot) -> Iterable[Value]:
     loss = snapshot.engine.published.loss
-    return one(0 if loss is None else loss.entries)
+    return one(0 if loss is None else loss.rows)
 
 
 def _limits(snapshot: Snapshot) -> Iterable[Value]:
@@ -101,8 +101,8 @@ METRICS: Final = (
         ("kind",),
     ),
     Metric(
-        "gradwatch_entries_missing",
-        "Entries of the log that this start found missing, at the least.",
+        "gradwatch_log_rows_missing",
+        "Rows of the log that this start found missing, at the least.",
         _missing,
     ),
     Metric(

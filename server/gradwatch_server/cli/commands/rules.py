@@ -105,7 +105,7 @@ def check(
     if run is None:
         _print_valid(file, settings.rules, as_json=as_json)
         return
-    log = read_stored_log(settings.data)
+    log = read_stored_log(settings.data, run)
     alerts = judge_again(log, run, settings.rules, settings.window_steps)
     if as_json:
         for alert in alerts:

@@ -4,39 +4,39 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import Final
 
 from gradwatch_server.clock import Clock
 from gradwatch_server.storage.sqlite.checksums import is_good_event, of_event
 from gradwatch_server.storage.sqlite.database import Database
-from gradwatch_server.storage.store import PAGE_EVENTS, AlertEvent, EventSize, NewAlertEvent
+from gradwatch_server.storage.store import PAGE_EVENTS, AlertEvent, NewAlertEvent
 
 logger = logging.getLogger(__name__)
 
 _COLUMNS: Final = "cursor, alert_id, state, run, body, checksum"
 
-_SIZE: Final = "cursor, run, length(body) + length(run) + 100"
-"""Of a row with those of its two indices, about."""
+ROW_BYTES: Final = 100
+"""About what a row takes beside body and name, its indices included."""
 
 _NEWEST: Final = "SELECT coalesce(max(cursor), 0) FROM alert_events"
 
 # Not OR IGNORE, which takes a cursor away for each event that it ignores.
 _ADD: Final = """
-    INSERT INTO alert_events (alert_id, state, run, body, stored_ns, checksum)
-    SELECT ?1, ?2, ?3, ?4, ?5, ?6 WHERE NOT EXISTS
+    INSERT INTO alert_events (alert_id, state, run, body, stored_ns, num_bytes, checksum)
+    SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7 WHERE NOT EXISTS
         (SELECT 1 FROM alert_events WHERE alert_id = ?1 AND state = ?2)
 """
 
 # By cursor: events lie in the order in which they were stored.
 _OLDEST: Final = (
-    f"SELECT {_SIZE}, stored_ns FROM alert_events"  # noqa: S608 - a literal
+    "SELECT cursor, stored_ns FROM alert_events"
     " WHERE cursor < (SELECT max(cursor) FROM alert_events) ORDER BY cursor LIMIT ?"
 )
 
 _OF_RUN: Final = (
-    f"SELECT {_SIZE} FROM alert_events"  # noqa: S608 - a literal
+    "SELECT cursor, num_bytes FROM alert_events"
     " WHERE run = ? AND cursor < (SELECT max(cursor) FROM alert_events) ORDER BY cursor LIMIT ?"
 )
 
@@ -55,7 +55,10 @@ class SQLiteAlertEvents:
         if events:
             now_ns = self._clock.now_ns()
             facts = [(own.alert_id, own.change, own.run, own.body) for own in events]
-            rows = [(*own, now_ns, of_event(*own)) for own in facts]
+            rows = [
+                (*own, now_ns, len(own[-1]) + len(own[-2]) + ROW_BYTES, of_event(*own))
+                for own in facts
+            ]
             with self._db.transaction():
                 self._db.executemany(_ADD.strip(), rows)
         (newest,) = self._db.row(_NEWEST)
@@ -83,45 +86,42 @@ class SQLiteAlertEvents:
         """Look anew at which cursor is the newest."""
         self._last_cursor = None
 
-    def sizes(self, after: int, most: int) -> Iterator[EventSize]:
-        """Yield the sizes of the events after a cursor, oldest first, at most *most*."""
-        sql = f"SELECT {_SIZE} FROM alert_events WHERE cursor > ? ORDER BY cursor LIMIT ?"  # noqa: S608 - a literal
-        yield from (EventSize(*row) for row in self._db.rows(sql, (after, most)))
+    def sizes(self) -> dict[str, int]:
+        """Return the bytes of each run."""
+        sums = "SELECT run, sum(num_bytes) FROM alert_events GROUP BY run"
+        return {run: int(num_bytes) for run, num_bytes in self._db.rows(sums)}
 
-    def trim(self, before_ns: int, most: int) -> list[EventSize]:
+    def trim(self, before_ns: int, most: int) -> int:
         """Delete up to *most* of the events stored before a time, but not the newest of all."""
-        gone = []
+        gone: list[int] = []
         # They lie in the order in which they were stored, so that the first that stays ends it.
-        for *size, stored_ns in self._db.rows(_OLDEST, (most,)):
+        for cursor, stored_ns in self._db.rows(_OLDEST, (most,)):
             if stored_ns >= before_ns:
                 break
-            gone.append(EventSize(*size))
-        self._delete(gone)
-        return gone
+            gone.append(cursor)
+        return self._delete(gone)
 
-    def trim_run(self, run: str, num_bytes: int, most: int) -> list[EventSize]:
+    def trim_run(self, run: str, num_bytes: int, most: int) -> int:
         """Delete the oldest events of a run until they took so much."""
-        gone: list[EventSize] = []
-        for row in self._db.rows(_OF_RUN, (run, most)):
+        gone: list[int] = []
+        for cursor, size in self._db.rows(_OF_RUN, (run, most)):
             if num_bytes <= 0:
                 break
-            gone.append(EventSize(*row))
-            num_bytes -= gone[-1].num_bytes
-        self._delete(gone)
-        return gone
+            gone.append(cursor)
+            num_bytes -= size
+        return self._delete(gone)
 
     def remove_run(self, run: str, upto: int, most: int) -> int:
         """Delete up to *most* events of a run with cursors up to *upto*; return how many went."""
         rows = self._db.rows(_OF_RUN, (run, most))
-        gone = [own for own in (EventSize(*row) for row in rows) if own.cursor <= upto]
-        self._delete(gone)
-        return len(gone)
+        return self._delete([cursor for cursor, _ in rows if cursor <= upto])
 
-    def _delete(self, gone: Sequence[EventSize]) -> None:
+    def _delete(self, gone: Sequence[int]) -> int:
         if gone:
             with self._db.transaction():
                 delete = "DELETE FROM alert_events WHERE cursor = ?"
-                self._db.executemany(delete, [(own.cursor,) for own in gone])
+                self._db.executemany(delete, [(cursor,) for cursor in gone])
+        return len(gone)
 
     def newest(self) -> int:
         """Return the cursor of the newest event, 0 without any."""

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import struct
 import zlib
-from typing import Final
-
-from gradwatch_server.storage.encoding import EncodedEntry
+from typing import Any, Final
 
 _SAVED_BYTES: Final = 4
 
 
-def of_entry(entry: EncodedEntry) -> int:
-    """Return the checksum of an entry of the log."""
-    head = struct.pack("<qq", entry.received_ns, entry.kind)
-    session = entry.session or b""
-    return zlib.crc32(entry.payload or b"", zlib.crc32(head + session))
+def of_row(run: str, is_head: int, first: int, last: int, received_ns: int, body: bytes) -> int:
+    """Return the checksum of a row of the log."""
+    head = struct.pack("<qqqq", is_head, first, last, received_ns)
+    return zlib.crc32(body, zlib.crc32(head + run.encode("utf-8", "surrogatepass")))
 
 
 def of_event(alert_id: str, change: str, run: str, body: str) -> int:
@@ -27,23 +24,23 @@ class ChecksumError(Exception):
     """A row is not what was written."""
 
 
-def check_entry(entry: EncodedEntry, checksum: object) -> None:
-    """Compare an entry with its checksum.
+def check_row(*row: Any) -> None:
+    """Compare the columns of a row of the log with its checksum, which is the last of them.
 
     Raises:
         ChecksumError: If it is not what was written.
         Exception: Of other kinds if not even its types are right.
     """
-    if of_entry(entry) != checksum:
+    if of_row(*row[:-1]) != row[-1]:
         msg = "its checksum is another one"
         raise ChecksumError(msg)
 
 
-def is_good_entry(entry: EncodedEntry, checksum: object) -> bool:
+def is_good_row(*row: Any) -> bool:
     """Tell the same without an error."""
     try:
-        check_entry(entry, checksum)
-    except (ChecksumError, TypeError, struct.error):
+        check_row(*row)
+    except (ChecksumError, TypeError, AttributeError, struct.error):
         return False
     return True
 

@@ -36,11 +36,14 @@ from gradwatch_server.storage.store import Loss, StorageError, StorageFault
 
 logger = logging.getLogger(__name__)
 
-PAGE_BYTES: Final = 65_536
-"""A record of 300 layers takes 10.9 kB, of which one fits a page of 16 kB, and five this one."""
+PAGE_BYTES: Final = 16_384
+"""Rows of the log are packed, and mostly of 1 to 100 kB."""
 
 WAL_BYTES: Final = 16 << 20
 """Size from which on the WAL is written back into the file."""
+
+SALVAGE_WAL_PAGES: Final = 16
+"""Pages of the WAL after which it is written back while a damaged file is taken over."""
 
 CHECK_BYTES: Final = 64 << 20
 """A file up to this size is checked as a whole at each start; that takes 0.1 s. Of a larger one
@@ -224,6 +227,9 @@ class Database:
 
         The WAL is in order, so nothing that comes after it can be durable without it.
         """
+        if self._is_writing:  # a part of another transaction, which decides
+            yield
+            return
         before = self.number("synchronous")
         self.execute(f"PRAGMA synchronous={min(before, 1)}")
         try:
@@ -296,6 +302,8 @@ class Database:
             side_of(new, suffix).unlink(missing_ok=True)
         fresh = Database(new)
         try:
+            # The disk has to hold both files: the WAL must not grow to the size of a third.
+            fresh.execute(f"PRAGMA wal_autocheckpoint={SALVAGE_WAL_PAGES}")
             salvaged = salvage(path, fresh.connection)
         finally:
             fresh.close()

@@ -1,16 +1,18 @@
-"""The log of a data directory, read beside the aggregator that writes it, or without it."""
+"""The logs of a data directory, read beside the aggregator that writes them, or without it."""
 
 from __future__ import annotations
 
+import heapq
 import logging
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from operator import itemgetter
 from pathlib import Path
 from typing import Final
 
-from gradwatch_server.storage.encoding import EncodedEntry
-from gradwatch_server.storage.sqlite.checksums import is_good_entry, text_of
+from gradwatch_server.storage.encoding import EncodedEntry, NumberedEntry, unpack_entries
+from gradwatch_server.storage.sqlite.checksums import is_good_row, text_of
 from gradwatch_server.storage.sqlite.database import BUSY_S, uri_of
 from gradwatch_server.storage.sqlite.faults import storage_errors
 from gradwatch_server.storage.sqlite.files import num_bytes_of, side_of
@@ -20,17 +22,19 @@ from gradwatch_server.storage.store import StorageError, StorageFault
 
 logger = logging.getLogger(__name__)
 
-PAGE_ENTRIES: Final = 500
-"""Entries read at once: the writer's WAL does not shrink during a read."""
+PAGE_ROWS: Final = 50
+"""Rows read at once: the writer's WAL does not shrink during a read."""
 
 _SELECT: Final = (
-    "SELECT log_offset, received_ns, kind, session, payload, checksum FROM log"
-    " WHERE log_offset > ? ORDER BY log_offset LIMIT ?"
+    "SELECT run, is_head, first, last, received_ns, body, checksum FROM log"
+    " WHERE run = ? AND is_head = ? AND last > ? ORDER BY last LIMIT ?"
 )
 
 
-def read_log(directory: Path) -> Iterator[EncodedEntry]:
-    """Yield the entries, oldest first. A damaged one is logged and passed over.
+def read_log(directory: Path, run: str | None = None) -> Iterator[EncodedEntry]:
+    """Yield the entries of a run, or of one run after the other, oldest first.
+
+    A damaged row is logged and passed over.
 
     Raises:
         StorageError: If there is no log, or it cannot be read.
@@ -41,7 +45,11 @@ def read_log(directory: Path) -> Iterator[EncodedEntry]:
         raise StorageError(msg, StorageFault.UNUSABLE)
     try:
         with storage_errors(), closing(open_to_read(path)) as connection:
-            yield from _entries(connection)
+            found = connection.execute("SELECT run FROM log GROUP BY run ORDER BY min(id)")
+            names = [name for (name,) in found] if run is None else [run]
+            for name in names:
+                parts = (_read(connection, name, is_head) for is_head in (1, 0))
+                yield from (own for _, own in heapq.merge(*parts, key=itemgetter(0)))
     except StorageError as error:
         msg = f"cannot read {path}: {error}"
         if error.fault is StorageFault.DAMAGED:
@@ -82,15 +90,18 @@ def _connect(uri: str) -> tuple[sqlite3.Connection, int]:
     return connection, version
 
 
-def _entries(connection: sqlite3.Connection) -> Iterator[EncodedEntry]:
+def _read(connection: sqlite3.Connection, run: str, is_head: int) -> Iterator[NumberedEntry]:
     after = 0
-    while page := connection.execute(_SELECT, (after, PAGE_ENTRIES)).fetchall():
-        for offset, *columns, checksum in page:
-            if offset <= after:  # a torn page, after which the reading would begin again for ever
+    while page := connection.execute(_SELECT, (run, is_head, after, PAGE_ROWS)).fetchall():
+        for row in page:
+            first, last = row[2:4]
+            if (
+                not isinstance(last, int) or last <= after
+            ):  # a torn page, after which the reading would begin again for ever
                 msg = "rows of its log are out of order"
                 raise StorageError(msg, StorageFault.DAMAGED)
-            after, entry = offset, EncodedEntry(*columns)
-            if is_good_entry(entry, checksum):
-                yield entry
+            after = last
+            if is_good_row(*row):
+                yield from unpack_entries(row[5])
             else:
-                logger.warning("log line %d is damaged", offset)
+                logger.warning("entries %s to %s of run %a are damaged", first, last, run)

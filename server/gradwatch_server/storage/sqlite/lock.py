@@ -31,11 +31,11 @@ class Noted:
     """How far a store was when that was last noted beside it.
 
     Args:
-        offset: Place of the newest entry of its log.
+        row: Number of the newest row of its log.
         cursor: That of its newest alert event.
     """
 
-    offset: int = 0
+    row: int = 0
     cursor: int = 0
 
 
@@ -89,7 +89,7 @@ class DirectoryLock:
         if self._boot:
             text += f"boot {self._boot}\n"
         if noted != Noted():
-            text += f"log {noted.offset} alerts {noted.cursor}\n"
+            text += f"log {noted.row} alerts {noted.cursor}\n"
         with contextlib.suppress(OSError):  # on a full disk nobody reads it
             # In place and shortened afterwards, so that a full disk takes nothing from it.
             os.pwrite(self._file.fileno(), text.encode(), 0)

@@ -1,133 +1,222 @@
-"""The log: every accepted record and whatever the aggregator learnt, in one table."""
+"""The log: each record that was accepted and whatever the aggregator learnt, run by run.
+
+A row has the entries of one run that were committed together, packed as a whole. Heads have rows
+of their own, which stay when the others are trimmed.
+"""
 
 from __future__ import annotations
 
-import contextlib
+import heapq
 import logging
-from collections.abc import Iterator, Sequence
-from typing import Final, cast
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from operator import itemgetter
+from typing import Final
 
-from gradwatch_server.core.entries import Entry, Opened
+from gradwatch_server.core.entries import Entry
+from gradwatch_server.core.state_codec import decode, encode
 from gradwatch_server.storage.encoding import (
     HEAD_KINDS,
-    SESSION_HEAD_KINDS,
-    EncodedEntry,
+    NumberedEntry,
     decode_entry,
     encode_entry,
+    pack_entries,
+    unpack_entries,
 )
-from gradwatch_server.storage.sqlite.checksums import check_entry, of_entry
+from gradwatch_server.storage.sqlite.checksums import check_row, of_row
 from gradwatch_server.storage.sqlite.database import Database
-from gradwatch_server.storage.store import EntrySize, Line
-from gradwatch_wire import Kind
+from gradwatch_server.storage.store import Line, LogRow
 
 logger = logging.getLogger(__name__)
 
-ROW_BYTES: Final = 40
-"""About what a row takes beside its payload."""
+ROW_BYTES: Final = 100
+"""About what a row takes beside its body, its index included."""
 
-_HEADS: Final = ", ".join(map(str, HEAD_KINDS))
+BODY_BYTES: Final = 1 << 20
+"""Entries of one row, before they are packed: more leave the cache of the processor."""
 
-MAX_VARIABLES: Final = 500
-"""Values of one statement; SQLite takes at least 999."""
+_LAST_ROW: Final = "last_row"
+"""Part of the saved state: the number of the newest row, if that was deleted."""
+
+_NO_END: Final = 1 << 62
+"""A number that no entry has."""
+
+_INSERT: Final = (
+    "INSERT INTO log (id, run, is_head, first, last, received_ns, num_bytes, body, checksum)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
 
 
 class SQLiteLog:
-    """The table of entries."""
+    """The table of all logs."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
+        self._last: dict[str, int] = {}
+        self._least: dict[str, int] = {}  # numbers that saved states stand for
         self.reset()
 
-    def reset(self, last_offset: int | None = None) -> None:
-        """Begin after an offset, or look anew at where the log ends."""
-        if last_offset is None:
-            (last_offset,) = self._db.row("SELECT coalesce(max(log_offset), 0) FROM log")
-        self._last_offset = last_offset
+    def reset(self) -> None:
+        """Look anew at where the logs end."""
+        self._last.clear()
+        (newest,) = self._db.row("SELECT coalesce(max(id), 0) FROM log")
+        deleted = self._db.row("SELECT body FROM saved_state WHERE part = ?", (_LAST_ROW,))
+        self.last_row = max(int(newest), 0 if deleted is None else decode(deleted[0], int))
 
-    @property
-    def last_offset(self) -> int:
-        """Place of the newest entry, also if it was trimmed; 0 for an empty log."""
-        return self._last_offset
+    def runs(self) -> list[str]:
+        """Return the names of the runs that have entries, those first that began first."""
+        rows = self._db.rows("SELECT run FROM log GROUP BY run ORDER BY min(id)")
+        return [name for (name,) in rows]
 
-    def skip_to(self, offset: int) -> None:
-        """Give no entry a place up to *offset*: an empty table does not say what was in it."""
-        self._last_offset = max(self._last_offset, offset)
+    def last(self, run: str) -> int:
+        """Return the number of the newest entry of a run, also if that was trimmed."""
+        known = self._last.get(run)
+        if known is None:
+            (stored,) = self._db.row(
+                "SELECT coalesce(max(number), 0) FROM ("
+                " SELECT max(last) AS number FROM log WHERE run = ?1 AND is_head = 0 UNION ALL"
+                " SELECT max(last) FROM log WHERE run = ?1 AND is_head = 1 UNION ALL"
+                " SELECT position FROM forgotten_runs WHERE run = ?1)",
+                (run,),
+            )
+            known = self._last[run] = max(int(stored), self._least.get(run, 0))
+        return known
+
+    def skip_to(self, run: str, number: int) -> None:
+        """Give no entry of a run a number up to this one: what had it may be trimmed."""
+        self._least[run] = number
+        self._last.pop(run, None)
 
     def append(self, lines: Sequence[Line]) -> None:
-        """Write lines and commit them, all or none; `last_offset` is the last one's then."""
-        rows = [
-            (offset, own.received_ns, own.kind, own.session, own.payload, of_entry(own))
-            for offset, own in enumerate(map(encode_entry, lines), self._last_offset + 1)
-        ]
+        """Write lines and commit them, all or none."""
+        groups: dict[tuple[str, bool], list[NumberedEntry]] = defaultdict(list)
+        last: dict[str, int] = {}
+        for line in lines:
+            number = last[line.run] = last.get(line.run, self.last(line.run)) + 1
+            encoded = encode_entry(line)
+            groups[line.run, encoded.kind in HEAD_KINDS].append((number, encoded))
         with self._db.transaction():
-            self._db.executemany("INSERT INTO log VALUES (?, ?, ?, ?, ?, ?)", rows)
-        self._last_offset += len(rows)
+            for (run, is_head), entries in groups.items():
+                self._insert(run, is_head=is_head, entries=entries)
+        self._last |= last
 
-    def entries(self, after: int = 0) -> Iterator[tuple[int, Entry]]:
-        """Yield the entries after an offset with theirs, oldest first.
+    def _insert(self, run: str, *, is_head: bool, entries: Sequence[NumberedEntry]) -> None:
+        for some in _pieces(entries):
+            body = pack_entries(some)
+            facts = (run, int(is_head), some[0][0], some[-1][0], some[-1][1].received_ns)
+            row = (*facts, len(body) + ROW_BYTES, body, of_row(*facts, body))
+            self._db.execute(_INSERT, (self.last_row + 1, *row))
+            self.last_row += 1
+
+    def entries(self, run: str, after: int = 0) -> Iterator[tuple[int, Entry]]:
+        """Yield the entries of a run after a number with theirs, oldest first.
 
         A row that cannot be read is logged and passed over.
         """
-        rows = self._db.rows(
-            "SELECT log_offset, received_ns, kind, session, payload, checksum FROM log"
-            " WHERE log_offset > ? ORDER BY log_offset",
-            (after,),
-        )
-        for offset, *columns, checksum in rows:
+        both = (self._read(run, after, is_head=is_head) for is_head in (True, False))
+        for number, encoded in heapq.merge(*both, key=itemgetter(0)):
             try:
-                encoded = EncodedEntry(*columns)
-                check_entry(encoded, checksum)
                 entry = decode_entry(encoded)
-            except Exception as error:  # noqa: BLE001 - a damaged row must not cost the next ones
-                logger.warning("log line %d cannot be read: %s", offset, error)
+            except Exception as error:  # noqa: BLE001 - a damaged entry must not cost the next ones
+                logger.warning("entry %d of run %s cannot be read: %s", number, run, error)
             else:
-                yield offset, entry
+                yield number, entry
 
-    def runs(self) -> set[str]:
-        """Return the names of the runs of which there is a HELLO."""
+    def _read(self, run: str, after: int, *, is_head: bool) -> Iterator[NumberedEntry]:
         rows = self._db.rows(
-            "SELECT received_ns, kind, session, payload, checksum FROM log WHERE kind = ?",
-            (int(Kind.HELLO),),
+            "SELECT run, is_head, first, last, received_ns, body, checksum FROM log"
+            " WHERE run = ? AND is_head = ? AND last > ? ORDER BY last",
+            (run, int(is_head), after),
         )
-        names = set()
-        for *columns, checksum in rows:
-            with contextlib.suppress(Exception):  # `entries` tells of it
-                encoded = EncodedEntry(*columns)
-                check_entry(encoded, checksum)
-                names.add(cast("Opened", decode_entry(encoded).body).hello.run)
-        return names
-
-    def sizes(self, after: int, upto: int, most: int) -> Iterator[EntrySize]:
-        """Yield the sizes of the entries in `(after, upto]`, oldest first, at most *most*."""
-        rows = self._db.rows(
-            "SELECT log_offset, received_ns, coalesce(length(payload), 0), session, kind FROM log"
-            " WHERE log_offset > ? AND log_offset <= ? ORDER BY log_offset LIMIT ?",
-            (after, upto, most),
-        )
-        for offset, received_ns, num_bytes, session, kind in rows:
-            is_head = kind in HEAD_KINDS
-            yield EntrySize(offset, received_ns, num_bytes + ROW_BYTES, session, is_head)
-
-    def trim(self, after: int, upto: int) -> None:
-        """Delete the entries in `(after, upto]`, but not those that the rest is read with."""
-        delete = "DELETE FROM log WHERE log_offset > ? AND log_offset <= ? AND kind NOT IN"
-        with self._db.transaction():
-            self._db.execute(f"{delete} ({_HEADS})", (after, upto))
-
-    def delete(self, offsets: Sequence[int]) -> None:
-        """Delete the entries at these places, whatever they are."""
-        with self._db.transaction():
-            rows = [(offset,) for offset in offsets]
-            self._db.executemany("DELETE FROM log WHERE log_offset = ?", rows)
-
-    def trim_sessions(self, sessions: Sequence[bytes], upto: int) -> None:
-        """Delete HELLOs and manifests of sessions up to an offset."""
-        with self._db.transaction():
-            # Each statement reads all heads: they have no index, for few look for them.
-            for first in range(0, len(sessions), MAX_VARIABLES):
-                some = sessions[first : first + MAX_VARIABLES]
-                marks = ", ".join("?" * len(some))
-                self._db.execute(
-                    f"DELETE FROM log WHERE log_offset <= ? AND kind IN (?, ?) AND session IN ({marks})",  # noqa: S608, E501 - marks only
-                    (upto, *SESSION_HEAD_KINDS, *some),
+        for row in rows:
+            try:
+                check_row(*row)
+                entries = unpack_entries(row[5])
+            except Exception as error:  # noqa: BLE001 - a damaged row must not cost the next ones
+                logger.warning(
+                    "entries %s to %s of run %s cannot be read: %s", row[2], row[3], run, error
                 )
+            else:
+                yield from (own for own in entries if own[0] > after)
+
+    def oldest(self, after: int, most: int) -> list[LogRow]:
+        """Return up to *most* rows of all runs after a row, oldest first, without heads."""
+        rows = self._db.rows(
+            "SELECT id, run, last, received_ns, num_bytes FROM log"
+            " WHERE id > ? AND is_head = 0 ORDER BY id LIMIT ?",
+            (after, most),
+        )
+        return [LogRow(*row) for row in rows]
+
+    def sizes(self) -> dict[str, int]:
+        """Return the bytes of each run, without heads."""
+        sums = "SELECT run, sum(num_bytes) FROM log WHERE is_head = 0 GROUP BY run"
+        return {run: int(num_bytes) for run, num_bytes in self._db.rows(sums)}
+
+    def delete(self, rows: Sequence[int]) -> None:
+        """Delete rows by their numbers."""
+        with self._db.transaction():
+            self._db.executemany("DELETE FROM log WHERE id = ?", [(number,) for number in rows])
+            if self.last_row in rows:  # the table does not tell any more that there was one
+                kept = (_LAST_ROW, encode(self.last_row))
+                self._db.execute("INSERT OR REPLACE INTO saved_state VALUES (?, ?)", kept)
+
+    def trim(self, run: str, upto: int, num_bytes: int, most: int) -> int:
+        """Delete the oldest rows of a run, but no heads, until they took so much."""
+        rows = self._db.rows(
+            "SELECT id, num_bytes FROM log WHERE run = ? AND is_head = 0 AND last <= ?"
+            " ORDER BY last LIMIT ?",
+            (run, upto, most),
+        )
+        gone: list[int] = []
+        freed = 0
+        for number, size in rows:
+            if freed >= num_bytes:
+                break
+            gone.append(number)
+            freed += size
+        self.delete(gone)
+        return freed
+
+    def trim_heads(self, run: str, sessions: Collection[bytes] | None) -> None:
+        """Delete the heads of a run with which nothing is read any more."""
+        rows = self._db.rows(
+            "SELECT id, body FROM log WHERE run = ?1 AND is_head = 1 AND last < coalesce("
+            "(SELECT min(first) FROM log WHERE run = ?1 AND is_head = 0), ?2)",
+            (run, _NO_END),
+        )
+        gone = [
+            number for number, body in rows if sessions is None or _is_of_others(body, sessions)
+        ]
+        if gone:
+            self.delete(gone)
+
+    def remove(self, run: str, upto: int, most: int) -> bool:
+        """Delete up to *most* rows of a run, heads too; return whether there were any."""
+        rows = self._db.rows(
+            "SELECT id FROM log WHERE run = ? AND last <= ? LIMIT ?", (run, upto, most)
+        )
+        gone = [number for (number,) in rows]
+        if gone:
+            self.delete(gone)
+        return bool(gone)
+
+
+def _is_of_others(body: bytes, sessions: Collection[bytes]) -> bool:
+    """Tell whether all entries of a row are of sessions, and none of these."""
+    try:
+        entries = unpack_entries(body)
+    except Exception:  # noqa: BLE001 - `entries` tells of it
+        return False
+    return all(own.session is not None and own.session not in sessions for _, own in entries)
+
+
+def _pieces(entries: Sequence[NumberedEntry]) -> Iterator[Sequence[NumberedEntry]]:
+    """Yield entries in pieces of at most `BODY_BYTES`, of one entry at least."""
+    first = size = 0
+    for index, (_, own) in enumerate(entries):
+        size += len(own.payload or b"")
+        if size > BODY_BYTES and index > first:
+            yield entries[first:index]
+            first, size = index, len(own.payload or b"")
+    yield entries[first:]

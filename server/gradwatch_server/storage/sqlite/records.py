@@ -1,24 +1,24 @@
-"""Records of the log near a place, for any thread."""
+"""Records of the log near an entry, for any thread."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from gradwatch_server.core.entries import Received
-from gradwatch_server.storage.encoding import EncodedEntry, decode_entry
+from gradwatch_server.storage.encoding import (
+    EncodedEntry,
+    NumberedEntry,
+    decode_entry,
+    unpack_entries,
+)
 from gradwatch_server.storage.series_store import KeptRecord
-from gradwatch_server.storage.sqlite.checksums import is_good_entry
+from gradwatch_server.storage.sqlite.checksums import is_good_row
 from gradwatch_server.storage.sqlite.database import Database
 from gradwatch_wire import Kind, Stats
 
-_SELECT = (
-    "SELECT log_offset, received_ns, kind, session, payload, checksum FROM log"
-    " WHERE log_offset {} ? AND log_offset {} ? ORDER BY log_offset {}"
-)
-
-
-_OF_SESSION = _SELECT.format("<=", ">", "DESC").replace(
-    " ORDER", " AND kind = ? AND session = ? ORDER"
+_ROWS = (
+    "SELECT run, is_head, first, last, received_ns, body, checksum FROM log"
+    " WHERE run = ? AND is_head = 0 AND last > ?"
 )
 
 
@@ -28,26 +28,37 @@ class SQLiteRecords:
     def __init__(self, db: Database) -> None:
         self._db = db
 
-    def before(self, offset: int, most: int) -> Iterator[KeptRecord]:
-        """Yield the statistics up to an offset, the newest first, of the last *most* entries."""
-        yield from self._read(_SELECT.format("<=", ">", "DESC"), (offset, offset - most))
+    def before(
+        self, run: str, number: int, most: int, session: bytes | None = None
+    ) -> Iterator[KeptRecord]:
+        """Yield the statistics up to an entry, the newest first, of the last *most* entries."""
+        # A row that begins before the entry and ends after it is the last of these at most.
+        rows = self._rows(f"{_ROWS} AND first <= ? ORDER BY last DESC", run, number - most, number)
+        for entries in rows:
+            for own, encoded in reversed(entries):
+                if number - most < own <= number and session in (None, encoded.session):
+                    yield from _records(own, encoded)
 
-    def after(self, offset: int, most: int) -> Iterator[KeptRecord]:
-        """Yield the statistics after an offset, oldest first, of the next *most* entries."""
-        yield from self._read(_SELECT.format(">", "<=", "ASC"), (offset, offset + most))
+    def after(self, run: str, number: int, most: int) -> Iterator[KeptRecord]:
+        """Yield the statistics after an entry, oldest first, of the next *most* entries."""
+        rows = self._rows(f"{_ROWS} AND first <= ? ORDER BY last", run, number, number + most)
+        for entries in rows:
+            for own, encoded in entries:
+                if number < own <= number + most:
+                    yield from _records(own, encoded)
 
-    def of_session(self, session: bytes, offset: int, most: int) -> Iterator[KeptRecord]:
-        """Yield those of one session, the newest first, of the last *most* entries."""
-        values = (offset, offset - most, int(Kind.STATS), session)
-        yield from self._read(_OF_SESSION, values)
-
-    def _read(self, sql: str, values: Sequence[int | bytes]) -> Iterator[KeptRecord]:
+    def _rows(self, sql: str, run: str, after: int, upto: int) -> Iterator[list[NumberedEntry]]:
         with self._db.reading() as connection:
-            for offset, *columns, checksum in connection.execute(sql, values):
-                encoded = EncodedEntry(*columns)
-                if encoded.kind != Kind.STATS or not is_good_entry(encoded, checksum):
-                    continue
-                body = decode_entry(encoded).body
-                if isinstance(body, Received) and isinstance(body.envelope.record, Stats):
-                    session, stats = body.envelope.session, body.envelope.record
-                    yield KeptRecord(offset, encoded.received_ns, session, stats)
+            for row in connection.execute(sql, (run, after, upto)):
+                if is_good_row(*row):
+                    yield unpack_entries(row[5])
+
+
+def _records(number: int, encoded: EncodedEntry) -> Iterator[KeptRecord]:
+    """Yield the record of an entry, if it is statistics."""
+    if encoded.kind != Kind.STATS:
+        return
+    body = decode_entry(encoded).body
+    if isinstance(body, Received) and isinstance(body.envelope.record, Stats):
+        session, stats = body.envelope.session, body.envelope.record
+        yield KeptRecord(number, encoded.received_ns, session, stats)

@@ -17,11 +17,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from gradwatch_server.storage.checkpoints import PARTS, SALVAGED
-from gradwatch_server.storage.encoding import EncodedEntry
 from gradwatch_server.storage.sqlite.checksums import (
-    is_good_entry,
     is_good_event,
+    is_good_row,
     is_good_state,
     text_of,
 )
@@ -62,12 +60,13 @@ class _Table:
     is_good: Callable[..., bool]
 
 
-def _is_good_log(at_ns: int, kind: int, session: bytes, payload: bytes, checksum: int) -> bool:
-    return is_good_entry(EncodedEntry(at_ns, kind, session, payload), checksum)
+def _is_good_log(*row: Any) -> bool:
+    run, is_head, first, last, received_ns, _, body, checksum = row
+    return is_good_row(run, is_head, first, last, received_ns, body, checksum)
 
 
 def _is_good_alert(*row: Any) -> bool:
-    alert_id, change, run, body, _, checksum = row
+    alert_id, change, run, body, _, _, checksum = row
     return is_good_event(alert_id, change, run, body, checksum)
 
 
@@ -76,8 +75,13 @@ def _is_good_saved(*row: Any) -> bool:
 
 
 _TABLES: Final = (
-    _Table("log", "received_ns, kind, session, payload, checksum", _is_good_log),
-    _Table("alert_events", "alert_id, state, run, body, stored_ns, checksum", _is_good_alert),
+    _Table(
+        "log", "run, is_head, first, last, received_ns, num_bytes, body, checksum", _is_good_log
+    ),
+    _Table(
+        "alert_events", "alert_id, state, run, body, stored_ns, num_bytes, checksum", _is_good_alert
+    ),
+    _Table("forgotten_runs", "run, position, attempts, forgotten_ns", lambda *_: True),
     _Table("saved_state", "part, body", _is_good_saved),
     _Table("saved_runs", "run, body", _is_good_saved),
     _Table("saved_attempts", "run, attempt, body", _is_good_saved),
@@ -115,7 +119,7 @@ class Salvaged:
         """All of it in words."""
         kept = self.kept
         text = (
-            f"{kept['log']} entries of the log, {kept['alert_events']} alert events "
+            f"{kept['log']} rows of the log, {kept['alert_events']} alert events "
             f"and {kept['saved_runs']} saved runs were taken over from it; at least "
             f"{self.bad_rows} rows could not be read"
         )
@@ -308,10 +312,6 @@ def _keep_cursor(source: sqlite3.Connection, into: sqlite3.Connection) -> None:
 
 def _finish(into: sqlite3.Connection) -> None:
     into.execute("BEGIN IMMEDIATE")
-    # Sizes are counted anew.
-    marks = ", ".join("?" * len(PARTS))
-    into.execute(f"DELETE FROM saved_state WHERE part NOT IN ({marks})", PARTS)  # noqa: S608 - marks
-    into.execute("INSERT INTO saved_state VALUES (?, ?)", (SALVAGED, b"\1"))
     # What belongs to nothing would be taken for that of another attempt.
     into.execute("DELETE FROM series_chunks WHERE series NOT IN (SELECT id FROM series)")
     into.execute("DELETE FROM series_tables WHERE chunk NOT IN (SELECT id FROM series_chunks)")

@@ -1,4 +1,4 @@
-"""The saved state: a table of runs, of their attempts, and of the rest.
+"""The saved state: a table of runs, of their attempts, of forgotten names, and of the rest.
 
 A save is one transaction, so that the rows always belong together. What is in them is encoded by
 `storage.checkpoints`.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gradwatch_server.storage.sqlite.database import Database
-from gradwatch_server.storage.store import RunSave, SavedRun
+from gradwatch_server.storage.store import ForgottenRun, RunSave, SavedRun
 
 _TABLES_OF_A_RUN = ("saved_runs", "saved_attempts")
 
@@ -59,10 +59,34 @@ class SQLiteSavedState:
         """Return the names of the saved runs in the order in which they were first saved."""
         return [name for (name,) in self._db.rows("SELECT run FROM saved_runs ORDER BY rowid")]
 
-    def run(self, name: str) -> SavedRun:
-        """Return what is saved of a run."""
-        (body,) = self._db.row("SELECT body FROM saved_runs WHERE run = ?", (name,))
+    def run(self, name: str) -> SavedRun | None:
+        """Return what is saved of a run, None if nothing is."""
+        row = self._db.row("SELECT body FROM saved_runs WHERE run = ?", (name,))
+        if row is None:
+            return None
         attempts = self._db.rows(
             "SELECT attempt, body FROM saved_attempts WHERE run = ? ORDER BY attempt", (name,)
         )
-        return SavedRun(body, dict(attempts))
+        return SavedRun(row[0], dict(attempts))
+
+    def forget(self, run: str, forgotten: ForgottenRun, now_ns: int) -> None:
+        """Remove what is saved of a run, and keep what its name must not be used for again."""
+        with self._db.deferred_sync(), self._db.transaction():
+            self._remove(run, *_TABLES_OF_A_RUN)
+            row = (run, forgotten.position, forgotten.attempts, now_ns)
+            self._db.execute("INSERT OR REPLACE INTO forgotten_runs VALUES (?, ?, ?, ?)", row)
+
+    def forgotten(self, run: str) -> ForgottenRun:
+        """Return what is kept of the name of a run that left memory."""
+        select = "SELECT position, attempts FROM forgotten_runs WHERE run = ?"
+        row = self._db.row(select, (run,))
+        return ForgottenRun() if row is None else ForgottenRun(*row)
+
+    def trim_forgotten(self, before_ns: int) -> None:
+        """Delete names that were forgotten before a time, and of which the log has nothing."""
+        with self._db.deferred_sync(), self._db.transaction():
+            self._db.execute(
+                "DELETE FROM forgotten_runs WHERE forgotten_ns < ?"
+                " AND run NOT IN (SELECT run FROM log)",
+                (before_ns,),
+            )

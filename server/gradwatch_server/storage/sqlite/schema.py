@@ -4,22 +4,28 @@ from __future__ import annotations
 
 from typing import Final
 
-SCHEMA_VERSION: Final = 6
+SCHEMA_VERSION: Final = 7
 """Each change of what is stored, also inside of a row, takes the next number. Data of any other
 number is refused: nothing reads older forms."""
 
 TABLES: Final = """
     CREATE TABLE log (
-        log_offset INTEGER PRIMARY KEY, received_ns INTEGER NOT NULL, kind INTEGER NOT NULL,
-        session BLOB, payload BLOB, checksum INTEGER NOT NULL
+        id INTEGER PRIMARY KEY, run TEXT NOT NULL, is_head INTEGER NOT NULL,
+        first INTEGER NOT NULL, last INTEGER NOT NULL, received_ns INTEGER NOT NULL,
+        num_bytes INTEGER NOT NULL, body BLOB NOT NULL, checksum INTEGER NOT NULL
     );
+    CREATE UNIQUE INDEX log_of_run ON log (run, is_head, last, first, num_bytes);
     CREATE TABLE alert_events (
         cursor INTEGER PRIMARY KEY AUTOINCREMENT, alert_id TEXT NOT NULL, state TEXT NOT NULL,
         run TEXT NOT NULL, body TEXT NOT NULL, stored_ns INTEGER NOT NULL,
-        checksum INTEGER NOT NULL,
+        num_bytes INTEGER NOT NULL, checksum INTEGER NOT NULL,
         UNIQUE (alert_id, state)
     );
-    CREATE INDEX alert_events_of_run ON alert_events (run, cursor);
+    CREATE INDEX alert_events_of_run ON alert_events (run, cursor, num_bytes);
+    CREATE TABLE forgotten_runs (
+        run TEXT PRIMARY KEY, position INTEGER NOT NULL, attempts INTEGER NOT NULL,
+        forgotten_ns INTEGER NOT NULL
+    );
     CREATE TABLE saved_state (part TEXT PRIMARY KEY, body BLOB NOT NULL);
     CREATE TABLE saved_runs (run TEXT PRIMARY KEY, body BLOB NOT NULL);
     CREATE TABLE saved_attempts (

@@ -129,12 +129,11 @@ class SQLiteStore:
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
         """Commit what is written inside, all or none, however many calls write it."""
-        last_offset = self._log.last_offset
         try:
             with self.db.transaction():
                 yield
         except BaseException:
-            self._log.reset(last_offset)
+            self._log.reset()
             self._alert_events.reset()
             raise
 
@@ -149,29 +148,27 @@ class SQLiteStore:
     def check(self) -> None:
         """Raise a `StorageError` if the file was removed or replaced; note how far it is."""
         self.db.check_present()
-        is_first = (
-            self._log.last_offset > 0 and self._lock is not None and not self._lock.noted.offset
-        )
+        is_first = self._log.last_row > 0 and self._lock is not None and not self._lock.noted.row
         if is_first or time.monotonic() - self._noted_s >= NOTE_S:
             self._note()
 
     def _note(self) -> None:
         if self._lock is not None and self._compared:
             self._noted_s = time.monotonic()
-            self._lock.note(Noted(self._log.last_offset, self._alert_events.last_cursor))
+            self._lock.note(Noted(self._log.last_row, self._alert_events.last_cursor))
 
     def find_loss(self) -> Loss | None:
         """Compare log and alert events with what was noted beside them when they were last used."""
         noted = self._lock.noted if self._lock is not None else Noted()
-        last = self._log.last_offset
+        last = self._log.last_row
         self._compared = True
         self._alert_events.skip_to(noted.cursor)
-        if last >= noted.offset:
+        if last >= noted.row:
             return self.db.loss
-        missing = noted.offset - last
-        found = f"ends at entry {last}" if last else "is empty"
+        missing = noted.row - last
+        found = f"ends at row {last}" if last else "is empty"
         text = (
-            f"the log {self.name} {found}, and had {noted.offset} entries or more when it was last "
+            f"the log {self.name} {found}, and had {noted.row} rows or more when it was last "
             f"used: the newest {missing} are lost, unless a copy of the file and its -wal can be "
             "put back while the aggregator is stopped"
         )

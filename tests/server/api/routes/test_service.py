@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import resource
 import socket
 from datetime import UTC, datetime, timedelta
@@ -144,7 +145,7 @@ def test_a_disk_that_is_full_shows_and_heals(serve: Serve, peers: NewPeer) -> No
     wait_until(lambda: service.json("/runs/gpt/health")["records"]["stored"] == 1)
     limit_file_size(service.process.pid, 4_096)
     for step in range(5):
-        peer.stats(step, [1.0] * 1_000)
+        peer.stats(step, [1.0 + random.random() for _ in range(1_000)])
     wait_until(lambda: service.get("/readyz").status_code == 503)
 
     status, detail = problem(service.get("/readyz"))

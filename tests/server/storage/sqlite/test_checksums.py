@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from gradwatch_server.core.state_codec import encode
-from gradwatch_server.storage.encoding import EncodedEntry
 from gradwatch_server.storage.sqlite.checksums import (
-    is_good_entry,
     is_good_event,
+    is_good_row,
     is_good_state,
-    of_entry,
     of_event,
+    of_row,
 )
 
-ENTRY = EncodedEntry(1_700_000_000_000_000_000, 3, b"s" * 16, b"payload")
+ROW = ("gpt", 0, 7, 9, 1_700_000_000_000_000_000, b"payload")
 EVENT = ("a1b2", "firing", "gpt", '{"id": "a1b2", "value": 12.5}')
 
 
@@ -26,16 +23,21 @@ def flipped(data: bytes) -> list[bytes]:
     return [(number ^ 1 << bit).to_bytes(len(data), "big") for bit in range(8 * len(data))]
 
 
-def test_any_flipped_bit_of_an_entry_is_seen() -> None:
-    good = of_entry(ENTRY)
-    assert is_good_entry(ENTRY, good)
-    bad = [replace(ENTRY, payload=data) for data in flipped(b"payload")]
-    bad += [replace(ENTRY, session=data) for data in flipped(b"s" * 16)]
-    bad += [replace(ENTRY, received_ns=ENTRY.received_ns ^ 1 << bit) for bit in range(60)]
-    bad += [replace(ENTRY, kind=ENTRY.kind ^ 1 << bit) for bit in range(8)]
+def test_any_flipped_bit_of_a_row_is_seen() -> None:
+    good = of_row(*ROW)
+    assert is_good_row(*ROW, good)
+    run, *numbers, body = ROW
+    bad = [(run, *numbers, data) for data in flipped(body)]
+    bad += [(data.decode("latin-1"), *numbers, body) for data in flipped(run.encode())]
+    for place in range(4):
+        for bit in range(60):
+            other = [*numbers]
+            other[place] ^= 1 << bit
+            bad.append((run, *other, body))
 
-    assert not any(is_good_entry(entry, good) for entry in bad)
-    assert not is_good_entry(replace(ENTRY, payload="text"), good)  # type: ignore[arg-type]  # damaged
+    assert not any(is_good_row(*row, good) for row in bad)
+    assert not is_good_row(run, *numbers, "text", good)
+    assert not is_good_row(None, *numbers, body, good)
 
 
 def test_any_other_character_of_an_event_is_seen() -> None:

@@ -25,7 +25,7 @@ def directory(tmp_path: Path) -> Path:
     """A data directory that an aggregator left."""
     store = SQLiteStore.open(tmp_path / "data", Clock())
     store.find_loss()
-    store.log.append([Line(Entry(1, Tick()))])
+    store.log.append([Line("gpt", Entry(1, Tick()))])
     store.close()
     return tmp_path / "data"
 
@@ -49,7 +49,7 @@ def test_another_version_is_refused_and_left_as_it_is(directory: Path, version: 
     assert (directory / DATABASE_NAME).read_bytes() == before
     number(directory, SCHEMA_VERSION)
     store = SQLiteStore.open(directory, Clock())
-    assert [entry for _, entry in store.log.entries()] == [Entry(1, Tick())]
+    assert [entry for _, entry in store.log.entries("gpt")] == [Entry(1, Tick())]
     store.close()
 
 

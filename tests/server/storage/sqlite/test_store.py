@@ -8,7 +8,6 @@ import sqlite3
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,8 +18,8 @@ from gradwatch_server.core.entries import (
     Tick,
 )
 from gradwatch_server.errors import GradwatchError
-from gradwatch_server.storage.encoding import EncodedEntry
-from gradwatch_server.storage.sqlite.checksums import of_entry
+from gradwatch_server.storage.encoding import EncodedEntry, pack_entries
+from gradwatch_server.storage.sqlite.checksums import of_row
 from gradwatch_server.storage.sqlite.database import PAGE_BYTES
 from gradwatch_server.storage.sqlite.files import quarantine
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME, SQLiteStore
@@ -46,7 +45,7 @@ def open_store(directory: Path) -> SQLiteStore:
 
 
 def entries_of(store: SQLiteStore) -> list[Entry]:
-    return [entry for _, entry in store.log.entries()]
+    return [entry for _, entry in store.log.entries("gpt")]
 
 
 def directory_of(store: SQLiteStore) -> Path:
@@ -63,10 +62,10 @@ def reopened(store: SQLiteStore) -> SQLiteStore:
     [
         ("journal_mode", "wal"),
         ("synchronous", 2),
-        ("page_size", 65536),
+        ("page_size", 16384),
         ("auto_vacuum", 2),
         ("mmap_size", 0),
-        ("wal_autocheckpoint", 256),
+        ("wal_autocheckpoint", 1024),
     ],
 )
 def test_the_database_is_set_up_as_measured(store: SQLiteStore, pragma: str, value: object) -> None:
@@ -89,9 +88,9 @@ def test_nobody_else_may_read_what_is_kept(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         store = open_store(tmp_path / "data")
-        store.log.append([Line(Entry(1, Tick()))])
+        store.log.append([Line("gpt", Entry(1, Tick()))])
         store.reset(StorageError("damaged"))
-        store.log.append([Line(Entry(1, Tick()))])
+        store.log.append([Line("gpt", Entry(1, Tick()))])
     finally:
         os.umask(before)
 
@@ -136,10 +135,10 @@ def test_damage_is_found_after_an_unclean_stop(
         [NewAlertEvent(f"a{i}", "firing", "gpt", "x" * 30_000) for i in range(60)]
     )
     store.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    store.log.append([Line(Entry(1, Tick()))])
+    store.log.append([Line("gpt", Entry(1, Tick()))])
     path = killed_copy(store, tmp_path / "killed")
     data = path.read_bytes()
-    at = data.rindex(b"x" * 30_000) // PAGE_BYTES * PAGE_BYTES
+    at = data.rindex(b"x" * 10_000) // PAGE_BYTES * PAGE_BYTES
     path.write_bytes(data[:at] + b"\xff" * 100 + data[at + 100 :])
 
     again = open_store(path.parent)
@@ -152,15 +151,15 @@ def test_damage_is_found_after_an_unclean_stop(
     assert 57 <= left < 60
     loss = again.find_loss()
     assert loss is not None
-    assert f"is kept as {kept.name}; 1 entries of the log, {left} alert events" in loss.text
+    assert f"is kept as {kept.name}; 1 rows of the log, {left} alert events" in loss.text
     assert "could not be read" in loss.text
     assert again.alert_events.add([NewAlertEvent("new", "firing", "gpt", "{}")]) == 61
-    again.log.append([Line(Entry(1, Tick()))])
+    again.log.append([Line("gpt", Entry(1, Tick()))])
     again.close()
 
 
 def test_a_good_file_is_taken_up_after_an_unclean_stop(store: SQLiteStore, tmp_path: Path) -> None:
-    store.log.append([Line(Entry(1, Tick())), Line(Entry(2, Tick()))])
+    store.log.append([Line("gpt", Entry(1, Tick())), Line("gpt", Entry(2, Tick()))])
     again = open_store(killed_copy(store, tmp_path / "killed").parent)
 
     assert entries_of(again) == [Entry(1, Tick()), Entry(2, Tick())]
@@ -177,38 +176,32 @@ def test_two_damaged_files_of_one_second_are_both_kept(tmp_path: Path) -> None:
     assert sorted(file.read_text() for file in tmp_path.iterdir()) == ["one", "three", "two"]
 
 
-def checksum_of(kind: Any, session: bytes | None, payload: bytes | None) -> int:
-    """Return a checksum that fits, so that what is wrong is in the row."""
-    if not isinstance(kind, int):
-        return 0
-    return of_entry(EncodedEntry(2, kind, session, payload))
-
-
 def test_damaged_rows_cost_only_themselves(
     store: SQLiteStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store.log.append([Line(Entry(1, Opened(SESSION, HELLO)))])
-    for kind, session, payload in [
-        (Kind.STATS, SESSION, b"\xc1garbage"),
-        (Kind.STATS, SESSION, None),
-        (Kind.HELLO, SESSION, b""),
-        (101, SESSION, b"\x90"),
-        (101, SESSION, None),
-        (104, None, b"{"),
-        (99, None, None),
-        ("text", None, None),
+    store.log.append([Line("gpt", Entry(1, Opened(SESSION, HELLO)))])
+    good = pack_entries([(9, EncodedEntry(1, 103, None, None))])
+    damaged_entry = pack_entries([(2, EncodedEntry(1, Kind.STATS, SESSION, b"\xc1garbage"))])
+    for last, body, checksum in [
+        (2, damaged_entry, None),  # of which only the entry is damaged
+        (3, b"\xc1garbage", None),
+        (4, good[:-1], None),
+        (5, good, 7),
+        (6, "text", 0),
     ]:
+        row = ("gpt", 0, last, last, 1)
+        right = of_row(*row, body) if checksum is None and isinstance(body, bytes) else checksum
         store.db.execute(
-            "INSERT INTO log (received_ns, kind, session, payload, checksum)"
-            " VALUES (2, ?, ?, ?, ?)",
-            (kind, session, payload, checksum_of(kind, session, payload)),
+            "INSERT INTO log (run, is_head, first, last, received_ns, body, checksum, num_bytes)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, 1)",
+            (*row, body, right),
         )
     store = reopened(store)
-    store.log.append([Line(Entry(3, Tick()))])
+    store.log.append([Line("gpt", Entry(3, Tick()))])
 
     assert [entry.body for entry in entries_of(store)] == [Opened(SESSION, HELLO), Tick()]
     told = [record.args[0] for record in caplog.records if "cannot be read" in record.msg]  # type: ignore[index]  # a tuple
-    assert told == list(range(2, 10))
+    assert told == list(range(2, 7))
     store.close()
 
 
@@ -217,11 +210,11 @@ def test_a_statement_that_fails_says_what_kind_of_fault_it_is(store: SQLiteStore
         other.execute("BEGIN IMMEDIATE")
         store.db.execute("PRAGMA busy_timeout=1")
         with pytest.raises(StorageError, match="locked") as caught:
-            store.log.append([Line(Entry(1, Tick()))])
+            store.log.append([Line("gpt", Entry(1, Tick()))])
         assert caught.value.fault is StorageFault.BUSY
         other.rollback()
     other.close()
-    store.log.append([Line(Entry(1, Tick()))])
+    store.log.append([Line("gpt", Entry(1, Tick()))])
     store.close()
     with pytest.raises(StorageError, match="is closed"):
-        store.log.append([Line(Entry(1, Tick()))])
+        store.log.append([Line("gpt", Entry(1, Tick()))])

@@ -1,0 +1,171 @@
+"""Attempts under one name: which is current, and which one a session belongs to."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from gradwatch_server.core.alerting.alert import Alert
+from gradwatch_server.core.alerting.rules import Rules
+from gradwatch_server.core.attempt import Attempt
+from gradwatch_server.core.launch import is_same_job, precedes
+from gradwatch_server.core.session import Session
+from gradwatch_wire import Hello
+from gradwatch_wire.session.replayed import is_replayed
+
+MAX_LIVE: Final = 8
+"""Attempts of a run that are judged at the same time, the newest."""
+
+RETURN_NS: Final = 3_600_000_000_000
+"""An attempt that was lost may come back this long after it was heard of last, or after the
+aggregator itself was away: a network that is away for a while. After that, one that begins takes
+its place."""
+
+
+class AttemptHistory:
+    """Attempts of a run, of which the newest that lives is current.
+
+    Attributes:
+        attempts: All of them, oldest first.
+    """
+
+    def __init__(self) -> None:
+        self.attempts: list[Attempt] = []
+        self._judged: list[Attempt] = []
+        self._num_known = 0  # attempts that there were when these were found
+
+    @property
+    def judged(self) -> Sequence[Attempt]:
+        """The attempts that are not retired, oldest first."""
+        if self._num_known != len(self.attempts):
+            self._judged = [own for own in self.attempts if not own.retired]
+            self._num_known = len(self.attempts)
+        return self._judged
+
+    @property
+    def live(self) -> Sequence[Attempt]:
+        """The attempts that live, oldest first.
+
+        One of which nothing was heard since another began is taken for that one's past, although
+        it may not yet be known that it was killed.
+        """
+        newest = self._newest.started_ns
+        return [
+            own
+            for own in self.judged
+            if own.lives
+            and not own.replayed
+            and (own.signs.heard_ns > newest or own is self._newest)
+        ]
+
+    @property
+    def current(self) -> Attempt:
+        """The newest attempt that lives; if none does, the one that was heard of last."""
+        newest = self._newest
+        if newest.lives or len(self.judged) < 2:
+            return newest
+        live = self.live
+        if live:
+            return live[-1]
+        own = [own for own in self.judged if own.replayed == newest.replayed]
+        return max(own or [newest], key=lambda one: (one.signs.heard_ns, one.number))
+
+    @property
+    def _newest(self) -> Attempt:
+        # What comes from a spill file is of the past, and so is a process of an earlier launch that
+        # attaches only now: the training that runs stays current.
+        judged = self.judged or self.attempts[-1:]
+        trained = [own for own in judged if not own.replayed]
+        if len(trained) > 1:
+            timely = (own for own in reversed(trained) if not self._is_late(own))
+            return next(timely, trained[-1])
+        return trained[0] if trained else judged[-1]
+
+    def _is_late(self, attempt: Attempt) -> bool:
+        """Tell whether an attempt is of an earlier launch than one that began before it and lives.
+
+        Its job says so, or there was an attempt of the same launch before that one.
+        """
+        living = (own for own in self.judged if own.lives and own.number < attempt.number)
+        return any(self._began_before(attempt.job, own) for own in living)
+
+    def _began_before(self, job: str, other: Attempt) -> bool:
+        if not job or job == other.job:
+            return False
+        earlier = (own.job for own in self.attempts if own.number < other.number)
+        return precedes(job, other.job) or job in earlier
+
+    def attempt_of(self, session: Session) -> Attempt:
+        """Return the attempt that a session belongs to."""
+        newest = self.attempts[-1]
+        if newest.number == session.attempt:  # so it is for nearly every record
+            return newest
+        return self.attempts[bisect_left(self.attempts, session.attempt, key=_number)]
+
+    def find(self, hello: Hello) -> Attempt | None:
+        """Return the attempt that a new session belongs to, None if that is another one."""
+        candidates = self.attempts if is_replayed(hello) else self.judged
+        fitting = [own for own in candidates if not own.is_another(hello)]
+        if not fitting:
+            return None
+        # A lost one that misses a rank is no place for the rank of a launch that came after it.
+        newest = max(own.number for own in candidates if own.is_of_launch(hello))
+        joined = (own for own in reversed(fitting) if own.lives or own.number == newest)
+        return next(joined, None)
+
+    def begin(self, attempt: Attempt, now_ns: int, rules: Rules) -> Iterator[Alert]:
+        """Add an attempt, and retire those that have ended, or will hardly come back."""
+        if attempt.replayed and any(not own.replayed for own in self.judged):
+            yield from attempt.retire(now_ns, rules)
+        else:
+            if self.judged and not attempt.replayed:
+                attempt.closed.predecessor = self.current.closed.as_predecessor()
+            rest = [own for own in self.judged if own.replayed == attempt.replayed]
+            rest = [own for own in rest if own.lives or _may_return(own, attempt)]
+            rest.sort(key=lambda own: (own.lives, own.signs.heard_ns))
+            kept = rest[-MAX_LIVE + 1 :]
+            for own in self.judged:
+                if own not in kept:
+                    yield from own.retire(now_ns, rules)
+        self.adopt(attempt)
+
+    def adopt(self, attempt: Attempt) -> None:
+        """Add an attempt as it is."""
+        self.attempts.append(attempt)
+        self._num_known = 0
+
+    def succeed(self, attempt: Attempt, hello: Hello, now_ns: int, rules: Rules) -> Iterator[Alert]:
+        """Note that a rank attached again: what earlier attempts miss of it has come back."""
+        if attempt.replayed:
+            return
+        for own in self.attempts[-MAX_LIVE - 1 :]:
+            session = own.sessions.get(hello.rank)
+            replaces = is_same_job(own.job, hello.job) or not own.lives
+            if own.number < attempt.number and session and replaces:
+                session.is_replaced = True
+                if own.signs.is_troubled:
+                    own.revision += 1
+                    yield from own.judge_liveness(now_ns, rules)
+
+    def touched_by_open(self) -> set[int]:
+        """Return the numbers of the attempts that a new session may change."""
+        return {own.number for own in (*self.judged, *self.attempts[-MAX_LIVE - 1 :])}
+
+    def forget(self, attempts: int) -> list[Session]:
+        """Let go of the attempts up to a number, and return their sessions."""
+        gone = [own for own in self.attempts if own.number <= attempts]
+        self.attempts = [own for own in self.attempts if own.number > attempts]
+        self._num_known = 0
+        return [session for own in gone for session in own.sessions.values()]
+
+
+def _may_return(attempt: Attempt, begins: Attempt) -> bool:
+    """Tell whether an attempt is lost, rather than over: not for long, and not restarted since."""
+    since_ns = max(attempt.signs.heard_ns, attempt.signs.resumed_ns)
+    is_recent = begins.started_ns - since_ns < RETURN_NS
+    return attempt.may_return and is_recent and not precedes(attempt.job, begins.job)
+
+
+def _number(attempt: Attempt) -> int:
+    return attempt.number
