@@ -120,7 +120,6 @@ function column(code, values) {
 
 // ZMTP 3, mechanism NULL
 
-const MORE = 1;
 const LONG = 2;
 const COMMAND = 4;
 
@@ -147,7 +146,6 @@ function greet() {
 
 let received = Buffer.alloc(0);
 let greeted = false;
-let frames = [];
 
 socket.on('connect', greet);
 socket.on('data', (data) => {
@@ -177,11 +175,7 @@ function take(flags, body) {
     }
     return;
   }
-  frames.push(body);
-  if (flags & MORE) return;
-  const [version, record] = frames;
-  frames = [];
-  if (version.length === 1 && version[0] === 1) answer(unpack(record));
+  if (body[0] === 1) answer(unpack(body.subarray(1)));
 }
 
 // The protocol
@@ -194,9 +188,9 @@ let open = false;
 let over = false;
 
 function send(kind, seq, low, body) {
-  sendFrame(MORE, Buffer.from([fault === 'foreign' ? 2 : 1]));
+  const version = Buffer.from([fault === 'foreign' ? 2 : 1]);
   const now = BigInt(Date.now()) * 1000000n;
-  sendFrame(0, pack([KINDS[kind], session, seq, low, now, body]));
+  sendFrame(0, Buffer.concat([version, pack([KINDS[kind], session, seq, low, now, body])]));
 }
 
 function hello() {

@@ -94,5 +94,5 @@ def test_another_major_is_refused_in_this_one(send: Callable[..., list[dict[str,
 
     assert answers[0]["kind"] == Kind.REFUSE.name
     assert answers[0]["reason"] == (
-        "expected protocol version 1, got version 2, at message.frame 0"
+        "expected protocol version 1, got version 2, at message.version"
     )

@@ -18,6 +18,7 @@ from gradwatch_server.core.alerting.rules.registry import REGISTRY
 from gradwatch_server.core.arrays import BoolArray, FloatArray
 from gradwatch_server.core.attempt import Attempt
 from gradwatch_server.core.frames.frame import Frame
+from gradwatch_server.core.run import _rules
 from gradwatch_server.core.state_codec import decode, encode
 from tests.support.core import Cluster
 
@@ -117,6 +118,7 @@ def test_what_no_rule_has_any_more_is_forgotten() -> None:
     job.step(1, [1.0])
     assert "record" not in saved(job.attempt)
     REGISTRY.add(RecordRule)
+    _rules.cache_clear()  # these were read when there was none of this name
     job.rules()
 
     assert is_raised(job, 2, 1.0)
