@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 GUARDED: Final = (
     "asyncio",
     "uvicorn.error",
-    "gradwatch_server.api.event_stream",
+    "gradwatch_server.api.routes.streams",
 )
 """Loggers whose lines peers can cause."""
 

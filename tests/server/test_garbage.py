@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gradwatch_server.garbage import GROWN_BYTES, GarbageCollector
+from gradwatch_server.service import GROWN_BYTES, GarbageCollector
 
 
 class Node:
@@ -73,7 +73,7 @@ def test_the_memory_of_a_process_is_that_of_now() -> None:
 
 
 MEASURED = """
-from gradwatch_server.garbage import resident_bytes
+from gradwatch_server.service import resident_bytes
 
 before = resident_bytes()
 held = bytearray(b"x") * (50 << 20)

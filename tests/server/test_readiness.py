@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gradwatch_server.readiness import tell_ready
+from gradwatch_server.cli.commands.serve import tell_ready
 from tests.support.waiting import PATIENCE_S
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Final
 
 from fastapi import Depends, HTTPException, Query, Request
@@ -13,8 +13,8 @@ from fastapi import Depends, HTTPException, Query, Request
 from gradwatch_server.addresses import endpoint_host, is_wildcard
 from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.api.curve_reads import CurveReads
-from gradwatch_server.api.earlier_attempts import EarlierAttempts
 from gradwatch_server.api.listing import RunListing
+from gradwatch_server.api.questions import ShowAttempt
 from gradwatch_server.api.revisions import Revisions
 from gradwatch_server.api.security.stream_limit import StreamLimit
 from gradwatch_server.api.security.stream_tokens import StreamTokens
@@ -29,6 +29,41 @@ from gradwatch_server.engine.published import PublishedState
 from gradwatch_server.notify.notifications import Notifications
 from gradwatch_server.series.history import History
 from gradwatch_server.storage.store import AlertEventReader
+
+
+class EarlierAttempts:
+    """Asks for one at a time, so that readers take the engine little of its time.
+
+    Args:
+        command: Has the engine do something.
+    """
+
+    def __init__(self, command: Callable[[Command], Awaitable[Any]]) -> None:
+        self._command = command
+        self._asking = asyncio.Lock()
+
+    async def find(self, view: RunView, attempt: int) -> RunView | None:
+        """Return another attempt of a run, None if it is not in memory any more.
+
+        Of the frames of one that no snapshot shows nothing is left, but of its ranks, counts and
+        alerts.
+
+        Args:
+            view: The current one.
+            attempt: The number of the one that is wanted.
+
+        Raises:
+            HTTPException: If the engine cannot answer.
+        """
+        if (shown := view.of_attempt(attempt)) is not None:
+            return shown
+        async with self._asking:
+            found: RunView | None = await self._command(ShowAttempt(view.name, attempt))
+        # What is of the run as a whole, the current one has as it is now.
+        return found and replace(
+            found, attempts=view.attempts, alerts=view.alerts, stored=view.stored, lost=view.lost
+        )
+
 
 MAX_NAMES: Final = 5
 """Names of runs in an error about one that is not there."""

@@ -10,13 +10,16 @@ import logging
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 from gradwatch_server.budget_use import BudgetUse
 from gradwatch_server.clock import Clock
 from gradwatch_server.core.alerting.rules import Rules
+from gradwatch_server.core.entries import RulesSet
 from gradwatch_server.core.sequence import SequenceTracker
+from gradwatch_server.core.state import State
 from gradwatch_server.engine.alert_delivery import AlertChange, AlertDelivery
 from gradwatch_server.engine.alert_use import AlertUse
 from gradwatch_server.engine.batch import Batch
@@ -25,20 +28,90 @@ from gradwatch_server.engine.core_memory import CoreMemory
 from gradwatch_server.engine.housekeeping import Housekeeping
 from gradwatch_server.engine.intake import Intake
 from gradwatch_server.engine.metrics import EngineMetrics
-from gradwatch_server.engine.new_rules import NewRules
 from gradwatch_server.engine.published import PublishedState
 from gradwatch_server.engine.recovery import recover, write_silences
 from gradwatch_server.engine.run_commands import Deletions
 from gradwatch_server.engine.run_log import RunLog
 from gradwatch_server.engine.series_recorder import SeriesRecorder
 from gradwatch_server.engine.work_meter import WorkMeter
-from gradwatch_server.engine.writer import retry_write
 from gradwatch_server.ingest.inbox import Inbox
 from gradwatch_server.ingest.message import Message
 from gradwatch_server.storage.retention import RetentionPolicy
-from gradwatch_server.storage.store import Line, StorageError, Store
+from gradwatch_server.storage.store import Line, StorageError, StorageFault, Store
 from gradwatch_wire import Welcome
 from gradwatch_wire.limits import BOOT_ID_BYTES
+
+
+class NewRules:
+    """The newest that were given."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._given: deque[Rules] = deque(maxlen=1)  # and not in the log yet
+
+    def give(self, rules: Rules) -> None:
+        """Put rules in force with the next round; any thread may ask for it."""
+        self._given.append(rules)
+
+    def add(self, now_ns: int, batch: Batch) -> None:
+        """Add the entries that put them in force, if they are other ones."""
+        if not self._given:
+            return
+        rules = self._given.popleft()
+        if rules == self._state.rules:
+            logger.info("the rules are those in force already")
+            return
+        differing = ", ".join(rules.differing(self._state.rules))
+        logger.info("rules put in force that differ in %s", differing)
+        self._state.rules = rules
+        for name in self._state.runs:
+            batch.add(name, now_ns, RulesSet(rules.model_dump(mode="json")))
+
+
+RETRY_S: Final = 0.5
+
+
+T = TypeVar("T")
+
+
+def retry_write(
+    write: Callable[[], T],
+    published: PublishedState,
+    stopping: threading.Event,
+    on_fault: Callable[[], None],
+    wait: Callable[[float, threading.Event], object],
+) -> T | None:
+    """Write, and try again while the store cannot; return its result, None if stopped before.
+
+    Args:
+        write: What is to be done.
+        published: Where the fault is shown while it lasts.
+        stopping: Ends the attempts.
+        on_fault: Called once when the first attempt failed.
+        wait: Called between attempts, with the seconds until the next and what ends the wait.
+
+    Raises:
+        StorageError: If the store is gone, which no waiting mends.
+    """
+    while True:
+        try:
+            written = write()
+        except StorageError as error:
+            if error.fault is StorageFault.GONE:
+                raise
+            if published.fault is None:
+                logger.error("the log cannot be written, nothing is acknowledged: %s", error)
+                on_fault()
+            published.fault = f"the log cannot be written: {error}"
+            wait(RETRY_S, stopping)
+            if stopping.is_set():
+                return None
+        else:
+            if published.fault is not None:
+                logger.warning("the log can be written again")
+                published.fault = None
+            return written
+
 
 logger = logging.getLogger(__name__)
 

@@ -15,9 +15,8 @@ from typing import Final
 
 from gradwatch_server.budget_use import BudgetUse
 from gradwatch_server.ingest.fair_queue import FairQueue
-from gradwatch_server.ingest.floods import Floods
 from gradwatch_server.ingest.message import Arrived, Dropped, Message, PackedRecord
-from gradwatch_server.ingest.throttle import Throttle
+from gradwatch_server.ingest.throttle import Floods, Throttle
 from gradwatch_server.keys import Client
 from gradwatch_server.record_codec import decode
 from gradwatch_wire import ProtocolError, Record, Refuse, session_of

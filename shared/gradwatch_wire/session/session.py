@@ -12,10 +12,10 @@ drives it (`driver.py`) passes the time in. Typical use::
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from enum import Enum
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from gradwatch_wire.codec import encode, join
 from gradwatch_wire.limits import MAX_IN_FLIGHT_BYTES
@@ -31,13 +31,38 @@ from gradwatch_wire.records import (
     Welcome,
 )
 from gradwatch_wire.session.send_buffer import BufferedRecord
-from gradwatch_wire.session.source import RecordSource
 from gradwatch_wire.session.timing import (
     ACK_TIMEOUT_S,
     BEAT_EVERY_S,
     HELLO_EVERY_S,
     MAX_IN_FLIGHT,
 )
+
+
+class RecordSource(Protocol):
+    """Numbered records, oldest first, some of which may be gone for ever."""
+
+    counters: Counter[str]
+    """What became of the records, for `BEAT` and for people. The session counts those `sent`."""
+
+    def get(self, seq: int) -> BufferedRecord | None:
+        """Return the record of a number, None if it is gone or was not made yet."""
+
+    def first_from(self, seq: int) -> BufferedRecord | None:
+        """Return the first record from number *seq* on, where all before it is released."""
+
+    def release(self, acked: int) -> int:
+        """Forget all up to *acked*.
+
+        Return *acked*, or the last number there is if the aggregator claims to have more.
+        """
+
+    def resume(self, welcome: Welcome) -> int:
+        """Go on after what the aggregator has stored, which may be less than it once had.
+
+        Return the number up to which nothing has to be sent.
+        """
+
 
 S = TypeVar("S", bound=RecordSource)
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-from gradwatch_server.api.event_stream import EVICTED, EventStream
+from gradwatch_server.api.routes.streams import EVICTED, EventStream
 from gradwatch_server.api.security.stream_limit import StreamLimit
 from gradwatch_server.budget_use import BudgetUse
 from gradwatch_server.budgets import Budgets

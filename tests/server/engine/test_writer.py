@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from gradwatch_server.engine import writer
+from gradwatch_server.engine import engine as writer
+from gradwatch_server.engine.engine import retry_write
 from gradwatch_server.engine.published import PublishedState
-from gradwatch_server.engine.writer import retry_write
 from gradwatch_server.storage.store import StorageError, StorageFault
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from gradwatch_server.ingest.floods import Floods
+from gradwatch_server.ingest.throttle import Floods
 from tests.support.aggregator import Aggregator
 from tests.support.peer import NewPeer
 from tests.support.zmtp import PING, message, read_until_ping, shake_hands

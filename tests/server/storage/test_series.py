@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gradwatch_server.engine.recorded_attempt import encode_chunk
 from gradwatch_server.series.chunk import Chunk
 from gradwatch_server.series.encoding import encode_layers
 from gradwatch_server.series.history import Wanted
 from gradwatch_server.series.layers import KnownLayers
-from gradwatch_server.storage.series_chunks import encode_chunk
 from gradwatch_server.storage.series_compactor import Compactor
 from gradwatch_server.storage.series_store import SeriesStore, Track
 from gradwatch_server.storage.sqlite.database import Database

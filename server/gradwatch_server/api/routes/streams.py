@@ -2,13 +2,109 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Header, Query
+from starlette.responses import StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
 
-from gradwatch_server.api.alert_stream import Wanted
-from gradwatch_server.api.event_stream import EventStream, alert_lines
+from gradwatch_server.api.alert_stream import AlertStream, Wanted
+from gradwatch_server.api.connections import CONNECTION, Connection
+from gradwatch_server.api.security.access import IS_HEAD
+from gradwatch_server.api.security.stream_limit import Place, StreamLimit
 from gradwatch_server.api.state import Api, ApiState
+
+logger = logging.getLogger(__name__)
+
+UNBUFFERED: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+
+EVICTED: Final = b": another reader got this place; resume after the last id\n\n"
+"""Ends a stream that had to go."""
+
+SEND_BUFFER_BYTES: Final = 1 << 16
+"""What the system holds for a reader, about: the rest stays in the store until it is asked for."""
+
+
+class EventStream(StreamingResponse):
+    """Server-sent events. FastAPI's own log a traceback for each subscriber that goes away."""
+
+    media_type = "text/event-stream"
+
+    # FastAPI reads the status off the signature when it describes the API.
+    def __init__(
+        self, events: AsyncIterator[bytes], limit: StreamLimit, status_code: int = 200
+    ) -> None:
+        super().__init__(events, status_code, headers=UNBUFFERED)
+        self._limit = limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Stream, until the end or until the place is given to another one."""
+        if scope.get(IS_HEAD):
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            await send({"type": "http.response.body"})
+            return
+        connection: Connection | None = scope.get("state", {}).get(CONNECTION)
+        transport = None if connection is None else connection.transport
+        if transport is not None:
+            sock = transport.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        place = self._limit.acquire((scope.get("client") or ("",))[0], transport)
+        has_begun = False
+
+        async def look_and_send(message: Message) -> None:
+            nonlocal has_begun
+            place.look()
+            has_begun = True
+            await send(message)
+
+        try:
+            async with place.hold():
+                await super().__call__(scope, receive, look_and_send)
+        except TimeoutError:
+            if not place.evicted:
+                raise
+            await _tell_evicted(place, transport, send, has_begun=has_begun)
+        finally:
+            self._limit.release(place)
+
+
+async def _tell_evicted(
+    place: Place, transport: asyncio.Transport | None, send: Send, *, has_begun: bool
+) -> None:
+    """End the stream of a reader whose place another one got."""
+    logger.info(
+        "a reader of the alert stream, from %s, had its place for the longest time: "
+        "its stream is ended",
+        place.caller,
+        extra={"peer": place.caller},
+    )
+    if transport is not None and (place.untaken() or not has_begun):
+        transport.abort()  # a close would wait until the reader has read what is buffered
+    else:
+        await send({"type": "http.response.body", "body": EVICTED})
+
+
+async def alert_lines(
+    stream: AlertStream, newest: int, last_event_id: int | None, wanted: Wanted
+) -> AsyncIterator[bytes]:
+    """Yield the wanted events after *last_event_id* as they are sent.
+
+    Args:
+        stream: Where they come from.
+        newest: The cursor after which a stream begins that resumes none.
+        last_event_id: The cursor of the last event that the subscriber has; None for a new one.
+        wanted: What the subscriber wants to see.
+    """
+    cursor = newest if last_event_id is None else await stream.resume(last_event_id)
+    # Said at once, so that a subscriber knows from when on it misses nothing.
+    yield f": gradwatch alerts after {cursor}\n\n".encode()
+    async for event in stream.follow(cursor, wanted):
+        yield b": ping\n\n" if event is None else event.data
+
 
 router = APIRouter()
 

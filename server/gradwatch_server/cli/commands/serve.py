@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
+import socket
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 from urllib.parse import quote
 
 from gradwatch_server.cli.options import Config, setting
 from gradwatch_server.config_file import DEFAULT_CONFIG, check_config, find_config
 from gradwatch_server.keys import TOKENS, read_keys
-from gradwatch_server.readiness import tell_ready
 from gradwatch_server.service import serve as run_service
 from gradwatch_server.settings import Settings, load_settings
 from gradwatch_wire import __version__
+
+READY: Final = b"READY=1"
+
+
+def tell_ready() -> None:
+    """Send a datagram to the socket that the environment names; without one nobody has asked."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    if address.startswith("@"):  # of Linux's abstract names, which are in no file system
+        address = "\0" + address[1:]
+    # A service goes on without it: whoever waits gives up by himself, and says so.
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.sendto(READY, address)
 
 
 def serve(

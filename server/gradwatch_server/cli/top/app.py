@@ -3,17 +3,56 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from typing import ClassVar, Final
 
+from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.widgets import DataTable, Footer, Input
+from textual.widgets import DataTable, Footer, Input, Static
 
 from gradwatch_server.cli.async_client import AsyncClient, connected
-from gradwatch_server.cli.top.head import Head
 from gradwatch_server.cli.top.run_list import RunList
 from gradwatch_server.cli.top.run_view import RunView
+from gradwatch_server.core.printable import printable
 from gradwatch_server.errors import GradwatchError
+
+
+class Head(Static):
+    """Told of each look.
+
+    Args:
+        address: Host and port of the aggregator.
+
+    Attributes:
+        is_old: Whether what is shown may be otherwise by now.
+    """
+
+    def __init__(self, address: str) -> None:
+        super().__init__(id="head")
+        self._address = address
+        self._since = ""
+        self._word = "asking"
+        self.is_old = False
+
+    def looked(self) -> None:
+        """Note that the aggregator answered just now."""
+        now = f"{datetime.now(UTC):%H:%M:%S} UTC"
+        self._since = f" since {now}"
+        self._word = f"live · {now}"
+        self.is_old = False
+
+    def failed(self, why: str) -> None:
+        """Note that it did not, or that it answered with an error."""
+        self._word = f"stale{self._since}: {why}"
+        self.is_old = True
+
+    def tell(self, summary: str) -> None:
+        """Say all of it, and in a few words what is shown."""
+        word = (printable(self._word), "bold yellow" if self.is_old else "dim")
+        parts = (f"gradwatch {printable(self._address)}  ", "bold"), word, f"  {summary}"
+        self.update(Text.assemble(*parts))
+
 
 EVERY_S: Final = 1.0
 """Time between two looks."""

@@ -7,6 +7,7 @@ writes. Whatever SQLite raises leaves here as a `StorageError`.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import sqlite3
 import time
@@ -28,11 +29,55 @@ from gradwatch_server.storage.sqlite.files import (
     take_up,
 )
 from gradwatch_server.storage.sqlite.lock import LOCK_NAME
-from gradwatch_server.storage.sqlite.presence import Presence
 from gradwatch_server.storage.sqlite.private_files import create_private
 from gradwatch_server.storage.sqlite.salvage import Salvaged, salvage
 from gradwatch_server.storage.sqlite.schema import SCHEMA_VERSION, TABLES
 from gradwatch_server.storage.store import Loss, StorageError, StorageFault
+
+_NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.ENXIO})
+
+
+class Presence:
+    """The files as they were when they were opened, by device and inode."""
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        """Note the files that are there."""
+        self._files = {path: own for path in paths if (own := _identity(path)) is not None}
+
+    def check(self) -> None:
+        """Look whether each is where it was; that takes a microsecond each.
+
+        Raises:
+            StorageError: If one was removed, renamed or replaced.
+        """
+        for path, before in self._files.items():
+            try:
+                is_there = _identity(path) == before
+            except OSError:  # nobody says that it is another one
+                is_there = True
+            if not is_there:
+                msg = (
+                    f"{path} was removed or replaced while it was in use: what would be written "
+                    "now could not be found again, so nothing is taken in; put the data directory "
+                    "back as it was, or choose another one with --data, and start again"
+                )
+                raise StorageError(msg, StorageFault.GONE)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return device and inode of a file, None if there is none.
+
+    Raises:
+        OSError: If that cannot be told.
+    """
+    try:
+        found = path.stat()
+    except OSError as error:
+        if error.errno in _NOT_THERE:
+            return None
+        raise
+    return found.st_dev, found.st_ino
+
 
 logger = logging.getLogger(__name__)
 

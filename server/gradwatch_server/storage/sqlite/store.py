@@ -13,9 +13,8 @@ from gradwatch_server.storage.sqlite.alert_events import SQLiteAlertEvents
 from gradwatch_server.storage.sqlite.database import Database
 from gradwatch_server.storage.sqlite.filesystem import network_type
 from gradwatch_server.storage.sqlite.lock import DirectoryLock, Noted
-from gradwatch_server.storage.sqlite.log import SQLiteLog
+from gradwatch_server.storage.sqlite.log import SQLiteLog, SQLiteRecords
 from gradwatch_server.storage.sqlite.private_files import make_private
-from gradwatch_server.storage.sqlite.records import SQLiteRecords
 from gradwatch_server.storage.sqlite.saved_state import SQLiteSavedState
 from gradwatch_server.storage.sqlite.series import SQLiteSeries
 from gradwatch_server.storage.store import Loss, StorageError, StorageFault

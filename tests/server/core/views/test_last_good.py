@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gradwatch_server.core.frames.window import Series
-from gradwatch_server.core.views.last_good import last_good_step
+from gradwatch_server.core.views.health import last_good_step
 from gradwatch_wire.health import Severity
 
 NAN = math.nan
