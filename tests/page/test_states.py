@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any, Final
 
@@ -24,11 +25,14 @@ def _hold(route: Any) -> None:
 def _change(shown: Any, path: str, change: Any) -> None:
     """Let the page get an answer that another aggregator, or another moment, would give."""
 
+    from playwright.sync_api import Error
+
     def fulfil(route: Any) -> None:
-        answer = route.fetch()
-        body = answer.json()
-        change(body)
-        route.fulfill(response=answer, body=json.dumps(body))
+        with contextlib.suppress(Error):  # the tab was closed meanwhile
+            answer = route.fetch()
+            body = answer.json()
+            change(body)
+            route.fulfill(response=answer, body=json.dumps(body))
 
     shown.page.route(path, fulfil)
 
