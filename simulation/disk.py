@@ -71,21 +71,17 @@ class SimulatedLog(SQLiteLog):
     def append(self, lines: Sequence[Line]) -> None:
         """Write lines."""
         self._lines = lines
-        try:
-            super().append(lines)
-        except BaseException:
-            self._lines = ()
-            raise
+        super().append(lines)
 
     def committed(self) -> None:
         """Pass on that what is being appended is committed."""
         lines, self._lines = self._lines, ()
         self._on_commit(lines)
 
-    def reset(self) -> None:
+    def roll_back(self) -> None:
         """Forget the lines of a transaction that failed."""
         self._lines = ()
-        super().reset()
+        super().roll_back()
 
 
 class SimulatedStore(SQLiteStore):

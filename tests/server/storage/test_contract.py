@@ -517,6 +517,28 @@ def test_what_one_transaction_writes_is_there_together_or_not_at_all(
     assert offsets(store) == [1, 2, 3]
 
 
+def test_a_write_that_fails_gives_no_number_that_was_trimmed_again(
+    place: Any, store: Store
+) -> None:
+    """Nothing but the process knows by then that there was one."""
+    store.log.append(ticks(1, 5))
+    store.log.trim("gpt", 5, 1 << 30, 9)
+    noise = random.Random(0)
+    lines = [received(stats_of(9, [noise.random() for _ in range(100_000)]))]
+    place.fill(store)
+    for _ in range(2):
+        with pytest.raises(StorageError, match="full"):
+            store.log.append(lines)
+        with pytest.raises(StorageError, match="full"), store.transaction():
+            store.log.append(lines)
+    with pytest.raises(ZeroDivisionError), store.transaction():
+        raise ZeroDivisionError
+    place.make_room(store)
+    store.log.append(ticks(6, 1))
+
+    assert offsets(store) == [6]
+
+
 # Damage.
 
 

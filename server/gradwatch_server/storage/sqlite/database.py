@@ -129,7 +129,7 @@ class Database:
         """
         self._path = path
         self._connection: sqlite3.Connection | None = None
-        self._is_writing = False
+        self.is_writing = False  # whether a transaction is open
         self._presence = Presence(())
         self.loss: Loss | None = None  # what could not be read of a file that was set aside
         # A clean stop removes the WAL; who reads then leaves an empty one.
@@ -241,11 +241,11 @@ class Database:
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
         """Commit what is written inside, all or none. One within another is part of that one."""
-        if self._is_writing:
+        if self.is_writing:
             yield
             return
         self.rollback()  # the last one could not even be rolled back
-        self._is_writing = True
+        self.is_writing = True
         try:
             self.execute("BEGIN IMMEDIATE")
             yield
@@ -255,7 +255,7 @@ class Database:
             self.rollback()
             raise
         finally:
-            self._is_writing = False
+            self.is_writing = False
 
     def check_present(self) -> None:
         """Raise a `StorageError` if the file is not any more where it was opened."""
@@ -272,7 +272,7 @@ class Database:
 
         The WAL is in order, so nothing that comes after it can be durable without it.
         """
-        if self._is_writing:  # a part of another transaction, which decides
+        if self.is_writing:  # a part of another transaction, which decides
             yield
             return
         before = self.number("synchronous")

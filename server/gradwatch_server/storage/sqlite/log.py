@@ -105,7 +105,18 @@ class SQLiteLog:
         self._db = db
         self._last: dict[str, int] = {}
         self._least: dict[str, int] = {}  # numbers that saved states stand for
+        self._before: tuple[int, dict[str, int]] = (0, {})  # what was last at `mark`
         self.reset()
+
+    def mark(self) -> None:
+        """Note where the logs end, for `roll_back`."""
+        self._before = self.last_row, {}
+
+    def roll_back(self) -> None:
+        """Go back to where the logs ended at the mark."""
+        # The table does not tell: the newest rows of a log may be trimmed.
+        self.last_row, last = self._before
+        self._last |= last
 
     def reset(self) -> None:
         """Look anew at where the logs end."""
@@ -146,9 +157,17 @@ class SQLiteLog:
             number = last[line.run] = last.get(line.run, self.last(line.run)) + 1
             encoded = encode_entry(line)
             groups[line.run, encoded.kind in HEAD_KINDS].append((number, encoded))
-        with self._db.transaction():
-            for (run, is_head), entries in groups.items():
-                self._insert(run, is_head=is_head, entries=entries)
+        if not self._db.is_writing:
+            self.mark()
+        before = {run: self.last(run) for run in last}
+        try:
+            with self._db.transaction():
+                for (run, is_head), entries in groups.items():
+                    self._insert(run, is_head=is_head, entries=entries)
+        except BaseException:
+            self.roll_back()
+            raise
+        self._before[1].update(before)
         self._last |= last
 
     def _insert(self, run: str, *, is_head: bool, entries: Sequence[NumberedEntry]) -> None:

@@ -128,11 +128,12 @@ class SQLiteStore:
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
         """Commit what is written inside, all or none, however many calls write it."""
+        self._log.mark()
         try:
             with self.db.transaction():
                 yield
         except BaseException:
-            self._log.reset()
+            self._log.roll_back()
             self._alert_events.reset()
             raise
 
