@@ -45,6 +45,8 @@ from gradwatch_server.storage.store import Store
 from gradwatch_server.stores import open_delivery_log, open_store
 from gradwatch_wire.limits import BOOT_ID_BYTES
 
+logger = logging.getLogger(__name__)
+
 GROWN_BYTES: Final = 64 << 20
 """All objects are looked at when the process has become so much larger since the last time."""
 
@@ -95,9 +97,6 @@ class GarbageCollector:
         if size - self._size >= max(GROWN_BYTES, GROWN_SHARE * self._size):
             gc.collect()
             self._size = self._resident()
-
-
-logger = logging.getLogger(__name__)
 
 
 def serve(

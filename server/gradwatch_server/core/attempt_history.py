@@ -13,6 +13,14 @@ from gradwatch_server.core.session import Session
 from gradwatch_wire import Hello
 from gradwatch_wire.session.replayed import is_replayed
 
+MAX_LIVE: Final = 8
+"""Attempts of a run that are judged at the same time, the newest."""
+
+RETURN_NS: Final = 3_600_000_000_000
+"""An attempt that was lost may come back this long after it was heard of last, or after the
+aggregator itself was away: a network that is away for a while. After that, one that begins takes
+its place."""
+
 
 def is_same_job(one: str, other: str) -> bool:
     """Tell whether two launches are of one job, whichever of its restarts they are."""
@@ -34,15 +42,6 @@ def _parse(job: str) -> tuple[tuple[str, str], int] | None:
     if not (number or rendezvous) or not restarts.isdecimal():
         return None
     return (number, rendezvous), int(restarts)
-
-
-MAX_LIVE: Final = 8
-"""Attempts of a run that are judged at the same time, the newest."""
-
-RETURN_NS: Final = 3_600_000_000_000
-"""An attempt that was lost may come back this long after it was heard of last, or after the
-aggregator itself was away: a network that is away for a while. After that, one that begins takes
-its place."""
 
 
 class AttemptHistory:

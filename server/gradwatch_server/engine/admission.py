@@ -22,6 +22,14 @@ from gradwatch_server.ingest.message import Message
 from gradwatch_wire import Hello, Refuse
 from gradwatch_wire.health import RUN_NAME_RULE, is_run_name
 
+logger = logging.getLogger(__name__)
+
+MAX_HELLO_BYTES: Final = 8_192
+"""Those of our client take some 300 bytes."""
+
+MAX_WAITING: Final = 512
+"""HELLOs that wait for the next round; one more is not answered, and its client says it again."""
+
 Launch: TypeAlias = tuple[str, str, int]
 """Run, job and world: ranks that say the same are of one attempt, each once."""
 
@@ -96,15 +104,6 @@ class AttemptRate:
 
 def _launch(hello: Hello) -> Launch:
     return hello.run, hello.job, hello.world
-
-
-logger = logging.getLogger(__name__)
-
-MAX_HELLO_BYTES: Final = 8_192
-"""Those of our client take some 300 bytes."""
-
-MAX_WAITING: Final = 512
-"""HELLOs that wait for the next round; one more is not answered, and its client says it again."""
 
 
 class Verdict(Enum):

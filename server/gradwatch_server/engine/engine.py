@@ -41,6 +41,17 @@ from gradwatch_server.storage.store import Line, StorageError, StorageFault, Sto
 from gradwatch_wire import Welcome
 from gradwatch_wire.limits import BOOT_ID_BYTES
 
+RETRY_S: Final = 0.5
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+POLL_MS: Final = 50
+
+BUSY_POLL_MS: Final = 5
+"""Likewise while there are alerts to be told."""
+
 
 class NewRules:
     """The newest that were given."""
@@ -66,12 +77,6 @@ class NewRules:
         self._state.rules = rules
         for name in self._state.runs:
             batch.add(name, now_ns, RulesSet(rules.model_dump(mode="json")))
-
-
-RETRY_S: Final = 0.5
-
-
-T = TypeVar("T")
 
 
 def retry_write(
@@ -111,13 +116,6 @@ def retry_write(
                 logger.warning("the log can be written again")
                 published.fault = None
             return written
-
-
-logger = logging.getLogger(__name__)
-
-POLL_MS: Final = 50
-BUSY_POLL_MS: Final = 5
-"""Likewise while there are alerts to be told."""
 
 
 class Engine(threading.Thread):

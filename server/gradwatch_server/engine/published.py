@@ -18,6 +18,18 @@ from gradwatch_server.core.views.rules import count_watched, no_layers
 from gradwatch_server.core.views.snapshot import RunView, view_run
 from gradwatch_server.storage.store import Loss
 
+PUBLISH_NS: Final = 50_000_000
+"""Snapshots are made at most this often: readers cannot tell, and a busy run has a step each ms."""
+
+MAX_PAUSE_NS: Final = 2_000_000_000
+"""However much they cost, they are made this often: probes and people look at them."""
+
+SLICE_S: Final = 0.005
+"""Of many runs that changed, those are made first that waited longest, and others after a pause."""
+
+LOSS_TOLD_NS: Final = 3_600_000_000_000
+"""How long it is told what the start found missing."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -71,20 +83,6 @@ class UnmatchedRules:
             self._told.add((view.name, name))
             says = printable(f"rule {name} watches no layer of run {view.name}: ")
             logger.warning("%s", says + printable(no_layers(rule, view)))
-
-
-PUBLISH_NS: Final = 50_000_000
-"""Snapshots are made at most this often: readers cannot tell, and a busy run has a step each ms."""
-
-MAX_PAUSE_NS: Final = 2_000_000_000
-"""However much they cost, they are made this often: probes and people look at them."""
-
-SLICE_S: Final = 0.005
-"""Of many runs that changed, those are made first that waited longest, and others after a pause."""
-
-
-LOSS_TOLD_NS: Final = 3_600_000_000_000
-"""How long it is told what the start found missing."""
 
 
 @dataclass(slots=True)

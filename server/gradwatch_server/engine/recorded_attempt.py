@@ -30,6 +30,10 @@ from gradwatch_server.series.tail import Tail, TailView
 from gradwatch_server.storage.series_store import ChunkFacts, SavedSeriesChunk, SeriesStore, Track
 from gradwatch_wire.columns import L2, NONFINITE_COUNTS
 
+logger = logging.getLogger(__name__)
+
+_ALL: Final = 1 << 40
+
 
 def encode_chunk(chunk: Chunk, *, is_closed: bool, track: Track = Track.FRAMES) -> SavedSeriesChunk:
     """Return a chunk as it is written."""
@@ -85,11 +89,6 @@ def decode_chunk(facts: ChunkFacts, head: bytes, tables: Mapping[str, bytes]) ->
 
 def _reader(body: bytes) -> Callable[[int, int], bytes]:
     return lambda offset, length: body[offset : offset + length]
-
-
-logger = logging.getLogger(__name__)
-
-_ALL: Final = 1 << 40
 
 
 @dataclass(slots=True)

@@ -10,6 +10,23 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
+BURST: Final = 64
+"""Bad messages that a peer may send at once."""
+
+REFILL_PER_S: Final = 1.0
+"""Bad messages that a peer may send for ever: a fault worth seeing, and no attack."""
+
+TELL_EVERY_S: Final = 1.0
+"""How often a peer is told what is wrong with its messages."""
+
+MUTE_S: Final = 5.0
+
+MAX_MUTES: Final = 3
+"""Times that a peer is muted for `MUTE_S`; the next time is for good."""
+
+MAX_PEERS: Final = 4_096
+"""Peers that are remembered; the one whose last bad message is the oldest is forgotten first."""
+
 EVERY_S: Final = 1.0
 
 ROOMS: Final = 4
@@ -50,23 +67,6 @@ class Floods:
     def forget(self, peer: bytes) -> None:
         """Begin anew with a peer, whose connection was ended."""
         del self._bytes[peer]
-
-
-BURST: Final = 64
-"""Bad messages that a peer may send at once."""
-
-REFILL_PER_S: Final = 1.0
-"""Bad messages that a peer may send for ever: a fault worth seeing, and no attack."""
-
-TELL_EVERY_S: Final = 1.0
-"""How often a peer is told what is wrong with its messages."""
-
-MUTE_S: Final = 5.0
-MAX_MUTES: Final = 3
-"""Times that a peer is muted for `MUTE_S`; the next time is for good."""
-
-MAX_PEERS: Final = 4_096
-"""Peers that are remembered; the one whose last bad message is the oldest is forgotten first."""
 
 
 @dataclass(slots=True)

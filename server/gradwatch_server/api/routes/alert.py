@@ -22,6 +22,8 @@ from gradwatch_server.series.history import History, Span, Wanted
 from gradwatch_server.storage.store import AlertEvent
 from gradwatch_wire.columns import L2
 
+router = APIRouter()
+
 NUM_AROUND: Final = 8
 """Steps before it and from it on that are shown."""
 
@@ -99,9 +101,6 @@ def _values(
         {"step": step, "l2": value}
         for step, value in zip(steps, values[known].tolist(), strict=True)
     ]
-
-
-router = APIRouter()
 
 
 @router.get("/alerts/{alert}", summary="One alert, with the steps around it and its events")

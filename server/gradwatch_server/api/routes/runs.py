@@ -27,6 +27,35 @@ from gradwatch_server.core.views.snapshot import RunView
 from gradwatch_server.engine.run_commands import DeleteRun
 from gradwatch_wire.health import Phase, Status
 
+_KEY_TYPES: Final[Mapping[Order, tuple[type, ...]]] = {
+    "heard": (int, str),
+    "worst": (bool, int, int, str),
+    "name": (str,),
+    "step": (int, str),
+}
+"""Types of the parts of each order's key."""
+
+MANY: Final = 500
+"""Ranks, or layers, of which an answer is made in a thread, so that others get theirs meanwhile."""
+
+router = APIRouter()
+
+Limit = Annotated[int | None, Query(ge=1, le=100_000, description="How many; all without.")]
+
+Cursor = Annotated[
+    str | None, Query(max_length=4_000, description="Where the page before ended: its Link says.")
+]
+
+Text = Annotated[str | None, Query(max_length=500, description="Names that have this in them.")]
+
+Spark = Annotated[
+    int | None, Query(ge=1, le=512, description="Values of a small curve of the norm, and more.")
+]
+
+Confirm = Annotated[
+    str | None, Query(max_length=1_000, description="The name of the run once more.")
+]
+
 Order = Literal["heard", "worst", "name", "step"]
 
 _STATUSES: Final = list(Status)
@@ -43,14 +72,6 @@ _KEYS: Final[Mapping[Order, Callable[[Summary], tuple[Any, ...]]]] = {
     "step": lambda own: (-own.step, own.key[1]),
 }
 """Sort keys of the orders, the least first; no two runs have the same key."""
-
-_KEY_TYPES: Final[Mapping[Order, tuple[type, ...]]] = {
-    "heard": (int, str),
-    "worst": (bool, int, int, str),
-    "name": (str,),
-    "step": (int, str),
-}
-"""Types of the parts of each order's key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,24 +134,6 @@ def parse_cursor(given: str, sort: Order) -> tuple[Any, ...]:
     if tuple(map(type, plain[1:])) != _KEY_TYPES[sort]:
         raise refused
     return tuple(plain[1:])
-
-
-MANY: Final = 500
-"""Ranks, or layers, of which an answer is made in a thread, so that others get theirs meanwhile."""
-
-router = APIRouter()
-
-Limit = Annotated[int | None, Query(ge=1, le=100_000, description="How many; all without.")]
-Cursor = Annotated[
-    str | None, Query(max_length=4_000, description="Where the page before ended: its Link says.")
-]
-Text = Annotated[str | None, Query(max_length=500, description="Names that have this in them.")]
-Spark = Annotated[
-    int | None, Query(ge=1, le=512, description="Values of a small curve of the norm, and more.")
-]
-Confirm = Annotated[
-    str | None, Query(max_length=1_000, description="The name of the run once more.")
-]
 
 
 @router.get("/runs", summary="All runs, the last one heard of first", response_class=Json)

@@ -18,6 +18,15 @@ from gradwatch_server.api.security.access import IS_HEAD
 from gradwatch_server.api.security.stream_limit import Place, StreamLimit
 from gradwatch_server.api.state import Api, ApiState
 
+router = APIRouter()
+
+LastEventId = Annotated[
+    int | None,
+    Header(ge=0, lt=1 << 63, description="Cursor of the last event seen; 0 gives everything kept."),
+]
+
+Silenced = Annotated[bool, Query(description="Whether also events that a silence keeps.")]
+
 logger = logging.getLogger(__name__)
 
 UNBUFFERED: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -104,16 +113,6 @@ async def alert_lines(
     yield f": gradwatch alerts after {cursor}\n\n".encode()
     async for event in stream.follow(cursor, wanted):
         yield b": ping\n\n" if event is None else event.data
-
-
-router = APIRouter()
-
-LastEventId = Annotated[
-    int | None,
-    Header(ge=0, lt=1 << 63, description="Cursor of the last event seen; 0 gives everything kept."),
-]
-
-Silenced = Annotated[bool, Query(description="Whether also events that a silence keeps.")]
 
 
 @router.get(

@@ -17,6 +17,21 @@ from gradwatch_server.api.security.hosts import SAFE_METHODS, Hosts, check_host,
 from gradwatch_server.api.security.stream_tokens import StreamTokens
 from gradwatch_server.keys import Tokens
 
+PUBLIC_PATHS: Final = frozenset({"/healthz", "/readyz", "/"})
+"""Paths that need no token, for probes, and the page: the answers tell nothing of the runs."""
+
+PAGE_PREFIX: Final = "/static/"
+"""Below it are the files of the page, which need no token either: they hold no data."""
+
+STREAM_SUFFIX: Final = "/alerts/stream"
+"""How the paths of alert streams end."""
+
+IS_HEAD: Final = "gradwatch.is_head"
+"""Key in a scope whose request was made with HEAD: only the header of the answer is wanted."""
+
+STREAM_TOKEN_PATH: Final = "/alerts/stream-token"  # noqa: S105 - a path
+"""A POST that the read token may make: it changes nothing."""
+
 
 class Access(IntEnum):
     """Scope of a token."""
@@ -42,22 +57,6 @@ def access_of(tokens: Tokens, headers: Headers) -> Access:
 def _equal(given: str, expected: str) -> bool:
     digests = (hashlib.sha256(text.encode("latin-1")).digest() for text in (given, expected))
     return hmac.compare_digest(*digests)
-
-
-PUBLIC_PATHS: Final = frozenset({"/healthz", "/readyz", "/"})
-"""Paths that need no token, for probes, and the page: the answers tell nothing of the runs."""
-
-PAGE_PREFIX: Final = "/static/"
-"""Below it are the files of the page, which need no token either: they hold no data."""
-
-STREAM_SUFFIX: Final = "/alerts/stream"
-"""How the paths of alert streams end."""
-
-IS_HEAD: Final = "gradwatch.is_head"
-"""Key in a scope whose request was made with HEAD: only the header of the answer is wanted."""
-
-STREAM_TOKEN_PATH: Final = "/alerts/stream-token"  # noqa: S105 - a path
-"""A POST that the read token may make: it changes nothing."""
 
 
 @dataclass(frozen=True, slots=True)

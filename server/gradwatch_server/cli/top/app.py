@@ -17,6 +17,14 @@ from gradwatch_server.cli.top.run_view import RunView
 from gradwatch_server.core.printable import printable
 from gradwatch_server.errors import GradwatchError
 
+EVERY_S: Final = 1.0
+"""Time between two looks."""
+
+LOOK_S: Final = 15.0
+"""The longest that one look may take."""
+
+MAX_FILTER: Final = 200
+
 
 class Head(Static):
     """Told of each look.
@@ -52,15 +60,6 @@ class Head(Static):
         word = (printable(self._word), "bold yellow" if self.is_old else "dim")
         parts = (f"gradwatch {printable(self._address)}  ", "bold"), word, f"  {summary}"
         self.update(Text.assemble(*parts))
-
-
-EVERY_S: Final = 1.0
-"""Time between two looks."""
-
-LOOK_S: Final = 15.0
-"""The longest that one look may take."""
-
-MAX_FILTER: Final = 200
 
 
 class TopApp(App[None]):

@@ -22,6 +22,25 @@ from gradwatch_server.cli.top.cells import name_cell, number_cell
 from gradwatch_server.cli.words import marked, sentences, status_text
 from gradwatch_server.core.printable import printable
 
+MAX_LAYERS: Final = 16
+"""As many layers as one request of curves may name."""
+
+STEPS: Final = 64
+"""Of the newest steps, and of points in a curve of a run or a layer."""
+
+RUN_COLUMNS: Final = ("norm", "loss")
+
+MAX_NAME: Final = 48
+
+MIN_CURVE: Final = 16
+
+GAP: Final = 2
+"""Spaces between columns."""
+
+LAYER_COLUMNS: Final = ("layer", "gone wrong", "norm now", "usual", "newest steps")
+
+ALERT_COLUMNS: Final = ("alert", "rule", "since step", "known by", "message")
+
 
 def gone_wrong(report: dict[str, Any]) -> dict[str, list[str]]:
     """Return the layers in which something is wrong by a run's health, to the rules that say so.
@@ -40,15 +59,6 @@ def gone_wrong(report: dict[str, Any]) -> dict[str, list[str]]:
         if rule not in rules:
             rules.append(rule)
     return found
-
-
-MAX_LAYERS: Final = 16
-"""As many layers as one request of curves may name."""
-
-STEPS: Final = 64
-"""Of the newest steps, and of points in a curve of a run or a layer."""
-
-RUN_COLUMNS: Final = ("norm", "loss")
 
 
 async def read_run(client: AsyncClient, run: str, text: str) -> dict[str, Any]:
@@ -118,15 +128,6 @@ def _curve_of(series: dict[str, Any]) -> list[float | str | None]:
             series["max"], series.get("nan", nothing), series.get("inf", nothing), strict=True
         )
     ]
-
-
-MAX_NAME: Final = 48
-MIN_CURVE: Final = 16
-GAP: Final = 2
-"""Spaces between columns."""
-
-LAYER_COLUMNS: Final = ("layer", "gone wrong", "norm now", "usual", "newest steps")
-ALERT_COLUMNS: Final = ("alert", "rule", "since step", "known by", "message")
 
 
 class RunView(VerticalScroll):

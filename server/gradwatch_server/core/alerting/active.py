@@ -24,6 +24,20 @@ from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_wire.health import AlertState, Severity
 
+MAX_KEPT: Final = 256
+"""Resolved alerts kept in memory per attempt; the store keeps them all."""
+
+FORGIVEN_STEPS: Final = 1
+"""Good steps in a row that a pending alert outlives."""
+
+GONE_STEPS: Final = 20
+"""Steps in a row without any layer of an alert after which it is over. Optimizers take turns, so
+that a layer may be away for some."""
+
+_NOTHING: Final = np.zeros(1, dtype=np.bool_)
+
+_Key = tuple[str, str]
+
 
 @dataclass
 class Allowance:
@@ -73,21 +87,6 @@ class Allowance:
     def take(self, own: ActiveAlert, now_ns: int) -> None:
         """Count an event that is told in any case: somebody asked for it, and it comes once."""
         self.budget.acquire(now_ns, own.alert.severity)
-
-
-MAX_KEPT: Final = 256
-"""Resolved alerts kept in memory per attempt; the store keeps them all."""
-
-FORGIVEN_STEPS: Final = 1
-"""Good steps in a row that a pending alert outlives."""
-
-GONE_STEPS: Final = 20
-"""Steps in a row without any layer of an alert after which it is over. Optimizers take turns, so
-that a layer may be away for some."""
-
-_NOTHING: Final = np.zeros(1, dtype=np.bool_)
-
-_Key = tuple[str, str]
 
 
 @dataclass

@@ -11,6 +11,9 @@ from gradwatch_server.core.alerting.alert import Worst
 from gradwatch_server.core.arrays import BoolArray, FloatArray
 from gradwatch_wire.health import Severity
 
+WORSE: Final = 10.0
+"""What is this many times what was told before is told again."""
+
 INTERVAL_NS: Final = 60_000_000_000
 """In the long run an alert tells of itself at most this often."""
 
@@ -42,10 +45,6 @@ class EventLimit:
             return False
         self.ahead_ns = max(self.ahead_ns, now_ns) + INTERVAL_NS
         return True
-
-
-WORSE: Final = 10.0
-"""What is this many times what was told before is told again."""
 
 
 @dataclass(slots=True)

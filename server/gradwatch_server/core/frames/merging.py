@@ -29,6 +29,13 @@ from gradwatch_wire import norms
 from gradwatch_wire.columns import L2, L2_MAX
 from gradwatch_wire.names import Label, Scalar
 
+_SAFE_SQUARES: Final = (1e-200, 1e200)
+"""Between these a plain sum of squares has neither overflowed nor lost what matters."""
+
+BLOCK: Final = 8_192
+"""Values that are squared and summed at once. OpenBLAS divides more than 10,000 among threads and
+waits for them, which takes 2 µs or, where something else has the processor, 10 ms."""
+
 Block: TypeAlias = tuple[Layout, FloatArray]
 """Rows, as `rows` describes them, of the layers of a layout: (rows, own layers)."""
 
@@ -88,14 +95,6 @@ def _starts(*keys: IndexArray) -> IndexArray:
     changes = np.logical_or.reduce([key[1:] != key[:-1] for key in keys])
     first = np.ones(min(1, len(keys[0])), dtype=np.bool_)
     return np.flatnonzero(np.concatenate([first, changes]))
-
-
-_SAFE_SQUARES: Final = (1e-200, 1e200)
-"""Between these a plain sum of squares has neither overflowed nor lost what matters."""
-
-BLOCK: Final = 8_192
-"""Values that are squared and summed at once. OpenBLAS divides more than 10,000 among threads and
-waits for them, which takes 2 µs or, where something else has the processor, 10 ms."""
 
 
 def merge(gathered: Gathered[RankPart], num_layers: int, world: int) -> Frame:

@@ -22,6 +22,8 @@ from gradwatch_server.core.views.ranks import LastSeen, count_records, describe_
 from gradwatch_server.core.views.snapshot import RunView
 from gradwatch_wire.health import AlertState, Phase, RankState, Severity, Status
 
+MAX_WORST_LAYERS: Final = 10
+
 Finding: TypeAlias = tuple[Status, str]
 """Something that holds: the status that it means at least, and what it is in words."""
 
@@ -139,9 +141,6 @@ def _last_good_of(alert: Alert) -> tuple[int, bool]:
     """Return the last step that may have been good, and whether that is certain."""
     last = alert.origin.last_good_step
     return (alert.first_step - 1, False) if last is None else (last, True)
-
-
-MAX_WORST_LAYERS: Final = 10
 
 
 def health(

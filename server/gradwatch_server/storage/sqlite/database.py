@@ -34,6 +34,39 @@ from gradwatch_server.storage.sqlite.salvage import Salvaged, salvage
 from gradwatch_server.storage.sqlite.schema import SCHEMA_VERSION, TABLES
 from gradwatch_server.storage.store import Loss, StorageError, StorageFault
 
+logger = logging.getLogger(__name__)
+
+PAGE_BYTES: Final = 16_384
+"""Rows of the log are packed, and mostly of 1 to 100 kB."""
+
+WAL_BYTES: Final = 16 << 20
+"""Size from which on the WAL is written back into the file."""
+
+SALVAGE_WAL_PAGES: Final = 16
+"""Pages of the WAL after which it is written back while a damaged file is taken over."""
+
+CHECK_BYTES: Final = 64 << 20
+"""A file up to this size is checked as a whole at each start; that takes 0.1 s. Of a larger one
+only the alert events are checked: what is saved has checksums, and records are read one by one."""
+
+FREE_SLACK_BYTES: Final = 32 << 20
+"""Space in the file that is free and waits for new records rather than being given back."""
+
+BUSY_S: Final = 5.0
+"""How long a connection waits for a lock; in WAL mode it meets one only while a file is opened."""
+
+_PRAGMAS: Final = (
+    f"page_size={PAGE_BYTES}",  # before auto_vacuum, after which it is ignored
+    "auto_vacuum=INCREMENTAL",
+    "journal_mode=WAL",
+    "synchronous=FULL",
+    "journal_size_limit=67108864",
+    "cache_size=-65536",
+    "temp_store=MEMORY",
+    "mmap_size=0",
+    f"busy_timeout={round(BUSY_S * 1_000)}",
+)
+
 _NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.ENXIO})
 
 
@@ -77,40 +110,6 @@ def _identity(path: Path) -> tuple[int, int] | None:
             return None
         raise
     return found.st_dev, found.st_ino
-
-
-logger = logging.getLogger(__name__)
-
-PAGE_BYTES: Final = 16_384
-"""Rows of the log are packed, and mostly of 1 to 100 kB."""
-
-WAL_BYTES: Final = 16 << 20
-"""Size from which on the WAL is written back into the file."""
-
-SALVAGE_WAL_PAGES: Final = 16
-"""Pages of the WAL after which it is written back while a damaged file is taken over."""
-
-CHECK_BYTES: Final = 64 << 20
-"""A file up to this size is checked as a whole at each start; that takes 0.1 s. Of a larger one
-only the alert events are checked: what is saved has checksums, and records are read one by one."""
-
-FREE_SLACK_BYTES: Final = 32 << 20
-"""Space in the file that is free and waits for new records rather than being given back."""
-
-BUSY_S: Final = 5.0
-"""How long a connection waits for a lock; in WAL mode it meets one only while a file is opened."""
-
-_PRAGMAS: Final = (
-    f"page_size={PAGE_BYTES}",  # before auto_vacuum, after which it is ignored
-    "auto_vacuum=INCREMENTAL",
-    "journal_mode=WAL",
-    "synchronous=FULL",
-    "journal_size_limit=67108864",
-    "cache_size=-65536",
-    "temp_store=MEMORY",
-    "mmap_size=0",
-    f"busy_timeout={round(BUSY_S * 1_000)}",
-)
 
 
 class Database:

@@ -30,6 +30,25 @@ from gradwatch_server.storage.sqlite.database import Database
 from gradwatch_server.storage.store import Line, LogRow
 from gradwatch_wire import Kind, Stats
 
+logger = logging.getLogger(__name__)
+
+ROW_BYTES: Final = 100
+"""About what a row takes beside its body, its index included."""
+
+BODY_BYTES: Final = 1 << 20
+"""Entries of one row, before they are packed: more leave the cache of the processor."""
+
+_LAST_ROW: Final = "last_row"
+"""Part of the saved state: the number of the newest row, if that was deleted."""
+
+_NO_END: Final = 1 << 62
+"""A number that no entry has."""
+
+_INSERT: Final = (
+    "INSERT INTO log (id, run, is_head, first, last, received_ns, num_bytes, body, checksum)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+
 _ROWS = (
     "SELECT run, is_head, first, last, received_ns, body, checksum FROM log"
     " WHERE run = ? AND is_head = 0 AND last > ?"
@@ -76,26 +95,6 @@ def _records(number: int, encoded: EncodedEntry) -> Iterator[KeptRecord]:
     if isinstance(body, Received) and isinstance(body.envelope.record, Stats):
         session, stats = body.envelope.session, body.envelope.record
         yield KeptRecord(number, encoded.received_ns, session, stats)
-
-
-logger = logging.getLogger(__name__)
-
-ROW_BYTES: Final = 100
-"""About what a row takes beside its body, its index included."""
-
-BODY_BYTES: Final = 1 << 20
-"""Entries of one row, before they are packed: more leave the cache of the processor."""
-
-_LAST_ROW: Final = "last_row"
-"""Part of the saved state: the number of the newest row, if that was deleted."""
-
-_NO_END: Final = 1 << 62
-"""A number that no entry has."""
-
-_INSERT: Final = (
-    "INSERT INTO log (id, run, is_head, first, last, received_ns, num_bytes, body, checksum)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-)
 
 
 class SQLiteLog:
