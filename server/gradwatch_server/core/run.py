@@ -62,6 +62,7 @@ class Run(AttemptHistory):
         budgets: The budgets in force.
         window_steps: Frames that the window of an attempt holds.
         recorder: Takes each frame that closes.
+        is_relearnt: Whether its checkpoint could not be read, so that all is from its log.
     """
 
     name: str
@@ -80,6 +81,7 @@ class Run(AttemptHistory):
         self.sessions: dict[bytes, Session] = {}
         self.window_steps = WINDOW_STEPS
         self.recorder: FrameRecorder | None = None
+        self.is_relearnt = False
         self._set_rules(self.rules_json)
         self._set_budgets(self.budgets_json)
 

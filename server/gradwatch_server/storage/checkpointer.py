@@ -17,7 +17,7 @@ from gradwatch_server.core.run import Run
 from gradwatch_server.core.state import State
 from gradwatch_server.storage.checkpoints import decode_run, encode_run
 from gradwatch_server.storage.retention import SLICE_BYTES, Retention, RetentionPolicy
-from gradwatch_server.storage.store import ForgottenRun, RunSave, StorageError, Store
+from gradwatch_server.storage.store import ForgottenRun, RunSave, SavedRun, StorageError, Store
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +99,8 @@ class Checkpointer:
         """
         for name in dict.fromkeys((*self._store.state.runs(), *self._store.log.runs())):
             forgotten = self._store.state.forgotten(name)
-            run = self._load(name, state.window_steps)
+            saved = self._store.state.run(name)
+            run = None if saved is None else self._decode(name, saved, state.window_steps)
             if run is not None:
                 state.add(run)
                 self._newest[name] = run.attempts[-1].number
@@ -108,15 +109,14 @@ class Checkpointer:
             if self._store.log.last(name) > start:
                 for number, entry in self._store.log.entries(name, start):
                     yield name, number, entry
+            if saved is not None and run is None and name in state.runs:
+                state.runs[name].is_relearnt = True
         # As they were: readers see them in the order in which they began.
         in_order = sorted(state.runs.items(), key=lambda item: item[1].created_ns)
         state.runs = dict(in_order)
 
-    def _load(self, name: str, window_steps: int) -> Run | None:
-        """Return a run as it was saved; None if it was not, or that cannot be read."""
-        saved = self._store.state.run(name)
-        if saved is None:
-            return None
+    def _decode(self, name: str, saved: SavedRun, window_steps: int) -> Run | None:
+        """Return a run as it was saved, None if that cannot be read."""
         try:
             return decode_run(saved, window_steps)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is not what was written

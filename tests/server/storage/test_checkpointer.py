@@ -44,6 +44,7 @@ from gradwatch_server.core.entries import (
     Tick,
 )
 from gradwatch_server.core.state import State
+from gradwatch_server.core.views.health import health
 from gradwatch_server.core.views.snapshot import view_run
 from gradwatch_server.storage import checkpointer as checkpointer_module
 from gradwatch_server.storage.checkpointer import Checkpointer
@@ -384,6 +385,10 @@ def test_a_damaged_row_is_passed_over_and_the_log_is_read(
 
     assert found.story() == own.story()
     assert found.tail > 1
+    assert sorted(run.is_relearnt for run in found.state.runs.values()) == [False, True]
+    reasons = [health(view_run(run), {}, 0)["reasons"] for run in found.state.runs.values()]
+    told = [any("checkpoint could not be read" in own for own in each) for each in reasons]
+    assert sorted(told) == [False, True]
     assert "cannot be used, its log is read" in caplog.text
     found.save_all()
     again = found.crashed()

@@ -166,7 +166,7 @@ def health(
         "run": view.name,
         "phase": find_phase(view, ranks),
         "status": status,
-        "reasons": [*why, *_beside(view, last_seen, now_ns, fault)],
+        "reasons": [*why, *_beside(view, last_seen, now_ns, fault), *_relearnt(view)],
         "attempt": view.attempt,
         "revision": view.revision,
         "now": isotime(now_ns),
@@ -196,6 +196,14 @@ def health(
         },
         "first_bad": asdict(view.first_bad) if view.first_bad else None,
     }
+
+
+def _relearnt(view: RunView) -> Iterator[str]:
+    if view.is_relearnt:
+        yield (
+            "its checkpoint could not be read at the last start: what is usual was learnt again "
+            "from its log, as far as that goes back"
+        )
 
 
 def _beside(view: RunView, last_seen: LastSeen, now_ns: int, fault: str | None) -> Iterator[str]:

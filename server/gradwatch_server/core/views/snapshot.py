@@ -81,6 +81,7 @@ class RunView:
         revision: Changes whenever an entry is of the attempt.
         levels: What is usual of its modules, None of one whose frames have left memory.
         gaps: What the gaps between its steps come to.
+        is_relearnt: Whether its checkpoint could not be read at the start.
     """
 
     name: str
@@ -112,6 +113,7 @@ class RunView:
     recent_late: int = 0
     recent_unresolved: int = 0
     is_live: bool = False
+    is_relearnt: bool = field(default=False, repr=False, compare=False)
     revision: int = field(default=0, repr=False, compare=False)
     levels: ModuleLevels | None = field(default=None, repr=False, compare=False)
     gaps: Gaps = field(default_factory=Gaps, repr=False, compare=False)
@@ -241,6 +243,7 @@ def _view_attempt(
     is_known = before is not None and len(before.names) == len(names)  # names only join
     return RunView(
         name=run.name,
+        is_relearnt=run.is_relearnt,
         created_ns=run.created_ns,
         updated_ns=attempt.updated_ns,
         attempt=attempt.number,
