@@ -22,7 +22,10 @@ from gradwatch_server.storage.store import ForgottenRun, RunSave, SavedRun, Stor
 logger = logging.getLogger(__name__)
 
 MAX_TAIL: Final = 1_000
-"""Entries after which a run is saved: a restart applies so many in some 0.3 s."""
+"""Entries of all runs after which they are saved: a restart applies so many in some 0.3 s."""
+
+MAX_WEIGHT: Final = 8
+"""Ranks of a run whose entries of one step count as one: they are applied so many times faster."""
 
 SHARE: Final = 0.1
 """Share of the engine's time that saving and trimming may take."""
@@ -176,13 +179,15 @@ class Checkpointer:
             share = min(SHARE * max(1.0, self._tail(state) / MAX_TAIL), MAX_SHARE)
             self._rest_until_ns = now + round(spent / share)
 
-    def _tail(self, state: State) -> int:
-        """Return how many entries a restart would have to apply of the runs that are due."""
-        return sum(self._unsaved_of(name, state) for name in self._unsaved)
-
-    def _unsaved_of(self, name: str, state: State) -> int:
-        run = state.runs.get(name)
-        return 0 if run is None else run.position - self._unsaved[name].position
+    def _tail(self, state: State) -> float:
+        """Return how many entries a restart would have to apply, in those of runs of one rank."""
+        tail = 0.0
+        for name, unsaved in self._unsaved.items():
+            run = state.runs.get(name)
+            if run is not None:
+                ranks = min(run.attempts[-1].world, MAX_WEIGHT)
+                tail += (run.position - unsaved.position) / ranks
+        return tail
 
     def _do_due(self, now: int, state: State) -> bool:
         """Save or trim; in turns, for a busy engine always has something to save."""
@@ -207,11 +212,8 @@ class Checkpointer:
 
     def _save_due(self, now: int, state: State) -> bool:
         too_old_ns = now - round(self._policy.checkpoint_s * 1e9)
-        due = [
-            name
-            for name, own in self._unsaved.items()
-            if own.since_ns <= too_old_ns or self._unsaved_of(name, state) >= MAX_TAIL
-        ]
+        is_long = self._tail(state) >= MAX_TAIL
+        due = [n for n, own in self._unsaved.items() if is_long or own.since_ns <= too_old_ns]
         if due:
             self._save(due, state)
         elif self._failed:
