@@ -103,7 +103,9 @@ class DeleteRun:
             detail = f"run {self.run!a} still trains (attempts {', '.join(living)}): stop it first"
             raise CommandError(409, detail)
 
-        def answer(_: State) -> Any:
-            self.deletions.begin(self.run)
+        def answer(after: State) -> Any:
+            # One that came back in the same round has begun another attempt in this log.
+            if self.run not in after.runs:
+                self.deletions.begin(self.run)
 
         return Outcome(answer, (Forgotten(self.run, run.attempts[-1].number),))

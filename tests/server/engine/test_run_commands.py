@@ -69,3 +69,25 @@ def test_a_run_that_trains_stays(start: Start, peers: NewPeer) -> None:
     with pytest.raises(CommandError, match="still trains") as refused:
         running.engine.commands.submit(DeleteRun("gpt", running.engine.deletions)).result(10)
     assert refused.value.status == 409
+
+
+@pytest.mark.slow
+def test_a_deleted_name_that_comes_back_has_other_numbers(start: Start, peers: NewPeer) -> None:
+    """Of attempts and of entries, so that no id comes twice; over a restart, too."""
+    running = start()
+    gone = peers(running.endpoint).attach()
+    gone.steps(0, *[1.0] * 5)
+    gone.send(Bye(reason="done"))
+    gone.acked()
+    running.shows(frames=5)
+    last = running.store.log.last("gpt")
+    running.engine.commands.submit(DeleteRun("gpt", running.engine.deletions)).result(10)
+    wait_until(lambda: running.entries() == [])
+
+    running = start(endpoint=running.endpoint)
+    peers(running.endpoint).attach().steps(0, 1.0, 1.0)
+    assert running.shows(frames=2).attempt == 2
+    assert running.store.log.last("gpt") > last + 3
+
+    running = start(endpoint=running.endpoint)
+    assert (running.view().attempt, running.view().frames, running.view().stored) == (2, 2, 3)

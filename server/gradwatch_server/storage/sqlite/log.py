@@ -6,6 +6,7 @@ of their own, which stay when the others are trimmed.
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import logging
 from collections import defaultdict
@@ -122,7 +123,9 @@ class SQLiteLog:
         self._last.clear()
         (newest,) = self._db.row("SELECT coalesce(max(id), 0) FROM log")
         deleted = self._db.row("SELECT body FROM saved_state WHERE part = ?", (_LAST_ROW,))
-        self.last_row = max(int(newest), 0 if deleted is None else decode(deleted[0], int))
+        self.last_row = int(newest)
+        with contextlib.suppress(ValueError):  # damaged
+            self.last_row = max(self.last_row, decode(deleted[0], int) if deleted else 0)
 
     def runs(self) -> list[str]:
         """Return the names of the runs that have entries, those first that began first."""
