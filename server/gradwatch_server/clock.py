@@ -24,7 +24,10 @@ machines without a battery, and then the log is right."""
 
 
 class Clock:
-    """When somebody sets the system's clock, ranks must not look lost and frames not late."""
+    """Times that do not jump when somebody sets the system's clock.
+
+    No rank must look lost then, and no frame late.
+    """
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ from gradwatch_server.budget import field as _budget
 
 
 class HttpBudgets(BaseModel):
-    """What callers of HTTP may use."""
+    """Budgets of callers of HTTP."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -12,7 +12,7 @@ from enum import Enum
 
 
 class Outcome(Enum):
-    """What to do with a record."""
+    """Decision about a record."""
 
     ACCEPT = "accept"
     DUPLICATE = "duplicate"
@@ -22,7 +22,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SequenceCheck:
-    """What to do with a record, and the range of sequence numbers that is lost, if any."""
+    """Decision about a record, and the range of sequence numbers that is lost, if any."""
 
     outcome: Outcome
     gap: tuple[int, int] | None = None

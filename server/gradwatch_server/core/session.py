@@ -36,20 +36,20 @@ class DeclaredManifest:
 
     @property
     def size(self) -> int:
-        """What it counts towards `MAX_MANIFEST_LAYERS`: one without layers takes memory, too."""
+        """Layers that count towards `MAX_MANIFEST_LAYERS`; a manifest without any counts, too."""
         layers = len(self.layout.index) * (1 if self.layout.shards is None else 4)
         idle = 0 if self.idle is None else len(self.idle)
         return layers + len(self.layout.modules) + idle + 16
 
     @property
     def own_bytes(self) -> int:
-        """What it takes in memory beside its layout, which others may share."""
+        """Bytes in memory beside the layout, which others may share."""
         arrays = () if self.idle is None else (self.idle.frozen, self.idle.unused)
         return RECORD_BYTES + sum(map(array_bytes, arrays))
 
     @property
     def num_bytes(self) -> int:
-        """What it takes in memory with its layout."""
+        """Bytes in memory with the layout."""
         return self.own_bytes + self.layout.num_bytes
 
 

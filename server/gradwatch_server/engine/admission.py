@@ -107,7 +107,7 @@ def _launch(hello: Hello) -> Launch:
 
 
 class Verdict(Enum):
-    """What becomes of a HELLO."""
+    """Decision about a HELLO."""
 
     ADMITTED = "admitted"
     WAITS = "waits"

@@ -1,4 +1,4 @@
-"""Where alerts go: into the store, and down to the ranks of their run."""
+"""Alerts as they are stored and sent down to the ranks of their run."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class AlertDelivery:
 
     @property
     def is_done(self) -> bool:
-        """Whether everybody was told."""
+        """Completion: true once everybody was told."""
         return not self._waiting
 
     def tell(self, changes: Iterable[AlertChange]) -> None:

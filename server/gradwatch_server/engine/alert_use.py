@@ -1,4 +1,4 @@
-"""What runs use of their budgets of alerts, for /metrics."""
+"""Use of the budgets of alerts by runs, for /metrics."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from gradwatch_wire import Ack, Welcome
 
 @dataclass(slots=True)
 class Answer:
-    """What a session is to be told.
+    """Answer to a session.
 
     Args:
         peer: Where it goes.

@@ -41,7 +41,7 @@ Asked: TypeAlias = Acknowledged | Forgotten | SilenceAdded | SilenceRemoved
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a command comes to.
+    """Result of a command.
 
     Args:
         answer: What is answered once the bodies are applied.

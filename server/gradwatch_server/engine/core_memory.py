@@ -1,4 +1,4 @@
-"""What the core holds of steps that wait and of manifests, in all; and whose goes beyond that.
+"""Memory of open steps and manifests over all runs, and the choice of what goes beyond it.
 
 What one attempt or session may hold, the core keeps to by itself. What all of them hold together is
 looked at here, once a round, and what has to go is put into the log: each attempt then follows from
@@ -25,7 +25,7 @@ SPARE: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """What one attempt holds."""
+    """Memory of one attempt."""
 
     attempt: Attempt
     open_bytes: int

@@ -14,7 +14,7 @@ from gradwatch_server.core.state import State
 
 
 class Usefulness(IntEnum):
-    """What a run is good for, the least first. What lives and has frames is not in the list."""
+    """Usefulness of a run, the least first. A run that lives and has frames is not in the list."""
 
     ENDED_EMPTY = 0
     """It ended, and not one record of it is stored."""

@@ -1,4 +1,4 @@
-"""What the engine counts and times since it started."""
+"""Counters and times of the engine since it started."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ ATTEMPT_BYTES: Final = 14_500
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """What one session takes."""
+    """Room of one session."""
 
     run: str
     client: str
@@ -53,17 +53,17 @@ class Occupancy:
 
     @property
     def num_runs(self) -> int:
-        """How many runs there are."""
+        """Number of runs."""
         return len(self._client_of)
 
     @property
     def most_runs(self) -> int:
-        """How many the client has that has most."""
+        """Sessions of the client that has most."""
         return max((count for name, count in self._runs_of.items() if name), default=0)
 
     @property
     def most_bytes(self) -> int:
-        """What the sessions of the client take that has most."""
+        """Bytes of the sessions of the client that has most."""
         return max((count for name, count in self._bytes_of.items() if name), default=0)
 
     def has_run(self, run: str) -> bool:

@@ -1,4 +1,4 @@
-"""What the engine shows to other threads: immutable snapshots of the runs, and how it is itself."""
+"""Published state of the engine: immutable snapshots of the runs, and the health of the engine."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """What was looked at last of a run."""
+    """Newest check of a run."""
 
     attempt: int
     num_layers: int
@@ -87,7 +87,7 @@ class UnmatchedRules:
 
 @dataclass(slots=True)
 class PublishedState:
-    """What readers see. Only the engine's thread writes.
+    """State that readers see. Only the engine's thread writes it.
 
     Args:
         runs: Name to snapshot of each run; the mapping is replaced, never changed.

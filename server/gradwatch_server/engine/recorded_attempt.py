@@ -101,13 +101,13 @@ class _Recorded:
 
     @property
     def is_saved(self) -> bool:
-        """Whether the store has all of it."""
+        """Durability: true if the store has all of it."""
         newest = self.tail.chunks[-1] if self.tail.chunks else None
         return newest is None or (newest.number, newest.count) == (self.number, self.count)
 
     @property
     def has_full(self) -> bool:
-        """Whether a chunk is full, and is to be written."""
+        """Presence of a full chunk, which is to be written."""
         chunks = self.tail.chunks
         return len(chunks) > 1 or bool(chunks and chunks[-1].is_full)
 
@@ -129,7 +129,7 @@ class _Recorded:
 
 @dataclass(frozen=True, slots=True)
 class RecordedView:
-    """What a reader sees of the rows in memory.
+    """Rows in memory as a reader sees them.
 
     Args:
         frames: Those of frames.
@@ -175,12 +175,12 @@ class RecordedAttempt:
 
     @property
     def is_saved(self) -> bool:
-        """Whether the store has all of it."""
+        """Durability: true if the store has all of it."""
         return all(own.is_saved for own in self._tracks.values())
 
     @property
     def has_full(self) -> bool:
-        """Whether a chunk is full, and is to be written."""
+        """Presence of a full chunk, which is to be written."""
         return any(own.has_full for own in self._tracks.values())
 
     @property

@@ -19,7 +19,7 @@ SLICE_ROWS: Final = 2_000
 
 @dataclass(frozen=True, slots=True)
 class _Deletion:
-    """What is left of a deleted run in the store.
+    """Remains of a deleted run in the store.
 
     Args:
         run: Its name.

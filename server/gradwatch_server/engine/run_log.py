@@ -57,7 +57,7 @@ class _Window:
 
 @dataclass(slots=True)
 class _Told:
-    """What was told of a run."""
+    """Lines that were written about a run."""
 
     window: _Window = field(default_factory=lambda: _Window(RUN_LINES, HOUR_NS))
     stepped: int = 0  # the newest attempt of which the first step was told

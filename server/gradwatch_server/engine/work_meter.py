@@ -1,4 +1,4 @@
-"""What messages cost after they were taken: writing and applying them, and what comes of that.
+"""Cost of messages after they were taken: writing and applying them, and their alerts.
 
 The port is told, so that who costs much waits and others do not. It knows no clock.
 """

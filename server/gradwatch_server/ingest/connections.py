@@ -74,7 +74,7 @@ class Connections:
 
     @property
     def num_open(self) -> int:
-        """How many connections there are."""
+        """Number of connections."""
         return len(self._files)
 
     def look(self) -> None:

@@ -91,12 +91,12 @@ class FairQueue(Generic[T]):
         self._floor_s = 0.0  # what the one served least has had, of those that wait
 
     def __bool__(self) -> bool:
-        """Whether there is a message."""
+        """Tell whether there is a message."""
         return bool(self._waiting)
 
     @property
     def most_bytes(self) -> int:
-        """What the peer has that has most."""
+        """Bytes of the peer that has most."""
         return max((own.num_bytes for own in self._waiting.values()), default=0)
 
     def has_room(self, peer: bytes) -> bool:

@@ -38,7 +38,7 @@ MAX_DROPPED: Final = 4_096
 
 
 class Inbox(ABC):
-    """What has arrived. Only the thread that calls `receive` may call the rest."""
+    """Messages that have arrived. Only the thread that calls `receive` may call the rest."""
 
     endpoint: str
     """Where clients attach."""

@@ -34,7 +34,7 @@ ROOMS: Final = 4
 
 
 class Floods:
-    """Who sent how much in vain, in the newest second.
+    """Bytes that each peer sent in vain in the newest second.
 
     Args:
         room_bytes: What a peer may have in the queue.
@@ -57,11 +57,11 @@ class Floods:
             self._since_s = now_s
 
     def __contains__(self, peer: bytes) -> bool:
-        """Whether a peer floods."""
+        """Tell whether a peer floods."""
         return self._bytes[peer] > self._most_bytes
 
     def __bool__(self) -> bool:
-        """Whether any peer may: whether it has to be known over which connection messages come."""
+        """Tell whether any peer may flood: then the connection of each message has to be known."""
         return bool(self._bytes)
 
     def forget(self, peer: bytes) -> None:

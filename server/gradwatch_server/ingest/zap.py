@@ -1,4 +1,4 @@
-"""Who may connect to the ingest port: ZeroMQ's authentication protocol (ZAP, RFC 27).
+"""Authentication at the ingest port: ZeroMQ's protocol for it (ZAP, RFC 27).
 
 ZeroMQ asks about each handshake. The thread that owns the ingest socket answers, so that there is
 no second thread whose death nobody would notice.

@@ -75,7 +75,7 @@ class Chunk:
 
     @property
     def is_full(self) -> bool:
-        """Whether the next row belongs into another chunk."""
+        """Fullness: true if the next row belongs into another chunk."""
         per_row = 8 * max(len(self.columns), 1) * max(self.num_layers, 1)
         per_row += sum(9 * self.num_items(table) for table in self.items)
         most = min(MAX_ROWS, max(MIN_ROWS, MAX_BYTES // per_row))
@@ -86,7 +86,7 @@ class Chunk:
         return int(self.items[table][0].shape[1]) if table in self.items else 0
 
     def fits(self, row: NewRow) -> bool:
-        """Whether a row can be added without growing."""
+        """Tell whether a row can be added without growing."""
         return (
             self.count < self.capacity
             and row.num_layers <= self.num_layers

@@ -1,4 +1,4 @@
-"""What there is a curve of: numbers of a whole step, and numbers of each layer."""
+"""Columns of curves: numbers of a whole step, and numbers of each layer."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ Arrays: TypeAlias = "list[npt.NDArray[Any]]"
 
 
 class DamagedChunkError(Exception):
-    """What is stored is not what was written."""
+    """Stored bytes are not those that were written."""
 
 
 def encode_plain(plain: Any) -> bytes:

@@ -38,7 +38,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Wanted:
-    """What is asked for.
+    """Request for a part of a curve.
 
     Args:
         epoch: The epoch.
@@ -56,7 +56,7 @@ class Wanted:
 
 
 class StoredSeries(Protocol):
-    """What a store has of one attempt, up to a chunk that is in memory."""
+    """Stored part of one attempt, up to a chunk that is in memory."""
 
     def layers(self) -> KnownLayers:
         """Return the layers, none if nothing is stored."""

@@ -1,4 +1,4 @@
-"""What there is a curve of beside layers: groups, pairs of these, modules, and blocks.
+"""Items of curves beside layers: groups, pairs of these, modules, and blocks.
 
 Their names get places as they come, which never change, as those of layers do.
 """
@@ -19,7 +19,7 @@ MAX_ITEMS: Final = 4_096
 
 
 class ItemKind(StrEnum):
-    """What an item is."""
+    """Kind of an item."""
 
     GROUP = "group"
     PAIR = "pair"

@@ -11,7 +11,7 @@ from gradwatch_server.series.new_row import NewRow
 
 @dataclass(frozen=True, slots=True)
 class TailView:
-    """What a reader sees of a tail.
+    """Tail as a reader sees it.
 
     Args:
         first: Number of its first chunk: those before are in the store.

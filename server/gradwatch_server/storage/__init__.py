@@ -1,1 +1,1 @@
-"""What is kept on disk: the log, alert events, the saved state."""
+"""Data on disk: the logs, alert events, the saved state."""

@@ -60,7 +60,7 @@ class _Unsaved:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What must stay of the log of a run."""
+    """Entries and heads that must stay in the log of a run."""
 
     checkpointer: Checkpointer
     state: State

@@ -1,4 +1,4 @@
-"""What is kept of notifications, so that a restart or a crash misses none.
+"""State of notifications on disk, so that a restart or a crash misses none.
 
 `sqlite/` has it in a file of its own: what writes the log waits for nobody.
 """
@@ -39,7 +39,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class GroupTimes:
-    """When a group was told what, seconds since the epoch; 0 for never.
+    """Times of the messages of a group, seconds since the epoch; 0 for never.
 
     Args:
         since_s: When the first event came that is still to be told.
@@ -52,7 +52,7 @@ class GroupTimes:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a target is.
+    """Progress of a target.
 
     Args:
         cursor: All alert events up to this one are delivered, given up, not wanted, or entries.
@@ -83,7 +83,7 @@ class SavedTarget:
 
 @dataclass(frozen=True, slots=True)
 class TargetChange:
-    """What changed of a target since it was saved last.
+    """Changes of a target since it was saved last.
 
     Args:
         progress: How far it is now.
@@ -101,7 +101,7 @@ class TargetChange:
 
 
 class DeliveryLog(Protocol):
-    """Where it is kept. Any thread may call; one target is of one thread."""
+    """Store of the state of targets. Any thread may call; one target is of one thread."""
 
     def load(self, target: str) -> SavedTarget | None:
         """Return what is kept of a target, None if it is new.

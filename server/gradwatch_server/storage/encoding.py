@@ -1,4 +1,4 @@
-"""How entries of the log are spelt in a store: a kind, a session and bytes, whatever the store is.
+"""Entries of the log as bytes: a kind, a session and a payload, whatever the store is.
 
 A record stays as it came over the wire, byte by byte, so that what this version cannot name is
 not lost.

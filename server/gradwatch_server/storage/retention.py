@@ -21,7 +21,7 @@ SLICE_BYTES: Final = 4 << 20
 
 
 class Kept(Protocol):
-    """What must stay of the log of a run."""
+    """Entries and heads that must stay in the log of a run."""
 
     def covered(self, run: str) -> int:
         """Return the newest entry that a durable checkpoint stands for."""
@@ -32,7 +32,7 @@ class Kept(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
-    """How much is kept; the settings of the same names say what each is."""
+    """Limits of age and size; the settings of the same names describe each."""
 
     log_max_bytes: int = 8 << 30
     log_max_age_s: float = 7 * 86_400.0

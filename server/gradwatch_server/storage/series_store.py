@@ -1,4 +1,4 @@
-"""What a store keeps of curves: chunks of rows, and of wider and wider buckets made of these.
+"""Curves in a store: chunks of rows, and of wider and wider buckets made of these.
 
 Level 0 are rows, level n buckets of `16 ** n` steps. A chunk of a level is made of `FAN` chunks of
 the one below, and stands for them wherever its width will do; those may be trimmed then. Gains have
@@ -48,7 +48,7 @@ def width_of(level: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ChunkFacts:
-    """What is known of a stored chunk without reading it.
+    """Facts of a stored chunk, known without reading it.
 
     Args:
         level: Its level.
@@ -87,13 +87,13 @@ class SavedSeriesChunk:
 
     @property
     def num_bytes(self) -> int:
-        """What it takes."""
+        """Bytes in the store."""
         return len(self.head) + sum(map(len, self.tables.values()))
 
 
 @dataclass(frozen=True, slots=True)
 class SeriesSize:
-    """How much room the curves of an attempt take.
+    """Room of the curves of an attempt.
 
     Args:
         run: Name of the run.

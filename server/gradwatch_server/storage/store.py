@@ -1,4 +1,4 @@
-"""What a store is: a log, alert events and the saved state, kept over restarts and crashes.
+"""Protocol of a store: logs, alert events and the saved state, kept over restarts and crashes.
 
 `sqlite/` is one. All that a caller may rely on is here, and `tests/server/storage/test_contract.py`
 holds every implementation to it:
@@ -51,7 +51,7 @@ class StorageError(GradwatchError):
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What a store does not have any more of what it had.
+    """Loss of a store that had more before.
 
     Args:
         text: What was found, and what to do.
@@ -124,7 +124,7 @@ class AlertEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSave:
-    """What is to be written of one run.
+    """Changes of one run that are to be written.
 
     Args:
         run: Its name.
@@ -148,7 +148,7 @@ class RunSave:
 
 @dataclass(frozen=True, slots=True)
 class SavedRun:
-    """What is saved of one run.
+    """Saved form of one run.
 
     Args:
         body: The run itself, encoded.
@@ -313,11 +313,11 @@ class SavedState(Protocol):
 
 
 class Store(Protocol):
-    """What the engine writes, and finds again after a restart or a crash."""
+    """Store that the engine writes, and finds again after a restart or a crash."""
 
     @property
     def name(self) -> str:
-        """What errors call it: its path or its address."""
+        """Name in errors: its path or its address."""
 
     @property
     def log(self) -> Log:
@@ -325,11 +325,11 @@ class Store(Protocol):
 
     @property
     def alert_events(self) -> AlertEvents:
-        """What readers are told of alerts."""
+        """Alert events."""
 
     @property
     def state(self) -> SavedState:
-        """What a restart begins with."""
+        """Saved state that a restart begins with."""
 
     @property
     def series(self) -> SeriesStore:

@@ -1,4 +1,4 @@
-"""What is done with a session, round by round, whatever the connection is.
+"""Rounds of a session, whatever the connection is.
 
 A round is: take in what has arrived (`receive`), add what was produced, send what is due (`send`).
 """
@@ -98,7 +98,7 @@ class SessionDriver:
 
     @property
     def is_closing(self) -> bool:
-        """Whether `close` was called."""
+        """End of the session: true once `close` was called."""
         return self._deadline_s is not None
 
     def may_produce(self, now_s: float) -> bool:

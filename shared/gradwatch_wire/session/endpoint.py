@@ -1,4 +1,4 @@
-"""Where the aggregator listens: the argument, `GRADWATCH_ENDPOINT`, the default; one or several."""
+"""Endpoint of the aggregator: the argument, `GRADWATCH_ENDPOINT`, the default; one or several."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _ENVELOPE_BYTES: Final = 64
 
 
 class Overflow(Protocol):
-    """Where records are kept too, so that the send buffer may drop them."""
+    """Second place of records, so that the send buffer may drop them."""
 
     def add(self, item: BufferedRecord) -> None:
         """Keep a record."""

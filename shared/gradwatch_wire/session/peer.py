@@ -1,4 +1,4 @@
-"""What listens at the aggregator's endpoint, where it does not answer as an aggregator.
+"""Identity of a listener at the aggregator's endpoint that does not answer as an aggregator.
 
 ZeroMQ says only that a handshake did not succeed. A second connection, of plain bytes, shows why.
 """
@@ -28,7 +28,7 @@ _HTTP: Final = b"HEAD / HTTP/1.0\r\n\r\n"
 
 
 class Speaks(Enum):
-    """What the peer speaks."""
+    """Protocol of the peer."""
 
     NOTHING = "nothing"  # it takes no connection
     SILENCE = "silence"  # it takes connections, and says nothing
@@ -41,7 +41,7 @@ class Speaks(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """What was found at an endpoint, and the words for it."""
+    """Findings at an endpoint, and the words for them."""
 
     speaks: Speaks
     what: str

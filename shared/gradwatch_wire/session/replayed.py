@@ -1,4 +1,4 @@
-"""How a HELLO says that its session is sent from a spill file, after its process has ended."""
+"""Mark in a HELLO of a session that is sent from a spill file, after its process has ended."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ S = TypeVar("S", bound=RecordSource)
 
 
 class Phase(Enum):
-    """Where the session stands."""
+    """State of the session."""
 
     GREETING = "greeting"
     OPEN = "open"
@@ -112,12 +112,12 @@ class Session(Generic[S]):
 
     @property
     def is_drained(self) -> bool:
-        """Whether everything is acknowledged, or never will be."""
+        """End of sending: true once everything is acknowledged, or never will be."""
         return self.phase is Phase.REFUSED or self._has_nothing_left
 
     @property
     def is_over(self) -> bool:
-        """Whether it is refused, or the aggregator said that it has everything."""
+        """End of the session: true once it is refused, or the aggregator has everything."""
         opened = self.phase is Phase.OPEN
         return self.phase is Phase.REFUSED or (opened and self._has_nothing_left)
 

@@ -1,4 +1,4 @@
-"""When a session says something again, how much is on its way, and how long the end may take."""
+"""Times of a session: when it repeats itself, how much is on its way, how long the end may take."""
 
 from __future__ import annotations
 

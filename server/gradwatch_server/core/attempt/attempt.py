@@ -109,17 +109,17 @@ class Attempt:
 
     @property
     def lives(self) -> bool:
-        """Whether a rank has neither ended nor been lost."""
+        """Presence of a rank that has neither ended nor been lost."""
         return bool(self.ranks.alive)
 
     @property
     def may_return(self) -> bool:
-        """Whether a rank was lost, which did not end."""
+        """Presence of a rank that was lost and did not end."""
         return any(own.state is RankState.LOST for own in self.sessions.values())
 
     @property
     def waiting(self) -> bool:
-        """Whether frames are open."""
+        """Presence of open frames."""
         return bool(self.open)
 
     @property
@@ -154,7 +154,7 @@ class Attempt:
 
     @property
     def first_bad(self) -> FirstBad | None:
-        """Where something was non-finite first."""
+        """Place of the first non-finite number."""
         return self.closed.first_bad
 
     @property

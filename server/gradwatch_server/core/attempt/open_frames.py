@@ -60,12 +60,12 @@ class OpenFrames:
         return cls(world, StepOrder(holds=world > 1))
 
     def __bool__(self) -> bool:
-        """Whether any step waits."""
+        """Presence of steps that wait."""
         return bool(self._frames or self._gains)
 
     @property
     def num_bytes(self) -> int:
-        """What the records that wait take in memory."""
+        """Bytes in memory of the records that wait."""
         return self._frames.num_bytes + self._gains.num_bytes + self._order.num_bytes
 
     def expect(self, rank: int) -> None:

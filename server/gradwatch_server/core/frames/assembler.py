@@ -22,7 +22,7 @@ T = TypeVar("T", bound=Item)
 
 @dataclass(frozen=True, slots=True)
 class Gathered(Generic[T]):
-    """What came of one step.
+    """Records of one step.
 
     Args:
         step: The step.
@@ -71,7 +71,7 @@ class Assembler(Generic[T]):
         self._candidates_of: Place | None = None
 
     def __bool__(self) -> bool:
-        """Whether steps wait."""
+        """Presence of steps that wait."""
         return bool(self._open)
 
     def add(

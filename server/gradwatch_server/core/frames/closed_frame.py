@@ -38,12 +38,12 @@ class ClosedFrame:
 
     @property
     def is_ordered(self) -> bool:
-        """Whether all records have their layers in the order of the forward pass."""
+        """Order of the layers: true if all records have that of the forward pass."""
         return all(part.ordered for part in self.frame.parts)
 
 
 class FrameRecorder(Protocol):
-    """What keeps the history of closed frames."""
+    """Recorder of closed frames."""
 
     def add(self, run: str, attempt: int, closed: ClosedFrame) -> None:
         """Take in the next frame of an attempt; it may have had it before a restart."""

@@ -100,12 +100,12 @@ class RankPart:
 
     @property
     def reduced(self) -> bool:
-        """Whether the gradients may hold what other ranks put into a reduction."""
+        """Reduction of the gradients: true if they may hold numbers of other ranks."""
         return self.labels.get(Label.REDUCTION) != Reduction.NONE
 
     @property
     def num_bytes(self) -> int:
-        """What it takes in memory. Its layout and what is idle belong to its manifest."""
+        """Bytes in memory, without the layout and the idle layers, which belong to the manifest."""
         columns = len(self.columns) * (ARRAY_BYTES + len(self.layout.index) * MAX_ITEM_BYTES)
         arrays = array_bytes(self.activations) + array_bytes(self.weight_bits)
         texts = map_bytes(self.scalars) + map_bytes(self.labels)

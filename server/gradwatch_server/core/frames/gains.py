@@ -26,7 +26,7 @@ class RankGains:
 
     @property
     def num_bytes(self) -> int:
-        """What it takes in memory."""
+        """Bytes in memory."""
         return RECORD_BYTES + array_bytes(self.norms) + names_bytes(self.blocks)
 
 

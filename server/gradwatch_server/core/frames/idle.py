@@ -40,7 +40,7 @@ class Part(Protocol):
 
     @property
     def idle(self) -> Idle | None:
-        """What its manifest says of the layers that are not in it."""
+        """Layers that a manifest lacks, as it tells of them."""
 
 
 def idle_layers(parts: Iterable[Part], present: BoolArray) -> tuple[BoolArray, BoolArray]:

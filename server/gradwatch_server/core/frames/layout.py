@@ -14,7 +14,7 @@ from gradwatch_server.core.state_codec import Shared
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shards:
-    """Which shard of each layer a rank holds, (own layers,) each.
+    """Shard of each layer that a rank holds, (own layers,) each.
 
     Args:
         partition: How the layer is divided: shards of the same partition belong together. 0 for a

@@ -1,4 +1,4 @@
-"""What each rank's own gradients were before they were averaged, side by side."""
+"""Norms of each rank's own gradients before the ranks were averaged, side by side."""
 
 from __future__ import annotations
 

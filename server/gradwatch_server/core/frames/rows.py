@@ -35,7 +35,7 @@ Key = TypeVar("Key")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """How the numbers of one row combine.
+    """Combination of the numbers of one row.
 
     Args:
         name: Name of the column, or `l2_min`.

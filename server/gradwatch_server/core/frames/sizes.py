@@ -30,7 +30,7 @@ class Item(Protocol):
 
     @property
     def num_bytes(self) -> int:
-        """What it takes in memory."""
+        """Bytes in memory."""
 
 
 def array_bytes(array: npt.NDArray[Any] | None) -> int:

@@ -37,7 +37,7 @@ class Held(Generic[T]):
 
 @dataclass(slots=True)
 class _RankSteps(Generic[T]):
-    """Where one rank is: its epoch, its last step there by stream, and what is held of it."""
+    """Position of one rank: its epoch, its last step there by stream, and its held records."""
 
     epoch: int
     last: dict[int, int] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class _RankSteps(Generic[T]):
 
 @dataclass(slots=True)
 class Placed(Generic[T]):
-    """What became of records: rank and position of those to take in, and those that are wrong.
+    """Records in order: rank and position of those to take in, and those that are wrong.
 
     Args:
         records: Rank, position and record.

@@ -197,7 +197,7 @@ class Database:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is not closed yet."""
+        """State: true until it is closed."""
         return self._connection is not None
 
     @property

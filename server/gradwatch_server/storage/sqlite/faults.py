@@ -1,4 +1,4 @@
-"""What an error of SQLite means to the users of a store."""
+"""Errors of SQLite as those of a store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which kind of file system a path is on: SQLite's WAL needs memory that one machine shares."""
+"""Kind of the file system of a path: SQLite's WAL needs memory that one machine shares."""
 
 from __future__ import annotations
 

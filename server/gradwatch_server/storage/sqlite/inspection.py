@@ -1,4 +1,4 @@
-"""What can be said of a data directory from outside, without opening its database.
+"""Inspection of a data directory from outside, without opening its database.
 
 Nothing is written, and nothing is made: it may be that of an aggregator that runs.
 """

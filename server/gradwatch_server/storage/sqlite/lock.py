@@ -28,7 +28,7 @@ _BOOT: Final = re.compile(rb"^boot ([0-9a-f]{1,64})\n", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """How far a store was when that was last noted beside it.
+    """End of a store when it was last noted beside it.
 
     Args:
         row: Number of the newest row of its log.

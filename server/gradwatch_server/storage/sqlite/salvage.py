@@ -100,7 +100,7 @@ _TABLES: Final = (
 
 @dataclass(slots=True)
 class Salvaged:
-    """What became of a damaged file.
+    """Result of taking over a damaged file.
 
     Args:
         kept: Rows taken over, by table.
@@ -284,7 +284,7 @@ class _Reader:
 
     @property
     def is_torn(self) -> bool:
-        """Whether there may be rows after the last one that could be read."""
+        """State of the end: true if there may be rows after the last one that could be read."""
         return any(last > self._end for _, last in self._unread)
 
 

@@ -220,7 +220,7 @@ class SQLiteSeries:
 
     @cached_property
     def _empty_bytes(self) -> int:
-        """What the tables and their indices take without a row: a page each."""
+        """Bytes of the tables and their indices without a row: a page each."""
         (count,) = self._db.row("SELECT count(*) FROM sqlite_master WHERE tbl_name GLOB 'series*'")
         return int(count) * self._db.number("page_size")
 

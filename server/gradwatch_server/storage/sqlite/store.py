@@ -107,12 +107,12 @@ class SQLiteStore:
 
     @property
     def alert_events(self) -> SQLiteAlertEvents:
-        """What readers are told of alerts."""
+        """Alert events."""
         return self._alert_events
 
     @property
     def state(self) -> SQLiteSavedState:
-        """What a restart begins with."""
+        """Saved state that a restart begins with."""
         return self._state
 
     @property

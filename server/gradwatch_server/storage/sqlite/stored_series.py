@@ -1,4 +1,4 @@
-"""What is stored of the curves of an attempt, put together of its chunks."""
+"""Stored curves of an attempt, put together of their chunks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NO_END: Final = 1 << 62
 
 
 class StoredChunks:
-    """What is stored of one track of an attempt, as it stood when it was opened.
+    """Stored part of one track of an attempt, as it stood when it was opened.
 
     Args:
         source: The chunks of the attempt.

@@ -1,4 +1,4 @@
-"""What alembic runs for each command: the migrations, on the connection that it was given."""
+"""Environment of alembic: runs the migrations on the connection that it was given."""
 
 from __future__ import annotations
 
