@@ -75,8 +75,9 @@ class NewRules:
         differing = ", ".join(rules.differing(self._state.rules))
         logger.info("rules put in force that differ in %s", differing)
         self._state.rules = rules
+        body = RulesSet(rules.model_dump(mode="json"))
         for name in self._state.runs:
-            batch.add(name, now_ns, RulesSet(rules.model_dump(mode="json")))
+            batch.add(name, now_ns, body)
 
 
 def retry_write(
