@@ -17,7 +17,7 @@ def tell(level: int, message: str) -> None:
 
 
 class Faults:
-    """What went wrong so far."""
+    """Faults so far."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()

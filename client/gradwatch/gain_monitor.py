@@ -1,4 +1,4 @@
-"""How gradients grow or shrink from block to block, without the service.
+"""Growth of gradients from block to block, without the service.
 
 Typical use::
 

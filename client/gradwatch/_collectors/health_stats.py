@@ -1,4 +1,4 @@
-"""What the collectors return: numbers still on the device, and numbers at hand."""
+"""Results of the collectors: numbers still on the device, and numbers at hand."""
 
 from __future__ import annotations
 

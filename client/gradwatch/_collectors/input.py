@@ -1,4 +1,4 @@
-"""What callers hand to the collectors: parameters in, gradients out; thresholds; a device."""
+"""Arguments of the collectors: parameters in, gradients out; thresholds; a device."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What is observed by hooks on the model, the optimizers and the scaler."""
+"""Observations by hooks on the model, the optimizers and the scaler."""

@@ -48,7 +48,7 @@ class BlockGains(Observer):
 
     @property
     def active(self) -> bool:
-        """Whether the monitor records."""
+        """State of the monitor: true while it records."""
         return self._monitor.active
 
     @active.setter

@@ -1,4 +1,4 @@
-"""Where each parameter is first used in a forward pass, read from the graph that autograd built.
+"""First use of each parameter in a forward pass, read from the graph that autograd built.
 
 Autograd numbers the nodes of a graph as the forward pass makes them. The node with the lowest
 number that takes a parameter is its first use. That is exact in eager mode, under DDP, with tensor

@@ -1,4 +1,4 @@
-"""Where an optimizer's `step` begins and ends, whoever calls it and however it is wrapped."""
+"""Begin and end of an optimizer's `step`, whoever calls it and however it is wrapped."""
 
 from __future__ import annotations
 

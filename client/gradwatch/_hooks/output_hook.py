@@ -19,14 +19,14 @@ _is_exporting: Final = getattr(torch.compiler, "is_exporting", lambda: False)  #
 
 
 class OutputListener(Protocol):
-    """What measures outputs outside of compiled graphs."""
+    """Measurement of outputs outside of compiled graphs."""
 
     def after_forward(self, index: int, output: object) -> None:
         """Measure what module number *index* has returned."""
 
 
 class ModuleOutputs:
-    """What the hook of one module leaves.
+    """Findings of the hook of one module.
 
     Args:
         index: Number of the module.

@@ -1,4 +1,4 @@
-"""What one backward pass of this rank adds to a parameter's gradient, before the ranks are reduced.
+"""Gradient that one backward pass of this rank adds to a parameter, before the reduction.
 
 A gradient that was there before may hold what other ranks have put into it: with accumulation and
 without `no_sync` every pass is reduced. Then what the pass adds is read before it is added; else

@@ -70,7 +70,7 @@ class LocalProbe(Observer):
 
     @property
     def active(self) -> bool:
-        """Whether the next backward pass belongs to a step that will be collected."""
+        """Announcement: true if the next backward pass belongs to a step that will be collected."""
         return self._is_active
 
     @active.setter

@@ -1,1 +1,1 @@
-"""Which parameters are watched, under which names, and how a record's columns refer to them."""
+"""Watched parameters, their names, and how a record's columns refer to them."""

@@ -1,4 +1,4 @@
-"""What FSDP2 keeps beside its shards: whole parameters, and gradients that are not reduced yet.
+"""Tensors that FSDP2 keeps beside its shards: whole parameters, and unreduced gradients.
 
 FSDP2 has no public names for either. Where a version of torch keeps them elsewhere, none are found.
 """

@@ -1,4 +1,4 @@
-"""What DDP, FSDP, `torch.compile` and checkpointing put around the modules of the user's model."""
+"""Wrappers that DDP, FSDP, `torch.compile` and checkpointing put around modules of a model."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Values:
 
     @property
     def is_lost(self) -> bool:
-        """Whether some of them never come."""
+        """Loss: true if some of them never come."""
         return None in [numbers for _, numbers in self.sources]
 
     def ready(self) -> bool:

@@ -16,7 +16,7 @@ from gradwatch_wire.names import Scalar
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """Which calls the numbers of one device stand for, (calls,) each.
+    """Calls that the numbers of one device stand for, (calls,) each.
 
     Args:
         modules: The module that was called.
@@ -30,7 +30,7 @@ class Calls:
 
 
 class Habits:
-    """What earlier records have shown of each module's output. Belongs to the sender's thread.
+    """Earlier records' findings of each module's output. Belongs to the sender's thread.
 
     Some modules return an Inf or a NaN in good steps, too: a mask, scores that are masked.
 

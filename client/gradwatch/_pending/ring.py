@@ -42,7 +42,7 @@ class RingNumbers:
 
     @property
     def is_taken(self) -> bool:
-        """Whether they have arrived, and are kept here: the place may hold others."""
+        """Arrival: true if they have arrived, and are kept here: the place may hold others."""
         return self._data is not None
 
     def ready(self) -> bool:

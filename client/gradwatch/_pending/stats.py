@@ -20,7 +20,7 @@ from gradwatch_wire.records import LabelValue
 
 @dataclass(slots=True, kw_only=True)
 class StatsFrame:
-    """What is known of a STATS record before its numbers have arrived; see `StepSample`.
+    """Facts of a STATS record before its numbers have arrived; see `StepSample`.
 
     Args:
         columns: What each of the first values is: its column, and the places in it.

@@ -214,7 +214,7 @@ class _OfFirstBad:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """What is added up to the number: 0-d, one per device; none if it is not known."""
+        """Sum that becomes the number: 0-d, one per device; none if it is not known."""
         return list(self._kept.values())
 
     def add(self, tensors: Sequence[Tensor], was_bad: Tensor | None) -> None:

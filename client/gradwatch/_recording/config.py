@@ -1,4 +1,4 @@
-"""What a watch collects, and how often."""
+"""Selection of what a watch collects, and how often."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gradwatch_wire.names import Reduction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchConfig:
-    """What the recorder works by: arguments of `attach`, checked, and what the model says.
+    """Settings of the recorder: arguments of `attach`, checked, and what the model says.
 
     Args:
         layers: Watched parameters, in the order of registration; see `LayerTracker`.

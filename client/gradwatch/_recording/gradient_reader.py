@@ -1,4 +1,4 @@
-"""Which layers have a gradient, and what of it can be measured: an odd one costs only itself."""
+"""Layers that have a gradient, and what of it can be measured: an odd one costs only itself."""
 
 from __future__ import annotations
 

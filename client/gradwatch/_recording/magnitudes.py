@@ -50,7 +50,7 @@ class _Numbers:
 
 
 class OutputMagnitudes:
-    """What the outputs of a watch's modules came to.
+    """Magnitudes of the outputs of a watch's modules.
 
     Args:
         habits: What is usual for these modules.

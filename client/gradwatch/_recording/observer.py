@@ -1,4 +1,4 @@
-"""What the recorder asks of those that watch the passes between two collections."""
+"""Interface between the recorder and those that watch the passes between two collections."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Observer:
 
 
 class LayerOrder(Protocol):
-    """Says in which order the forward pass reaches the layers."""
+    """Order in which the forward pass reaches the layers."""
 
     def read(self, output: object) -> None:
         """Read the graph of a loss that still has one."""

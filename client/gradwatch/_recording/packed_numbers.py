@@ -29,7 +29,7 @@ ITEM_BYTES: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What is copied to the host.
+    """Tensor that is copied to the host.
 
     Args:
         numbers: (numbers,) float64, in none of which a NaN has bits of its own.

@@ -52,7 +52,7 @@ _SEVERAL: Final = (
 
 
 class Recorder:
-    """Everything here runs in the training thread and only enqueues; nothing raises.
+    """Recorder of one watch: it runs in the training thread, only enqueues, and never raises.
 
     Args:
         config: How often to collect and to report.

@@ -1,4 +1,4 @@
-"""Which samples make a record: each, or with `report_every` those of several steps together."""
+"""Samples of a record: each, or with `report_every` those of several steps together."""
 
 from __future__ import annotations
 

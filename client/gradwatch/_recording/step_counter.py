@@ -1,4 +1,4 @@
-"""Which optimizer step it is, and which of the optimizers have taken it."""
+"""Number of the optimizer step, and which of the optimizers have taken it."""
 
 from __future__ import annotations
 

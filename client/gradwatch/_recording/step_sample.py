@@ -24,7 +24,7 @@ UNSCALED_COLUMNS: Final = COUNT_COLUMNS | DIGEST_COLUMNS
 
 @dataclass(slots=True, kw_only=True)
 class StepSample:
-    """What was collected at one moment, until it is sent or taken into an accumulator.
+    """Numbers collected at one moment, until they are sent or taken into an accumulator.
 
     Args:
         step: Optimizer step it belongs to, from 0.

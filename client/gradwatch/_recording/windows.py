@@ -1,4 +1,4 @@
-"""Which backward passes make up which optimizer step.
+"""Backward passes of each optimizer step.
 
 The window of an optimizer is what happens between two of its steps: one backward pass, several with
 gradient accumulation, none when gradients are written by hand. It ends when the optimizer steps, or
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Window:
-    """What is known of one optimizer since its last step.
+    """Facts of one optimizer since its last step.
 
     Args:
         passes: Backward passes so far.
@@ -83,7 +83,7 @@ class StepWindows:
 
     @property
     def is_open(self) -> bool:
-        """Whether any optimizer has had a pass since its last step."""
+        """Progress: true if any optimizer has had a pass since its last step."""
         return any(window.passes for window in self._windows)
 
     def step_of(self, optimizer: int) -> int:

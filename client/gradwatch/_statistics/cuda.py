@@ -31,7 +31,7 @@ _KNOWN: Final = frozenset(MEASURED_COLUMNS)
 
 @dataclass(slots=True)
 class Measured:
-    """What the kernel has measured of some gradients.
+    """Numbers that the kernel has measured of some gradients.
 
     Args:
         values: Column to (those it took,) float64, in their order; empty if it took none.

@@ -22,7 +22,7 @@ from gradwatch._statistics.slots import Slot, Slots
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What is going to be measured, as far as can be told; all of it may be otherwise.
+    """Tensors that are going to be measured, as far as can be told; all of it may be otherwise.
 
     Args:
         device: Where it lies.

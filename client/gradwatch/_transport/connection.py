@@ -79,7 +79,7 @@ class Connection:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the other side let the handshake succeed, and has not ended the connection."""
+        """State: true from a handshake that succeeded to the end of the connection."""
         while self._monitor.poll(0):
             event = recv_monitor_message(self._monitor)["event"]
             self._is_connected = event == zmq.Event.HANDSHAKE_SUCCEEDED

@@ -1,4 +1,4 @@
-"""Who this process is: arguments first, then `GRADWATCH_*`, then the launcher."""
+"""Identity of this process: arguments first, then `GRADWATCH_*`, then the launcher."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _RESTART_VARIABLES: Final = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Where this process stands in its job.
+    """Place of this process in its job.
 
     Args:
         run: Name of the run.

@@ -1,4 +1,4 @@
-"""How a watch ends when nobody closes it: at exit, in multiprocessing children, after a fork."""
+"""End of a watch when nobody closes it: at exit, in multiprocessing children, after a fork."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gradwatch._transport.sender import JOIN_S
 
 
 class Closable(Protocol):
-    """What has to end before the process does."""
+    """Owner of resources that must end before the process does."""
 
     def disable(self) -> None:
         """Drop everything without a word: the process was forked."""
@@ -25,7 +25,7 @@ class Closable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How something ends, in two parts, so that several end at the same time.
+    """End of a resource, in two parts, so that several end at the same time.
 
     Args:
         begin: Begins, given the reason; does not wait.

@@ -55,7 +55,7 @@ class Watch:
 
     @property
     def url(self) -> str | None:
-        """Where the page shows the run, for a browser; None until the aggregator has answered.
+        """URL of the run's page, for a browser; None until the aggregator has answered.
 
         Also None where that cannot be known: the aggregator answers HTTP on the loopback address of
         another machine, or is too old to say where.
@@ -65,12 +65,12 @@ class Watch:
 
     @property
     def http_url(self) -> str | None:
-        """Where the aggregator answers HTTP, such as `http://127.0.0.1:8420`; None as `url` is."""
+        """URL of the aggregator, such as `http://127.0.0.1:8420`; None where `url` is None."""
         return find_http_url(self._sender.session.http, self.endpoint)
 
     @property
     def endpoint(self) -> str:
-        """Where records go: of several endpoints the one that is in use now."""
+        """Endpoint that records go to: of several endpoints the one that is in use now."""
         return self._sender.route.endpoint
 
     def collect(

@@ -1,4 +1,4 @@
-"""What the callbacks have in common: a watch that begins and ends with training.
+"""Common part of the callbacks: a watch that begins and ends with training.
 
 A framework calls a callback in the middle of its loop, so nothing here raises: what went wrong is
 logged once, and training goes on without a watch.
@@ -85,5 +85,5 @@ class TrainingWatch:
 
     @property
     def is_named(self) -> bool:
-        """Whether the settings name the run."""
+        """Choice: true if the settings name the run."""
         return self._settings.get("run") is not None

@@ -1,4 +1,4 @@
-"""Where the gradients lie, on their way to the device: uploaded only if it has changed."""
+"""Addresses of the gradients, on their way to the device: uploaded only if they have changed."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class _Block:
 
     @property
     def is_full(self) -> bool:
-        """Whether its memory was sent to the last, and its event recorded."""
+        """State: true if its memory was sent to the last, and its event recorded."""
         return self.num_sent == len(self._hosts)
 
     def is_free(self) -> bool:

@@ -1,4 +1,7 @@
-"""Which program of the kernel reads which elements of a set of tensors, worked out once per set."""
+"""Division of the elements of a set of tensors among the programs of the kernel.
+
+It is worked out once per set.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ _PADDING: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class DeviceSize:
-    """What of a device decides how work is divided.
+    """Properties of a device that decide how work is divided.
 
     Args:
         multiprocessors: Their number.
@@ -98,7 +101,7 @@ class _Layout:
 
 
 class Plan:
-    """How to measure tensors of these sizes and dtypes, wherever they lie on their device.
+    """Plan that measures tensors of these sizes and dtypes, wherever they lie on their device.
 
     Its tables lie on the device; a call uploads no more than addresses that have changed. Each is
     for one stream and one thread at a time.
