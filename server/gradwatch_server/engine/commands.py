@@ -72,6 +72,11 @@ class Commands:
     _taken: list[tuple[Future[Any], Outcome]] = field(default_factory=list)
     _closed: bool = False
 
+    @property
+    def are_waiting(self) -> bool:
+        """True while a command waits for a round."""
+        return not self._waiting.empty()
+
     def submit(self, command: Command) -> Future[Any]:
         """Return what will have the answer, from any thread.
 

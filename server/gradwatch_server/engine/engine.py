@@ -64,6 +64,11 @@ class NewRules:
         """Put rules in force with the next round; any thread may ask for it."""
         self._given.append(rules)
 
+    @property
+    def are_given(self) -> bool:
+        """True while new rules wait for a round."""
+        return bool(self._given)
+
     def add(self, now_ns: int, batch: Batch) -> None:
         """Add the entries that put them in force, if they are other ones."""
         if not self._given:
@@ -230,6 +235,7 @@ class Engine(threading.Thread):
         self._delivery = AlertDelivery(self._state, peers, self._ingest, self.budget_use)
         self._silences_version = self._state.silences.version  # of what is committed
         self._is_ahead = False  # whether the state has entries that are not committed
+        self._quiet_until_ns = 0  # before it, only messages and commands need a round
         self._work = WorkMeter(self._ingest, peers)
         self._applier.on_forgotten = self._intake.forget
         self._run_log = RunLog(self._state, self.budget_use.limits.log_lines_per_min)
@@ -265,14 +271,24 @@ class Engine(threading.Thread):
             self.commands.close()
             self._publish()
 
+    def _is_quiet(self) -> bool:
+        """Wait for a message; return True if there is nothing to do after that."""
+        self._ingest.listen(POLL_MS)
+        asked = self._ingest.has_waiting or self.commands.are_waiting or self._new_rules.are_given
+        return not asked and self.clock.now_ns() < self._quiet_until_ns
+
     def _round(self) -> None:
+        wait_ms = POLL_MS if self._delivery.is_done else BUSY_POLL_MS
+        if self._quiet_until_ns:
+            if self._is_quiet():
+                return
+            wait_ms = self._quiet_until_ns = 0
         batch = Batch()
         self._new_rules.add(self.clock.now_ns(), batch)
         began_s = time.perf_counter()
         waited = self._intake.next_round(self.clock.now_ns(), batch)
         self._work.share(waited, time.perf_counter() - began_s)
         began_s = 0.0
-        wait_ms = POLL_MS if self._delivery.is_done else BUSY_POLL_MS
         for message in self._ingest.receive(wait_ms, self._work.work_s):
             began_s = began_s or time.perf_counter()
             self._take(message, batch)
@@ -293,10 +309,14 @@ class Engine(threading.Thread):
         self._tell(changes)
         self._ingest.listen()
         self.commands.answer(self._state)
-        self._applier.publisher.publish(self._state, now_ns)
-        self._checkpointer.work(self.clock.now_ns(), self._state)
-        self.series.work(self.clock.now_ns())
-        self.deletions.work(self.published.cursor)
+        publisher = self._applier.publisher
+        publisher.publish(self._state, now_ns)
+        is_saved = self._checkpointer.work(self.clock.now_ns(), self._state)
+        is_kept = self.series.work(self.clock.now_ns())
+        is_deleted = self.deletions.work(self.published.cursor)
+        is_told = self._delivery.is_done and publisher.is_done
+        if is_saved and is_kept and is_deleted and is_told and not (batch.lines or began_s):
+            self._quiet_until_ns = self._housekeeping.due_ns
 
     def _take(self, message: Message, batch: Batch) -> None:
         now_ns = self.clock.now_ns()

@@ -49,6 +49,11 @@ class Housekeeping:
         self._awake_ns = 0  # it was away before it began
         self._beats: dict[bytes, Progress] = {}  # what each session said last
 
+    @property
+    def due_ns(self) -> int:
+        """Time of the next look at sessions and runs, nanoseconds since the epoch."""
+        return self._ticked_ns + TICK_NS
+
     def wake(self, now_ns: int, batch: Batch) -> None:
         """Note that the engine works, and in the log if it had not for a while.
 
@@ -70,7 +75,7 @@ class Housekeeping:
 
     def add(self, now_ns: int, batch: Batch) -> None:
         """Add what is due to a batch; something is once a second."""
-        if now_ns - self._ticked_ns < TICK_NS:
+        if now_ns < self.due_ns:
             return
         self._ticked_ns = now_ns
         gone = _forgotten(batch)

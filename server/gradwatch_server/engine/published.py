@@ -136,6 +136,11 @@ class Publisher:
         self._published_ns = 0
         self._unmatched = UnmatchedRules()
 
+    @property
+    def is_done(self) -> bool:
+        """Completion: true once readers see every change."""
+        return not (self._changed or self._removed)
+
     def note_changed(self, runs: Iterable[str]) -> None:
         """Say that runs are not any more what readers see."""
         self._changed.update(dict.fromkeys(runs))
@@ -150,7 +155,7 @@ class Publisher:
         """Publish what changed, a slice at a time, unless it was done just before."""
         self._published.rules = state.rules
         self._published.silences = tuple(state.silences)
-        if not (self._changed or self._removed):
+        if self.is_done:
             return
         if now_ns - self._published_ns < self._pause_ns and not force:
             return

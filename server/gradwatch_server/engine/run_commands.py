@@ -49,8 +49,8 @@ class Deletions:
         position = self._store.log.last(run)
         self._waiting.append(_Deletion(run, position, self._store.alert_events.newest()))
 
-    def work(self, newest: int) -> None:
-        """Delete a slice.
+    def work(self, newest: int) -> bool:
+        """Delete a slice; return True if nothing is left to be deleted now.
 
         Args:
             newest: The newest alert event, which stays as long as it is that.
@@ -58,7 +58,7 @@ class Deletions:
         if self._work is None:
             late = [own for own in self._held if own.cursor < newest]
             if not self._waiting and not late:
-                return
+                return True
             held = self._waiting or self._held
             own = (self._waiting or late)[0]
             held.remove(own)
@@ -70,6 +70,7 @@ class Deletions:
         except StorageError as error:
             logger.warning("what is left of a deleted run goes later, with age: %s", error)
             self._work = None
+        return False
 
     def _delete(self, own: _Deletion) -> Iterator[None]:
         events = self._store.alert_events

@@ -155,10 +155,13 @@ class SeriesRecorder:
             if size.run == gone.run and size.attempt <= gone.attempts:
                 self._gone[size.run, size.attempt] = None
 
-    def work(self, now_ns: int) -> None:
-        """Write the chunks that are full; make buckets of them and trim, if it is their turn."""
+    def work(self, now_ns: int) -> bool:
+        """Write the chunks that are full; make buckets of them and trim, if it is their turn.
+
+        Return True if nothing is left to be done now.
+        """
         if self._failed and now_ns < self._rest_until_ns:
-            return
+            return False
         try:
             for own in list(self._full):
                 self._write(own)
@@ -166,8 +169,8 @@ class SeriesRecorder:
                 self._looked_ns = now_ns
                 self._let_go()
             if now_ns < self._rest_until_ns:
-                return
-            if self._do_due(now_ns):
+                return False
+            if busy := self._do_due(now_ns):
                 spent_ns = self._clock.now_ns() - now_ns
                 self._rest_until_ns = now_ns + round(spent_ns / SHARE)
             if self._failed:
@@ -176,8 +179,9 @@ class SeriesRecorder:
         except StorageError as error:
             if not self._failed:
                 logger.warning("curves cannot be written, tried again (told once): %s", error)
-            self._failed = True
+            self._failed = busy = True
             self._rest_until_ns = now_ns + RETRY_NS
+        return not busy
 
     def _let_go(self) -> None:
         """Let the tails leave memory that did not move, and more where all take too much."""

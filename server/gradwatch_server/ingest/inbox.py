@@ -94,9 +94,18 @@ class Inbox(ABC):
         """Tell whether a peer may be asked to send again what was dropped."""
         return self._queue.has_room(peer)
 
-    def listen(self) -> None:
-        """Read what is there: in a long round too, nothing is to pile up where nobody counts it."""
-        self._read(0)
+    @property
+    def has_waiting(self) -> bool:
+        """True while a message waits for its turn."""
+        return bool(self._queue)
+
+    def listen(self, timeout_ms: int = 0) -> None:
+        """Read what is there: in a long round too, nothing is to pile up where nobody counts it.
+
+        Args:
+            timeout_ms: How long to wait for a message if there is none.
+        """
+        self._read(timeout_ms)
 
     def _put(self, peer: bytes, arrived: Arrived, now_s: float) -> int:
         """Let a message wait; return what it takes in memory."""

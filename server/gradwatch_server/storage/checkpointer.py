@@ -164,20 +164,21 @@ class Checkpointer:
         """Note that the entries that were applied are committed."""
         self._forgotten.clear()
 
-    def work(self, now: int, state: State) -> None:
-        """Do one slice of what is due, if it is its turn."""
+    def work(self, now: int, state: State) -> bool:
+        """Do one slice of what is due, if it is its turn; return True if nothing is due now."""
         if now < self._rest_until_ns:
-            return
+            return False
         try:
             busy = self._do_due(now, state)
         except StorageError as error:
             self._warn(error)
             self._rest_until_ns = now + 10_000_000_000
-            return
+            return False
         if busy:
             spent = self._clock.now_ns() - now
             share = min(SHARE * max(1.0, self._tail(state) / MAX_TAIL), MAX_SHARE)
             self._rest_until_ns = now + round(spent / share)
+        return not busy
 
     def _tail(self, state: State) -> float:
         """Return how many entries a restart would have to apply, in those of runs of one rank."""
