@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ from typing import Final
 import torch
 
 import gradwatch
+from gradwatch_server.engine.engine import Engine
 from tests.support.engine import RunningEngine
 from tests.support.peer import Peer
 from tests.support.ports import ReservedPort
@@ -34,6 +36,8 @@ WARM_UP: Final = 50
 """Steps or records before those that are counted."""
 
 COUNTED: Final = 200
+
+IDLE_S: Final = 0.1
 
 BEGIN: Final = "/gradwatch-counts-from-here"
 END: Final = "/gradwatch-counts-to-here"
@@ -53,6 +57,21 @@ class CallCounter:
         """Count an event of `sys.setprofile`."""
         if event in {"call", "c_call"}:
             self.num_calls += 1
+
+
+class RoundCounter(CallCounter):
+    """Numbers of calls of the engine's rounds, each with those of the loop around it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: list[int] = []
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> None:
+        """Count an event of `sys.setprofile`."""
+        if event == "call" and frame.f_code is Engine._round.__code__:
+            self.counts.append(self.num_calls)
+            self.num_calls = 0
+        super().__call__(frame, event, argument)
 
 
 @contextmanager
@@ -130,6 +149,17 @@ def calls_per_record() -> float:
     return statistics.quantiles(counts, n=10)[0]
 
 
+def calls_per_idle_round() -> float:
+    """Return the median number of calls of a round of an engine that nobody sends to."""
+    counter = RoundCounter()
+    threading.setprofile(counter)
+    with storing():
+        threading.setprofile(None)
+        while len(counter.counts) < WARM_UP:
+            time.sleep(IDLE_S)
+    return statistics.median(counter.counts)
+
+
 def system_calls(what: str, *options: str) -> float:
     """Return the number of system calls for one step or record, those that wait left out."""
     with tempfile.NamedTemporaryFile("r") as log:
@@ -146,6 +176,7 @@ def system_calls(what: str, *options: str) -> float:
 COUNTS: Final[dict[str, Callable[[], float]]] = {
     "calls per step": lambda: calls_per_step(is_watched=True) - calls_per_step(is_watched=False),
     "calls per record": calls_per_record,
+    "calls per idle round": calls_per_idle_round,
     "system calls per step": lambda: system_calls("step"),
     "system calls per record": lambda: system_calls("record", "--follow-forks"),
 }

@@ -255,7 +255,6 @@ class Engine(threading.Thread):
         """Do rounds until stopped."""
         try:
             while not self._stopping.is_set():
-                self._store.check()
                 self._round()
             if not self._is_ahead:
                 self._checkpointer.finish(self._state)
@@ -283,6 +282,7 @@ class Engine(threading.Thread):
             if self._is_quiet():
                 return
             wait_ms = self._quiet_until_ns = 0
+        self._store.check()
         batch = Batch()
         self._new_rules.add(self.clock.now_ns(), batch)
         began_s = time.perf_counter()
