@@ -19,9 +19,9 @@ from benchmarks.harness import rss_mb
 from benchmarks.report import show
 from benchmarks.senders import VARIANTS, healthy_columns, manifest_of, stats_of
 from gradwatch_server.core.entries import Entry, Opened, Received
-from gradwatch_server.core.state import State
 from gradwatch_server.record_codec import decode
 from gradwatch_wire import Envelope, Hello, Record, encode
+from tests.support.whole_state import WholeState
 
 LAYERS: Final = 300
 START_NS: Final = 1_763_000_000 * 10**9
@@ -73,7 +73,7 @@ class Feed:
 
     def __init__(self, case: Case) -> None:
         self.case = case
-        self.state = State()
+        self.state = WholeState()
         self._columns = healthy_columns(random.Random(0), case.layers)
         self._numbers = random.Random(1)
         self._seq = 0

@@ -11,9 +11,9 @@ from benchmarks.alerts.recorded import Recorded
 from benchmarks.alerts.replay import SECOND_NS, steps
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.entries import Beats, Entry, Lost, Opened, Progress, Received, Tick
-from gradwatch_server.core.state import State
 from gradwatch_wire import Bye, Stats
 from gradwatch_wire.health import AlertState
+from tests.support.whole_state import WholeState
 
 TICK_NS: Final = 5 * SECOND_NS
 """Time without an entry after which the aggregator notes that time passes."""
@@ -60,7 +60,7 @@ class Judge:
     """The core, and what it said so far. A copy goes on by itself."""
 
     def __init__(self) -> None:
-        self.state = State()
+        self.state = WholeState()
         self._step = -1
         self._passing = Passing()
         self._told: dict[str, Finding] = {}

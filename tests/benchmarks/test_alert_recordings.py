@@ -30,10 +30,10 @@ from benchmarks.alerts.store import Collection, write
 from benchmarks.alerts.training import Training
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.entries import Lost, Opened, Received
-from gradwatch_server.core.state import State
 from gradwatch_wire import Event, Manifest, Stats, decode, encode
 from gradwatch_wire.columns import MEASURED_COLUMNS
 from tests.support.recording import RecordingAggregator
+from tests.support.whole_state import WholeState
 
 STEPS: Final = 40
 PLAIN: Final = Recipe(family="regression", steps=STEPS, optimizer="momentum", schedule="step")
@@ -182,8 +182,8 @@ def test_every_record_can_be_sent(runs: Collection) -> None:
 # Replay
 
 
-def fold(some: Iterator[Any], state: State | None = None) -> tuple[State, list[Alert]]:
-    state = state or State()
+def fold(some: Iterator[Any], state: WholeState | None = None) -> tuple[WholeState, list[Alert]]:
+    state = state or WholeState()
     return state, [alert for entry in some for alert in state.apply(entry)]
 
 

@@ -32,13 +32,13 @@ from gradwatch_server.core.frames.layers import Layers
 from gradwatch_server.core.frames.layout import Layout
 from gradwatch_server.core.frames.merging import merge
 from gradwatch_server.core.frames.window import Window
-from gradwatch_server.core.state import State
 from gradwatch_server.core.views.health import health
 from gradwatch_server.core.views.snapshot import view_run
 from gradwatch_wire import Bye, Column, Envelope, Event, Gains, Hello, Record, Stats
 from gradwatch_wire.health import AlertState, Severity
 from gradwatch_wire.names import Scalar
 from tests.support.records import manifest_of
+from tests.support.whole_state import WholeState
 
 SECOND = 1_000_000_000
 START_NS = 1_763_000_000 * SECOND
@@ -72,7 +72,7 @@ class Cluster:
         self.run: str = settings.pop("run", "gpt")
         self.order: str = settings.pop("order", "forward")
         self.groups: Mapping[str, tuple[int, ...]] = settings.pop("groups", {})
-        self.state: State = settings.pop("state", None) or State(**settings)
+        self.state: WholeState = settings.pop("state", None) or WholeState(**settings)
         self.now_ns = START_NS
         self.entries: list[Entry] = []
         self.alerts: list[Any] = []

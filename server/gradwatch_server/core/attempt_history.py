@@ -169,10 +169,6 @@ class AttemptHistory:
                     own.revision += 1
                     yield from own.judge_liveness(now_ns, rules)
 
-    def touched_by_open(self) -> set[int]:
-        """Return the numbers of the attempts that a new session may change."""
-        return {own.number for own in (*self.judged, *self.attempts[-MAX_LIVE - 1 :])}
-
     def forget(self, attempts: int) -> list[Session]:
         """Let go of the attempts up to a number, and return their sessions."""
         gone = [own for own in self.attempts if own.number <= attempts]

@@ -6,11 +6,11 @@ from hashlib import blake2s
 from typing import Any
 
 from gradwatch_server.core.losses import MAX_RANGES, Losses, LostRange
-from gradwatch_server.core.state import State
 from gradwatch_server.core.state_codec import decode, encode
 from gradwatch_server.core.views.ranks import describe_ranks
 from gradwatch_server.core.views.snapshot import view_run
 from tests.support.core import Cluster
+from tests.support.whole_state import WholeState
 
 SPILLED = {"versions": {"spill": "1"}}
 
@@ -27,7 +27,7 @@ def test_the_same_log_gives_the_same_alerts() -> None:
         job.step(step)
         if step % 3 == 0:
             job.gap(step % 2, step + 1)
-    again = State()
+    again = WholeState()
     alerts = [alert for entry in job.entries for alert in again.apply(entry)]
 
     assert len(alerts) > 1

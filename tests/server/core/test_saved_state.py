@@ -18,19 +18,19 @@ from gradwatch_server.core.frames.layers import MAX_NUMEL
 from gradwatch_server.core.frames.layout import Layout
 from gradwatch_server.core.losses import MAX_COUNT
 from gradwatch_server.core.run import Run
-from gradwatch_server.core.state import State
 from gradwatch_server.core.state_codec import decode, encode
 from gradwatch_server.core.views.snapshot import view_run
 from gradwatch_wire import Column
 from gradwatch_wire.jsonable import jsonable
 from tests.support.core import Cluster
+from tests.support.whole_state import WholeState
 
 NAN = math.nan
 
 
-def restored(state: State) -> State:
+def restored(state: WholeState) -> WholeState:
     """Return a state that was saved and restored."""
-    made = State(state.window_steps)
+    made = WholeState(state.window_steps)
     made.rules, made.budgets = state.rules, state.budgets
     made.forgotten = dict(state.forgotten)
     made.silences.replace(state.silences.state_dict())
@@ -42,7 +42,7 @@ def restored(state: State) -> State:
     return made
 
 
-def story_of(state: State) -> Any:
+def story_of(state: WholeState) -> Any:
     """Return all that readers see, comparable even with NaN in it."""
     return [repr(plain_view(view_run(run))) for run in state.runs.values()] + [
         sorted((s.id, s.acked, repr(s.losses.ranges())) for s in state.sessions.values())
@@ -138,8 +138,8 @@ def test_restored_at_every_place_the_future_is_the_same(deeds: list[Any], steps:
         story.do(*deed)
     entries = story.job.entries
 
-    live = State(window_steps=steps)
-    others: list[State] = []
+    live = WholeState(window_steps=steps)
+    others: list[WholeState] = []
     for entry in entries:
         others.append(restored(live))
         told = live.apply(entry)

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from gradwatch_server.core.attempt.counts import MAX_EVENT_NAMES
 from gradwatch_server.core.attempt_history import RETURN_NS
 from gradwatch_server.core.frames import layers
-from gradwatch_server.core.state import State
 from gradwatch_server.core.views.snapshot import view_run
 from gradwatch_wire import Column
 from gradwatch_wire.health import RankState
 from gradwatch_wire.jsonable import jsonable
 from tests.support.core import Cluster, stats_of
+from tests.support.whole_state import WholeState
 
 NAN = math.nan
 
@@ -250,7 +250,7 @@ def test_a_gap_is_counted_for_its_rank_and_its_run() -> None:
 
 
 def test_runs_do_not_touch_each_other() -> None:
-    state = State()
+    state = WholeState()
     one = Cluster(names=("a",), run="one", state=state).start()
     two = Cluster(names=("a",), run="two", state=state).start()
     one.step(0, NAN)
@@ -369,7 +369,7 @@ def play(job: Any, actions: list[Any]) -> None:
                 getattr(job, action)(*values)
 
 
-def facts(state: State) -> Any:
+def facts(state: WholeState) -> Any:
     return [
         (
             [(a.id, a.state, a.to_dict()) for a in view.alerts],
@@ -392,7 +392,7 @@ def test_the_same_log_gives_the_same_state_and_alerts(actions: list[Any]) -> Non
     job = Cluster(world=3, names=("a", "b")).start()
     play(job, actions)
 
-    again, told = State(), []
+    again, told = WholeState(), []
     for entry in job.entries:
         told += again.apply(entry)
 

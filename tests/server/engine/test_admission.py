@@ -15,7 +15,6 @@ import zmq
 from gradwatch_server.budget_use import BudgetUse
 from gradwatch_server.budgets import Budgets
 from gradwatch_server.core.entries import Entry, Forgotten, Lost, Opened
-from gradwatch_server.core.state import State
 from gradwatch_server.engine import intake
 from gradwatch_server.engine.admission import Admission, Verdict
 from gradwatch_server.engine.batch import Batch
@@ -32,6 +31,7 @@ from tests.support.engine import Start
 from tests.support.peer import NewPeer
 from tests.support.records import manifest_of, stats_of
 from tests.support.waiting import PATIENCE_S
+from tests.support.whole_state import WholeState
 
 
 @pytest.fixture
@@ -248,7 +248,7 @@ def test_an_attempt_that_trains_on_keeps_a_crash_loop_within_bounds(
 
 def test_a_run_that_is_new_begins_no_more_attempts_in_one_round_than_may_live() -> None:
     ingest = mock.create_autospec(Inbox, instance=True, refused=Counter())
-    admission = Admission(ingest, State(), BudgetUse(Budgets(attempts=16)))
+    admission = Admission(ingest, WholeState(), BudgetUse(Budgets(attempts=16)))
     verdicts = []
     for job in range(18):
         hello = Hello(run="new", rank=0, world=1, job=str(job))
@@ -339,7 +339,7 @@ def test_a_session_that_was_silent_may_be_taken_up(
 
 
 def test_what_is_evicted_is_neither_lost_nor_forgotten_in_the_same_round() -> None:
-    state, published, batch = State(), PublishedState(), Batch()
+    state, published, batch = WholeState(), PublishedState(), Batch()
     for number, run in enumerate(("silent", "old")):
         session = number.to_bytes(16, "big")
         state.apply(Entry(1, Opened(session, Hello(run=run, rank=0, world=1))))

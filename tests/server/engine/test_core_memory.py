@@ -9,7 +9,6 @@ import pytest
 from gradwatch_server.budget_use import BudgetUse
 from gradwatch_server.budgets import Budgets
 from gradwatch_server.core.entries import Entry, FramesClosed, ManifestsDropped, Received
-from gradwatch_server.core.state import State
 from gradwatch_server.engine.batch import Batch
 from gradwatch_server.engine.core_memory import CoreMemory
 from gradwatch_wire import Envelope
@@ -17,6 +16,7 @@ from tests.support.core import Cluster, stats_of
 from tests.support.engine import Start
 from tests.support.peer import NewPeer
 from tests.support.waiting import wait_until
+from tests.support.whole_state import WholeState
 
 KIB = 1 << 10
 LAYERS = 1_000
@@ -26,7 +26,7 @@ class Rounds:
     """Rounds of an engine without its thread and its store."""
 
     def __init__(self, **limits: int) -> None:
-        self.state = State()
+        self.state = WholeState()
         # Smaller than can be set: what is tested is not how much fits.
         self.use = BudgetUse(Budgets.model_construct(**Budgets().model_dump() | limits))
         self.memory = CoreMemory(self.state, self.use)
@@ -148,7 +148,7 @@ def test_an_engine_keeps_to_it_and_its_log_says_the_same(start: Start, peers: Ne
     wait_until(lambda: running.engine.budget_use["open_frames_bytes"].num_evicted, "steps closed")
     closed = [e.body for e in running.entries() if isinstance(e.body, FramesClosed)]
     running.engine.stop()
-    again = State(64)
+    again = WholeState(64)
     for entry in running.entries():
         again.apply(entry)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gradwatch_server.core.entries import Body, Entry, Forgotten, Lost, Opened, Received
-from gradwatch_server.core.state import State
 from gradwatch_server.engine.eviction import Usefulness, candidates, outnumbered
 from gradwatch_wire import Bye, Envelope, Event, Hello, Record
 from tests.support.records import manifest_of, stats_of
+from tests.support.whole_state import WholeState
 
 SECOND = 1_000_000_000
 
@@ -20,7 +20,7 @@ class Story:
     """A state, told a second at a time."""
 
     def __init__(self) -> None:
-        self.state = State()
+        self.state = WholeState()
         self._now_ns = 0
         self._num_sessions = 0
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from gradwatch_server.core.entries import Entry, Gap, Opened
-from gradwatch_server.core.state import State
 from gradwatch_server.core.views.snapshot import view_run
 from gradwatch_server.engine.published import PUBLISH_NS, SLICE_S, PublishedState, Publisher
 from gradwatch_wire import Hello
+from tests.support.whole_state import WholeState
 
 
 @pytest.fixture(autouse=True)
@@ -21,15 +21,15 @@ def long_slices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def state() -> State:
-    state = State()
+def state() -> WholeState:
+    state = WholeState()
     for number, run in enumerate(("one", "two")):
         hello = Hello(run=run, rank=0, world=1)
         state.apply(Entry(number, Opened(number.to_bytes(16, "big"), hello)))
     return state
 
 
-def test_only_runs_that_changed_get_new_snapshots(state: State) -> None:
+def test_only_runs_that_changed_get_new_snapshots(state: WholeState) -> None:
     published = PublishedState()
     publisher = Publisher(published)
     publisher.note_changed(["one", "two"])
@@ -44,7 +44,7 @@ def test_only_runs_that_changed_get_new_snapshots(state: State) -> None:
     assert published.runs["two"] is not before["two"]
 
 
-def test_snapshots_are_made_at_most_so_often(state: State) -> None:
+def test_snapshots_are_made_at_most_so_often(state: WholeState) -> None:
     published = PublishedState()
     publisher = Publisher(published)
     publisher.note_changed(["one"])
@@ -57,7 +57,7 @@ def test_snapshots_are_made_at_most_so_often(state: State) -> None:
     assert set(published.runs) == {"one", "two"}
 
 
-def test_a_run_that_left_memory_after_it_changed_is_taken_back(state: State) -> None:
+def test_a_run_that_left_memory_after_it_changed_is_taken_back(state: WholeState) -> None:
     published = PublishedState()
     publisher = Publisher(published)
     publisher.note_changed(["one", "two"])
@@ -70,7 +70,7 @@ def test_a_run_that_left_memory_after_it_changed_is_taken_back(state: State) -> 
     assert set(published.runs) == {"two"}
 
 
-def test_a_run_that_left_memory_is_gone_with_the_next_snapshots(state: State) -> None:
+def test_a_run_that_left_memory_is_gone_with_the_next_snapshots(state: WholeState) -> None:
     published = PublishedState()
     publisher = Publisher(published)
     publisher.note_changed(["one", "two"])
@@ -88,7 +88,7 @@ def test_a_run_that_left_memory_is_gone_with_the_next_snapshots(state: State) ->
 
 
 def test_snapshots_take_only_their_share_of_the_time(
-    state: State, monkeypatch: pytest.MonkeyPatch
+    state: WholeState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock_s = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: clock_s[0])
@@ -128,7 +128,7 @@ def test_many_runs_are_taken_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gradwatch_server.engine.published.view_run", view)
     monkeypatch.setattr("gradwatch_server.engine.published.SLICE_S", SLICE_S)
     names = ["a", "b", "c", "d", "e"]
-    state = State()
+    state = WholeState()
     for number, run in enumerate(names):
         hello = Hello(run=run, rank=0, world=1)
         state.apply(Entry(number, Opened(number.to_bytes(16, "big"), hello)))

@@ -53,6 +53,7 @@ from gradwatch_server.storage.sqlite.store import SQLiteStore
 from gradwatch_server.storage.store import Line, StorageError
 from gradwatch_wire import Column, Envelope, Hello, Manifest, Record, Stats, encode
 from gradwatch_wire.jsonable import jsonable
+from tests.support.whole_state import concerned
 
 SECOND = 1_000_000_000
 START_NS = 1_763_000_000 * SECOND
@@ -84,7 +85,7 @@ class Aggregator:
         self.now_ns += 1_000_000
         raw = encode(body.envelope) if isinstance(body, Received) else None
         entry = Entry(self.now_ns, body)
-        names = self.state._concerned(entry)
+        names = concerned(self.state, entry)
         if isinstance(body, RulesSet):
             self.state.rules = Rules.model_validate(body.rules)
         if isinstance(body, Opened) and body.hello.run not in self.state.runs:

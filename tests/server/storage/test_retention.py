@@ -13,7 +13,6 @@ import pytest
 
 from gradwatch_server.clock import Clock
 from gradwatch_server.core.entries import Entry, Lost, Opened, Received
-from gradwatch_server.core.state import State
 from gradwatch_server.engine import housekeeping
 from gradwatch_server.storage import retention as retention_module
 from gradwatch_server.storage.retention import Retention, RetentionPolicy, _excess, long_ended
@@ -25,6 +24,7 @@ from tests.support.engine import Start
 from tests.support.peer import NewPeer
 from tests.support.records import stats_of
 from tests.support.waiting import wait_until
+from tests.support.whole_state import WholeState
 
 SECOND = 1_000_000_000
 SESSION = bytes(range(16))
@@ -91,7 +91,7 @@ def test_old_records_go_and_what_they_need_stays(store: SQLiteStore) -> None:
     trim(store, 150 * SECOND, log_max_age_s=60.0)
 
     assert kept(store) == [1, 2, *range(93, 103)]
-    state = State()
+    state = WholeState()
     for _, entry in store.log.entries("gpt"):
         state.apply(entry)
     assert state.runs["gpt"].current.window.series().steps.tolist() == list(range(90, 100))
@@ -263,8 +263,8 @@ def test_who_has_most_is_cut_first(
     assert _excess(sizes, too_much) == excess
 
 
-def state_of(*bodies: Any) -> State:
-    state = State()
+def state_of(*bodies: Any) -> WholeState:
+    state = WholeState()
     for second, body in enumerate(bodies):
         state.apply(Entry(second * SECOND, body))
     return state
@@ -276,7 +276,7 @@ def test_only_what_ended_long_ago_is_forgotten() -> None:
     first = Opened(one, Hello(run="gpt", rank=0, world=1, job="1"))
     again = Opened(two, Hello(run="gpt", rank=0, world=1, job="2"))
 
-    def gone(state: State, last_seen: dict[bytes, int] | None = None, now_s: int = 100) -> Any:
+    def gone(state: WholeState, last_seen: dict[bytes, int] | None = None, now_s: int = 100) -> Any:
         found = long_ended(state, last_seen or {}, now_s * SECOND, 60.0)
         return [(body.run, body.attempts) for body in found]
 
