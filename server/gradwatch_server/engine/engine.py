@@ -281,7 +281,8 @@ class Engine(threading.Thread):
         if self._quiet_until_ns:
             if self._is_quiet():
                 return
-            wait_ms = self._quiet_until_ns = 0
+            wait_ms = 0  # it has waited
+            self._quiet_until_ns = 0
         self._store.check()
         batch = Batch()
         self._new_rules.add(self.clock.now_ns(), batch)

@@ -36,8 +36,8 @@ from gradwatch_server.storage.store import Loss, StorageError, StorageFault
 
 logger = logging.getLogger(__name__)
 
-PAGE_BYTES: Final = 16_384
-"""Rows of the log are packed, and mostly of 1 to 100 kB."""
+PAGE_BYTES: Final = 4_096
+"""A commit writes whole pages, and a small one touches five: of the row, of its index, of maps."""
 
 WAL_BYTES: Final = 16 << 20
 """Size from which on the WAL is written back into the file."""

@@ -62,10 +62,10 @@ def reopened(store: SQLiteStore) -> SQLiteStore:
     [
         ("journal_mode", "wal"),
         ("synchronous", 2),
-        ("page_size", 16384),
+        ("page_size", 4096),
         ("auto_vacuum", 2),
         ("mmap_size", 0),
-        ("wal_autocheckpoint", 1024),
+        ("wal_autocheckpoint", 4096),
     ],
 )
 def test_the_database_is_set_up_as_measured(store: SQLiteStore, pragma: str, value: object) -> None:
@@ -138,7 +138,7 @@ def test_damage_is_found_after_an_unclean_stop(
     store.log.append([Line("gpt", Entry(1, Tick()))])
     path = killed_copy(store, tmp_path / "killed")
     data = path.read_bytes()
-    at = data.rindex(b"x" * 10_000) // PAGE_BYTES * PAGE_BYTES
+    at = data.rindex(b"x" * 3_000) // PAGE_BYTES * PAGE_BYTES
     path.write_bytes(data[:at] + b"\xff" * 100 + data[at + 100 :])
 
     again = open_store(path.parent)
