@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import re
 import signal
 import socket
 import sys
@@ -75,6 +76,20 @@ class Aggregator(aggregator_process.Aggregator):
     def cpu_s(self) -> float:
         """User and system time of the process."""
         return cpu_seconds(self.process.pid)
+
+    @property
+    def written_bytes(self) -> int:
+        """Bytes that the process has caused to be written to the disk."""
+        return int(psutil.Process(self.process.pid).io_counters().write_bytes)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of the messages of the records that were stored."""
+        found = re.search(
+            r"^gradwatch_stored_bytes_total (\S+)$", self.get("/metrics").text, re.MULTILINE
+        )
+        assert found is not None
+        return round(float(found[1]))
 
     @property
     def rss_mb(self) -> float:

@@ -23,18 +23,24 @@ SENDERS: Final = 8
 
 
 class Pass(NamedTuple):
-    """Records per second of one receiver, and its CPU seconds for 1,000 of them."""
+    """One receiver's records per second, CPU seconds for 1,000 of them, and bytes written.
+
+    `written` is the bytes written to the disk for a byte of records, by the end of the pass.
+    """
 
     rate: float
     cpu_s: float
+    written: float = 0.0
 
 
-def run(*, quick: bool = False, records: int = 24_000, rounds: int = 5) -> None:
+def run(
+    *, quick: bool = False, records: int = 24_000, senders: int = SENDERS, rounds: int = 5
+) -> None:
     """Measure and print."""
     if quick:
         records, rounds = 800, 1
-    steps = records // SENDERS
-    pairs = [(_gradwatch(steps), _bare(steps)) for _ in range(rounds)]
+    steps = records // senders
+    pairs = [(_gradwatch(senders, steps), _bare(senders, steps)) for _ in range(rounds)]
     own, bare = zip(*pairs, strict=True)
     show(
         "ingest",
@@ -42,7 +48,9 @@ def run(*, quick: bool = False, records: int = 24_000, rounds: int = 5) -> None:
         [_row("gradwatch", own, bare), _row("bare loop", bare, bare)],
         f"{LAYERS} layers x {len(COLUMNS)} columns a record; {records} records a pass; median of "
         f"{rounds} passes of each in turns (range). gradwatch: acknowledged = committed, fsynced.",
-        f"{SENDERS} senders, a process each, with at most {WINDOW} records in flight.",
+        f"{senders} senders, a process each, with at most {WINDOW} records in flight.",
+        "written to the disk for a byte of records: "
+        f"{with_range([each.written for each in own], '.2f')}.",
         "ratio: share of the bare loop's rate, and multiple of its CPU time (all threads of the "
         "receiver). With few cores the senders, too, bound what the bare loop reaches.",
     )
@@ -56,9 +64,9 @@ def _row(name: str, own: Sequence[Pass], bare: Sequence[Pass]) -> list[str]:
     return row
 
 
-def _gradwatch(steps: int) -> Pass:
-    with aggregator() as server, _welcomed(server.ingest, steps) as crowd:
-        before = server.cpu_s
+def _gradwatch(senders: int, steps: int) -> Pass:
+    with aggregator() as server, _welcomed(server.ingest, senders, steps) as crowd:
+        before, written = server.cpu_s, server.written_bytes
         began_ns, sent = _race(crowd)
         total = sum(each.records for each in sent)
         # All are acknowledged by now; what is left is that the last batch is applied and shown.
@@ -66,19 +74,20 @@ def _gradwatch(steps: int) -> Pass:
             lambda: server.records(RUN).get("stored", 0) >= total, TIMEOUT_S, "all to be stored"
         )
         seconds = (time.monotonic_ns() - began_ns) / 1e9
-        cpu_s = server.cpu_s - before
+        cpu_s, written = server.cpu_s - before, server.written_bytes - written
         counted = server.records(RUN)
         assert counted["stored"] == total == logged(server.directory).total(), (counted, total)
         assert counted["lost"] == counted["unresolved"] == 0, counted
         # Alerts cost more than records: with any of them it is not their rate that is measured.
         alerts = server.find(f"/runs/{RUN}/alerts")
         assert not alerts, alerts
-    return Pass(total / seconds, 1000 * cpu_s / total)
+        written_share = written / server.stored_bytes
+    return Pass(total / seconds, 1000 * cpu_s / total, written_share)
 
 
-def _bare(steps: int) -> Pass:
+def _bare(senders: int, steps: int) -> Pass:
     with workers(run_bare, [None]) as (receiver,):
-        with _welcomed(receiver.receive(), steps) as crowd:
+        with _welcomed(receiver.receive(), senders, steps) as crowd:
             before = cpu_seconds(receiver.pid)
             began_ns, sent = _race(crowd)
             seconds = (max(each.finished_ns for each in sent) - began_ns) / 1e9
@@ -90,9 +99,9 @@ def _bare(steps: int) -> Pass:
 
 
 @contextlib.contextmanager
-def _welcomed(endpoint: str, steps: int) -> Iterator[list[Worker]]:
+def _welcomed(endpoint: str, senders: int, steps: int) -> Iterator[list[Worker]]:
     """Start the sender processes; go on once every session is welcomed."""
-    jobs = [Work(endpoint, RUN, rank, SENDERS, steps) for rank in range(SENDERS)]
+    jobs = [Work(endpoint, RUN, rank, senders, steps) for rank in range(senders)]
     with workers(run_sender, jobs) as crowd:
         for worker in crowd:
             assert worker.receive() == "welcomed"

@@ -32,6 +32,7 @@ OPTIONS: Final[Mapping[str, str]] = {
     "quick": "a smoke test of seconds; its numbers mean nothing",
     "write": "put the tables into docs/",
     "only": "parts whose name contains this",
+    "senders": "processes that send",
     "rounds": "times that each variant is measured",
     "records": "records in one pass",
     "steps": "steps of one block",
@@ -78,7 +79,7 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
         module="ingest",
         figures="records per second, beside a loop that only receives and unpacks",
         pages=("costs.md",),
-        options={"quick": False, "records": 24_000, "rounds": 5},
+        options={"quick": False, "records": 24_000, "senders": 8, "rounds": 5},
     ),
     "fold": Benchmark(
         module="fold",
