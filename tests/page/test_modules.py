@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gradwatch_server.api import safetensors
-from gradwatch_server.series import codes
+from gradwatch_server.curves import codes
 from tests.page.browsing import Tab
 from tests.support.aggregator import Aggregator
 

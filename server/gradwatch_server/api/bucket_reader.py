@@ -11,10 +11,10 @@ from gradwatch_server.api.rank_rows import RankRows
 from gradwatch_server.api.series_range import Range
 from gradwatch_server.api.subjects import WantedTable
 from gradwatch_server.core.arrays import IndexArray
-from gradwatch_server.series.buckets import Buckets
-from gradwatch_server.series.columns import LAYER_COLUMNS, RUN_COLUMNS, RUN_TABLE
-from gradwatch_server.series.history import Wanted
-from gradwatch_server.series.layers import KnownLayers
+from gradwatch_server.curves.buckets import Buckets
+from gradwatch_server.curves.columns import LAYER_COLUMNS, RUN_COLUMNS, RUN_TABLE
+from gradwatch_server.curves.facts import Wanted
+from gradwatch_server.curves.layers import KnownLayers
 
 
 class BucketReader:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gradwatch_server.core.arrays import IndexArray
-from gradwatch_server.series.buckets import COUNTS, STATS, Buckets
+from gradwatch_server.curves.buckets import COUNTS, STATS, Buckets
 
 MAX_U32: Final = (1 << 32) - 1
 

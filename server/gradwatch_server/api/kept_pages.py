@@ -15,10 +15,11 @@ import numpy.typing as npt
 
 from gradwatch_server.api.series_range import Range
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
-from gradwatch_server.series.buckets import COUNTS, STATS, Buckets
-from gradwatch_server.series.columns import RUN_TABLE
-from gradwatch_server.series.history import Wanted, all_run_columns
-from gradwatch_server.series.rows import Rows
+from gradwatch_server.curves.buckets import COUNTS, STATS, Buckets
+from gradwatch_server.curves.columns import RUN_TABLE
+from gradwatch_server.curves.facts import Wanted
+from gradwatch_server.curves.reader import all_run_columns
+from gradwatch_server.curves.rows import Rows
 
 MAX_NUMBERS: Final = 1_000_000
 """Numbers of a page, unless one step alone has more."""
@@ -61,7 +62,7 @@ class KeptPages:
         return max(1, min(MAX_STEPS, MAX_NUMBERS // per_row))
 
     def _width(self, step: int) -> int:
-        return self.own.history.finest(self._epoch, step, self.own.last)
+        return self.own.history.finest(self._epoch, step)
 
     @property
     def _epoch(self) -> int:
@@ -136,7 +137,7 @@ class KeptPages:
 
 
 def _aligned(rows: Rows, steps: IndexArray) -> tuple[FloatArray, BoolArray]:
-    """Return the numbers at these steps; of a damaged chunk some may lack."""
+    """Return the numbers at these steps; of a damaged block some may lack."""
     if len(rows.steps) == len(steps):
         return rows.values, rows.known
     at = np.searchsorted(steps, rows.steps)
@@ -156,7 +157,7 @@ def _numbers(name: str, values: FloatArray, known: BoolArray) -> Arrays:
 
 
 def _of_buckets(name: str, buckets: Buckets, numbers: IndexArray) -> Arrays:
-    """Return the buckets with these numbers; of a damaged chunk some may lack."""
+    """Return the buckets with these numbers; of a damaged block some may lack."""
     first, last = (int(numbers[0]), int(numbers[-1])) if len(numbers) else (0, -1)
     own = buckets.spread(first, last)
     at = numbers - first

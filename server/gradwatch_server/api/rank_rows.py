@@ -18,11 +18,11 @@ from gradwatch_server.core.frames.layers import numbers
 from gradwatch_server.core.frames.merging import total_norm
 from gradwatch_server.core.frames.rows import FRAME_COLUMNS
 from gradwatch_server.core.views.snapshot import RankView, RunView
-from gradwatch_server.series.chunk import Chunk
-from gradwatch_server.series.columns import RUN_COLUMNS, RUN_TABLE
-from gradwatch_server.series.history import Wanted
-from gradwatch_server.series.rows import Rows
-from gradwatch_server.storage.series_store import KeptRecord, Records
+from gradwatch_server.curves.block import Block
+from gradwatch_server.curves.columns import RUN_COLUMNS, RUN_TABLE
+from gradwatch_server.curves.facts import Wanted
+from gradwatch_server.curves.rows import Rows
+from gradwatch_server.storage.store import KeptRecord, Records
 from gradwatch_wire.columns import L2, L2_MAX
 from gradwatch_wire.names import Scalar
 
@@ -102,7 +102,7 @@ class RankRows:
         self._rank, self._own = rank, own
         wanted = dict.fromkeys((L2, *(name for name in columns if name in FRAME_COLUMNS)))
         self._shape = tuple(wanted), num_layers
-        self._chunk = Chunk(0, 0, 0, *self._shape)
+        self._block = Block(0, 0, 0, *self._shape)
         self._has_layouts = True
 
     def read(self, records: Records) -> None:
@@ -112,19 +112,19 @@ class RankRows:
         for record in self._records(records, run):
             steps.setdefault(record.stats.step, []).append(record)
         found = sorted(steps)
-        self._chunk = Chunk(0, 0, len(found), *self._shape)
+        self._block = Block(0, 0, len(found), *self._shape)
         skipped = set(run.steps[run.skipped].tolist())
         for row, step in enumerate(found):
             self._fill(row, steps[step], is_skipped=step in skipped)
-        self._chunk.count = len(found)
+        self._block.count = len(found)
 
     def rows(self, table: str, items: IndexArray) -> Rows:
         """Return the rows of some items."""
-        return self._chunk.rows(table, items)
+        return self._block.rows(table, items)
 
     def describe(self) -> dict[str, Any]:
         """Return from which step on there is something, and why not before."""
-        steps = self._chunk.steps[: self._chunk.count]
+        steps = self._block.steps[: self._block.count]
         reason = None
         if not self._has_layouts:
             reason = "which layers its records are about is not known any more; the attempt is over"
@@ -167,10 +167,10 @@ class RankRows:
         return stretch.records
 
     def _fill(self, row: int, records: Sequence[KeptRecord], *, is_skipped: bool) -> None:
-        chunk = self._chunk
-        chunk.steps[row] = records[0].stats.step
-        chunk.times_ns[row] = max(own.received_ns for own in records)
-        chunk.skipped[row] = is_skipped
+        block = self._block
+        block.steps[row] = records[0].stats.step
+        block.times_ns[row] = max(own.received_ns for own in records)
+        block.skipped[row] = is_skipped
         norms = [norm for own in records for norm in self._fill_layers(row, own)]
         told: dict[str, float] = {"coverage": 1.0, "skipped": float(is_skipped)}
         if norms:
@@ -182,12 +182,12 @@ class RankRows:
                 told[name] = known[0]
         for name, value in told.items():
             place = RUN_COLUMNS.index(name)
-            chunk.run[row, place], chunk.run_known[row, place] = value, True
+            block.run[row, place], block.run_known[row, place] = value, True
 
     def _fill_layers(self, row: int, record: KeptRecord) -> Iterator[Any]:
         """Fill in what a record has of layers; yield its L2 norms."""
         columns = record.stats.columns
-        wanted = (*self._chunk.columns, L2_MAX)
+        wanted = (*self._block.columns, L2_MAX)
         values = {name: numbers(columns[name]) for name in wanted if name in columns}
         if L2 not in values:
             return
@@ -198,10 +198,10 @@ class RankRows:
         if index is None or len(index) != len(l2):
             self._has_layouts = False
             return
-        self._chunk.present[row, index] = True
-        for place, name in enumerate(self._chunk.columns):
+        self._block.present[row, index] = True
+        for place, name in enumerate(self._block.columns):
             if name in values:
-                self._chunk.values[row, place, index] = values[name]
+                self._block.values[row, place, index] = values[name]
 
 
 def check_columns(columns: Sequence[str], others: Mapping[str, Sequence[str]]) -> None:

@@ -8,9 +8,9 @@ from typing import Final
 import numpy as np
 
 from gradwatch_server.api.series_range import Range
-from gradwatch_server.series.columns import RUN_COLUMNS, RUN_TABLE
-from gradwatch_server.series.history import Wanted
-from gradwatch_server.storage.series_store import KeptRecord
+from gradwatch_server.curves.columns import RUN_COLUMNS, RUN_TABLE
+from gradwatch_server.curves.facts import Wanted
+from gradwatch_server.storage.store import KeptRecord
 
 AHEAD: Final = 16
 """Steps that one rank is ahead of another at most: gradients are reduced by all of them."""
@@ -27,7 +27,7 @@ def anchor_of(own: Range, first: int, last: int) -> int | None:
     if own.span is None:
         return None
     before = max(own.span.first, first - AHEAD)
-    if own.history.finest(own.span.epoch, before, last) > 1:
+    if own.history.finest(own.span.epoch, before) > 1:
         return None
     items = np.array([_COVERAGE], dtype=np.int64)
     found = own.history.buckets(Wanted(own.span.epoch, RUN_TABLE, items, before, last), 1)

@@ -12,8 +12,9 @@ from gradwatch_server.api.etags import boot_of
 from gradwatch_server.api.state import ApiState
 from gradwatch_server.core.judge.levels import ModuleLevels
 from gradwatch_server.core.views.snapshot import RunView
-from gradwatch_server.series.buckets import width_for
-from gradwatch_server.series.history import History, Span
+from gradwatch_server.curves.buckets import width_for
+from gradwatch_server.curves.facts import Span
+from gradwatch_server.curves.reader import History
 from gradwatch_wire.limits import MAX_STEP
 
 MAX_CELLS: Final = 4_000_000
@@ -110,7 +111,7 @@ class Range:
         if self.span is None:
             return 1
         histories = {self.history, *map(self.history.of_table, tables)}
-        finest = (own.finest(self.span.epoch, self.first, self.last) for own in histories)
+        finest = (own.finest(self.span.epoch, self.first) for own in histories)
         return max(width_for(self.first, self.last, points), *finest)
 
     def numbered(self, width: int) -> tuple[int, int]:

@@ -23,11 +23,11 @@ from gradwatch_server.core.views.health import health
 from gradwatch_server.core.views.ranks import LastSeen
 from gradwatch_server.core.views.runs import summarize_run
 from gradwatch_server.core.views.snapshot import RunView
+from gradwatch_server.curves.reader import History
 from gradwatch_server.engine.commands import Command, CommandError
 from gradwatch_server.engine.engine import Engine
 from gradwatch_server.engine.published import PublishedState
 from gradwatch_server.notify.notifications import Notifications
-from gradwatch_server.series.history import History
 from gradwatch_server.storage.store import AlertEventReader
 
 
@@ -191,7 +191,7 @@ class ApiState:
 
     def history(self, view: RunView) -> AbstractContextManager[History]:
         """Open the curves of an attempt, in a thread: reading the store may wait for the disk."""
-        return self.engine.series.history(view.name, view.attempt)
+        return self.engine.curves.history(view.name, view.attempt)
 
     def health(self, view: RunView) -> dict[str, Any]:
         """Return the health of a run at this moment."""

@@ -8,9 +8,9 @@ from typing import Final
 
 from fastapi import HTTPException
 
-from gradwatch_server.series.columns import LAYER_COLUMNS, RUN_COLUMNS
-from gradwatch_server.series.items import ITEM_COLUMNS, ItemKind, table_of
-from gradwatch_server.series.layers import KnownLayers, nearest
+from gradwatch_server.curves.columns import LAYER_COLUMNS, RUN_COLUMNS
+from gradwatch_server.curves.items import ITEM_COLUMNS, ItemKind, table_of
+from gradwatch_server.curves.layers import KnownLayers, nearest
 from gradwatch_wire.columns import L2
 
 SHOWN_NAMES: Final = 5

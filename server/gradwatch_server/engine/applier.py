@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.entries import Entry, Forgotten
 from gradwatch_server.core.state import State
+from gradwatch_server.engine.curve_recorder import CurveRecorder
 from gradwatch_server.engine.published import PublishedState, Publisher
-from gradwatch_server.engine.series_recorder import SeriesRecorder
 from gradwatch_server.storage.checkpointer import Checkpointer
 
 logger = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ class Applier:
         checkpointer: Checkpointer,
         publisher: Publisher,
         published: PublishedState,
-        recorder: SeriesRecorder,
+        recorder: CurveRecorder,
     ) -> None:
         self.state = state
         self.checkpointer = checkpointer

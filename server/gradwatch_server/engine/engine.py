@@ -25,6 +25,7 @@ from gradwatch_server.engine.alert_use import AlertUse
 from gradwatch_server.engine.batch import Batch
 from gradwatch_server.engine.commands import Commands
 from gradwatch_server.engine.core_memory import CoreMemory
+from gradwatch_server.engine.curve_recorder import CurveRecorder
 from gradwatch_server.engine.housekeeping import Housekeeping
 from gradwatch_server.engine.intake import Intake
 from gradwatch_server.engine.metrics import EngineMetrics
@@ -32,7 +33,6 @@ from gradwatch_server.engine.published import PublishedState
 from gradwatch_server.engine.recovery import recover, write_silences
 from gradwatch_server.engine.run_commands import Deletions
 from gradwatch_server.engine.run_log import RunLog
-from gradwatch_server.engine.series_recorder import SeriesRecorder
 from gradwatch_server.engine.work_meter import WorkMeter
 from gradwatch_server.ingest.inbox import Inbox
 from gradwatch_server.ingest.message import Message
@@ -186,7 +186,7 @@ class Engine(threading.Thread):
         self._on_alerts = on_alerts
         self._on_failure = on_failure
         self._retention = retention or RetentionPolicy()
-        self.series = SeriesRecorder(store.series, self._retention.series_max_bytes, clock)
+        self.curves = CurveRecorder(store.curves, self._retention.series_max_bytes, clock)
         self._stopping = stopping or threading.Event()
         self._recover(rules, window_steps)
         self._connect_parts(session_timeout_s)
@@ -200,7 +200,7 @@ class Engine(threading.Thread):
             clock=self.clock,
             retention=self._retention,
             window_steps=window_steps,
-            recorder=self.series,
+            recorder=self.curves,
             publish_share=self.budget_use.limits.publish_share,
         )
         self._state = self._applier.state
@@ -313,7 +313,7 @@ class Engine(threading.Thread):
         publisher = self._applier.publisher
         publisher.publish(self._state, now_ns)
         is_saved = self._checkpointer.work(self.clock.now_ns(), self._state)
-        is_kept = self.series.work(self.clock.now_ns())
+        is_kept = self.curves.work(self.clock.now_ns())
         is_deleted = self.deletions.work(self.published.cursor)
         is_told = self._delivery.is_done and publisher.is_done
         if is_saved and is_kept and is_deleted and is_told and not (batch.lines or began_s):
@@ -349,6 +349,7 @@ class Engine(threading.Thread):
         def write() -> int:
             with self._store.transaction():
                 self._store.log.append(lines)
+                self.curves.write()
                 self._checkpointer.write_forgotten(self.clock.now_ns())
                 if self._state.silences.version != self._silences_version:
                     write_silences(self._store, self._state.silences)
@@ -365,12 +366,12 @@ class Engine(threading.Thread):
         self._is_ahead, self.published.cursor = False, cursor
         self._silences_version = self._state.silences.version
         self._checkpointer.committed()
+        self.curves.committed()
         return True
 
     def _tell(self, changes: Sequence[AlertChange]) -> None:
         """Tell readers, ranks, streams and the process's own log what is committed."""
         self._run_log.write()
-        self.series.show()
         if changes:
             self._alert_use.note(change.event for change in changes)
             self._on_alerts()

@@ -13,8 +13,8 @@ from gradwatch_server.core.entries import BudgetsSet, Entry, RulesSet
 from gradwatch_server.core.state import State
 from gradwatch_server.core.state_codec import decode, encode
 from gradwatch_server.engine.applier import Applier
+from gradwatch_server.engine.curve_recorder import CurveRecorder
 from gradwatch_server.engine.published import PublishedState, Publisher
-from gradwatch_server.engine.series_recorder import SeriesRecorder
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.storage.checkpointer import Checkpointer
 from gradwatch_server.storage.retention import RetentionPolicy
@@ -35,7 +35,7 @@ def recover(
     clock: Clock,
     retention: RetentionPolicy,
     window_steps: int,
-    recorder: SeriesRecorder,
+    recorder: CurveRecorder,
     publish_share: float = 1.0,
 ) -> Applier:
     """Read the checkpoints and the logs after them; begin anew if the store is damaged.
@@ -55,10 +55,10 @@ def recover(
         checkpointer.before_save = recorder.before_save
         for name, number, entry in checkpointer.restore(state):
             applier.apply(name, entry, number)
-        _put_in_force(applier, store, clock)
+            recorder.write_some()
+        _put_in_force(applier, store, recorder, clock)
         published.cursor = store.alert_events.newest()
         recorder.look(state)
-        recorder.show()
         published.loss = store.find_loss()
         return applier
 
@@ -96,7 +96,7 @@ def write_silences(store: Store, silences: Silences) -> None:
     store.state.save({_SILENCES: encode(silences)}, [])
 
 
-def _put_in_force(applier: Applier, store: Store, clock: Clock) -> None:
+def _put_in_force(applier: Applier, store: Store, recorder: CurveRecorder, clock: Clock) -> None:
     """Put rules and budgets into the log of each run that has others, and keep what left memory."""
     state, now_ns = applier.state, clock.now_ns()
     rules = RulesSet(state.rules.model_dump(mode="json"))
@@ -109,8 +109,10 @@ def _put_in_force(applier: Applier, store: Store, clock: Clock) -> None:
             lines.append(Line(name, Entry(now_ns, budgets)))
     with store.transaction():
         store.log.append(lines)
+        recorder.write()
         applier.checkpointer.write_forgotten(now_ns)
     applier.checkpointer.committed()
+    recorder.committed()
     for line in lines:
         applier.apply(line.run, line.entry, state.runs[line.run].position + 1)
 

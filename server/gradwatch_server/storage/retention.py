@@ -93,7 +93,7 @@ class Retention:
     def _trim_large(self, kept: Kept) -> bool:
         """Trim the oldest records of the runs that have most."""
         # Pages are not full, and curves have a size of their own.
-        used = self._store.used_bytes() - self._store.series.used_bytes()
+        used = self._store.used_bytes() - self._store.curves.used_bytes()
         if used <= self._policy.log_max_bytes:
             return False
         sizes = self._store.log.sizes()

@@ -18,7 +18,8 @@ from typing import Any, Final, Protocol
 
 from gradwatch_server.core.entries import Entry
 from gradwatch_server.errors import GradwatchError
-from gradwatch_server.storage.series_store import Records, SeriesStore
+from gradwatch_server.storage.curves import CurveStore
+from gradwatch_wire import Stats
 
 PAGE_EVENTS: Final = 200
 """Alert events read at once. Reads must stay short: SQLite's WAL does not shrink during one."""
@@ -217,6 +218,38 @@ class Log(Protocol):
         """Delete up to *most* rows of a run, heads too; return whether there were any."""
 
 
+@dataclass(frozen=True, slots=True)
+class KeptRecord:
+    """Statistics of one rank as they are in the log.
+
+    Args:
+        number: Number in the log of the run.
+        received_ns: When they came in, nanoseconds since the epoch.
+        session: The session.
+        stats: The record.
+    """
+
+    number: int
+    received_ns: int
+    session: bytes
+    stats: Stats
+
+
+class Records(Protocol):
+    """The statistics in the log of a run, for any thread, without those that are trimmed."""
+
+    def before(
+        self, run: str, number: int, most: int, session: bytes | None = None
+    ) -> Iterator[KeptRecord]:
+        """Yield the statistics up to an entry, the newest first, of the last *most* entries.
+
+        Of one *session*, or of all.
+        """
+
+    def after(self, run: str, number: int, most: int) -> Iterator[KeptRecord]:
+        """Yield the statistics after an entry, oldest first, of the next *most* entries."""
+
+
 class AlertEventReader(Protocol):
     """The stored alert events, for any thread."""
 
@@ -332,7 +365,7 @@ class Store(Protocol):
         """Saved state that a restart begins with."""
 
     @property
-    def series(self) -> SeriesStore:
+    def curves(self) -> CurveStore:
         """The curves."""
 
     @property

@@ -49,7 +49,7 @@ def test_all_of_a_deleted_run_goes_and_nothing_else(start: Start, peers: NewPeer
         return not stats_in_log(running, gone.session) and {own.run for own in events} == {"kept"}
 
     wait_until(is_gone)
-    wait_until(lambda: [own.run for own in running.store.series.sizes()] in (["kept"], []))
+    wait_until(lambda: [own.run for own in running.store.curves.sizes()] in (["kept"], []))
     heads = [own.body for own in running.entries() if isinstance(own.body, Opened)]
     assert [own.hello.run for own in heads] == ["kept"]
     names = [

@@ -313,11 +313,11 @@ def test_alert_events_of_one_run_keep_the_cursor_of_all(store: Store) -> None:
 
 def test_layers_of_an_attempt_are_kept_as_they_were_saved(store: Store) -> None:
     """Curves without any have none."""
-    assert store.series.layers("gpt", 1) == b""
-    store.series.save("gpt", 1, [], b"names")
-    store.series.save("gpt", 1, [])
-    assert store.series.layers("gpt", 1) == b"names"
-    assert store.series.layers("gpt", 2) == b""
+    assert store.curves.stored("gpt", 1).layers() == b""
+    store.curves.save("gpt", 1, [], b"names")
+    store.curves.save("gpt", 1, [])
+    assert store.curves.stored("gpt", 1).layers() == b"names"
+    assert store.curves.stored("gpt", 2).layers() == b""
 
 
 def test_alert_events_of_one_state(store: Store) -> None:

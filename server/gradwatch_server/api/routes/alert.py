@@ -17,8 +17,9 @@ from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.silences import fits
 from gradwatch_server.core.arrays import IndexArray
 from gradwatch_server.core.views.snapshot import RunView
-from gradwatch_server.series.columns import RUN_COLUMNS, RUN_TABLE
-from gradwatch_server.series.history import History, Span, Wanted
+from gradwatch_server.curves.columns import RUN_COLUMNS, RUN_TABLE
+from gradwatch_server.curves.facts import Span, Wanted
+from gradwatch_server.curves.reader import History
 from gradwatch_server.storage.store import AlertEvent
 from gradwatch_wire.columns import L2
 
@@ -77,7 +78,7 @@ def _span_of(history: History, step: int) -> Span | None:
 def _last_good(history: History, span: Span, step: int) -> int | None:
     """Return the last step before at which the norm of all layers was finite."""
     first = max(step - LOOK_AROUND, span.first)
-    if first >= step or history.finest(span.epoch, first, step - 1) > 1:
+    if first >= step or history.finest(span.epoch, first) > 1:
         return None
     items = np.array([_NORM], dtype=np.int64)
     found = history.buckets(Wanted(span.epoch, RUN_TABLE, items, first, step - 1), 1)
@@ -90,7 +91,7 @@ def _values(
 ) -> list[dict[str, Any]]:
     """Return step and L2 norm at the steps that had one."""
     first = max(first, span.first)
-    if first > last or history.finest(span.epoch, first, last) > 1:
+    if first > last or history.finest(span.epoch, first) > 1:
         return []
     found = history.buckets(Wanted(span.epoch, L2, items, first, last), 1)
     _, nan, inf, _, _ = found.counts[:, :, 0]
@@ -128,7 +129,7 @@ def _read(alert: str, api: ApiState) -> Json:
     run, attempt = found["run"], found["attempt"]
     view = api.published.runs.get(run)
     if view is not None and any(own.number == attempt for own in view.attempts):
-        with api.engine.series.history(run, attempt) as history:
+        with api.engine.curves.history(run, attempt) as history:
             add_steps(found, history)
     found["events"] = describe_events(events)
     found["silences"] = _silences(found, api)

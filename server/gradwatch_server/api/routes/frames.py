@@ -21,11 +21,12 @@ from gradwatch_server.api.subjects import place_of
 from gradwatch_server.core.alerting.alert import isotime
 from gradwatch_server.core.arrays import FloatArray, IndexArray
 from gradwatch_server.core.frames.rows import FRAME_COLUMNS
-from gradwatch_server.series import codes
-from gradwatch_server.series.columns import RUN_COLUMNS, RUN_TABLE
-from gradwatch_server.series.history import Wanted, all_run_columns
-from gradwatch_server.series.layers import KnownLayers
-from gradwatch_server.series.rows import Rows
+from gradwatch_server.curves import codes
+from gradwatch_server.curves.columns import RUN_COLUMNS, RUN_TABLE
+from gradwatch_server.curves.facts import Wanted
+from gradwatch_server.curves.layers import KnownLayers
+from gradwatch_server.curves.reader import all_run_columns
+from gradwatch_server.curves.rows import Rows
 from gradwatch_wire.columns import L2
 from gradwatch_wire.limits import MAX_STEP
 
@@ -130,7 +131,7 @@ def _missing(own: Range, step: int) -> str:
     first, last = own.span.first, own.span.last
     if not first <= step <= last:
         return f"no step {step} of run {own.view.name!a}; kept are {first} to {last}"
-    finest = own.history.finest(own.span.epoch, step, step)
+    finest = own.history.finest(own.span.epoch, step)
     if finest > 1:
         return f"step {step} is not kept by itself any more; /series has buckets of {finest} steps"
     return f"no record of step {step}; kept are steps from {first} to {last} that had one"
@@ -140,7 +141,7 @@ def _usual(own: Range, places: IndexArray, step: int) -> FloatArray:
     """Return (layers,) the median of the finite L2 norms in some steps before, NaN without any."""
     epoch = own.span.epoch if own.span else 0
     wanted = Wanted(epoch, L2, places, max(step - USUAL_ROWS, 0), max(step - 1, 0))
-    if step == 0 or own.history.finest(epoch, wanted.first, wanted.last) > 1:
+    if step == 0 or own.history.finest(epoch, wanted.first) > 1:
         return np.full(len(places), np.nan)
     return codes.medians(own.history.buckets(wanted, 1))
 

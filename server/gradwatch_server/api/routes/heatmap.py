@@ -22,10 +22,10 @@ from gradwatch_server.api.series_range import AskedSteps, Range, Steps, check_ce
 from gradwatch_server.api.state import Api, ApiState, View
 from gradwatch_server.core.arrays import FloatArray, IndexArray
 from gradwatch_server.core.views.snapshot import RunView
-from gradwatch_server.series import codes
-from gradwatch_server.series.buckets import Buckets
-from gradwatch_server.series.columns import LAYER_COLUMNS, RUN_COLUMNS, RUN_TABLE
-from gradwatch_server.series.layers import KnownLayers, module_of
+from gradwatch_server.curves import codes
+from gradwatch_server.curves.buckets import Buckets
+from gradwatch_server.curves.columns import LAYER_COLUMNS, RUN_COLUMNS, RUN_TABLE
+from gradwatch_server.curves.layers import KnownLayers, module_of
 from gradwatch_wire.columns import L2
 
 router = APIRouter()

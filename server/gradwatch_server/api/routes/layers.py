@@ -11,7 +11,7 @@ from gradwatch_server.api.problems import Json
 from gradwatch_server.api.state import Api, ApiState, View
 from gradwatch_server.core.views.runs import name_run
 from gradwatch_server.core.views.snapshot import RunView
-from gradwatch_server.series.layers import KnownLayers, module_of
+from gradwatch_server.curves.layers import KnownLayers, module_of
 
 router = APIRouter()
 

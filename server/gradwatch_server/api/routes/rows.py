@@ -16,8 +16,8 @@ from gradwatch_server.api.state import Api, ApiState, View
 from gradwatch_server.core.arrays import IndexArray
 from gradwatch_server.core.frames.rows import FRAME_COLUMNS
 from gradwatch_server.core.views.snapshot import RunView
-from gradwatch_server.series.columns import RUN_COLUMNS
-from gradwatch_server.series.layers import KnownLayers
+from gradwatch_server.curves.columns import RUN_COLUMNS
+from gradwatch_server.curves.layers import KnownLayers
 from gradwatch_wire.limits import MAX_STEP
 
 router = APIRouter()

@@ -27,8 +27,8 @@ from gradwatch_server.api.series_range import (
 from gradwatch_server.api.state import Api, ApiState, View
 from gradwatch_server.api.subjects import Question, WantedTable
 from gradwatch_server.core.views.snapshot import RunView
-from gradwatch_server.series.columns import LAYER_COLUMNS
-from gradwatch_server.series.layers import KnownLayers
+from gradwatch_server.curves.columns import LAYER_COLUMNS
+from gradwatch_server.curves.layers import KnownLayers
 
 router = APIRouter()
 

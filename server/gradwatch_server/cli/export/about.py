@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from gradwatch_server.core.frames.rows import FRAME_COLUMNS
-from gradwatch_server.series.columns import RUN_COLUMNS
+from gradwatch_server.curves.columns import RUN_COLUMNS
 
 RUN_NAMES: Final = tuple("step_time_s" if one == "step_time" else one for one in RUN_COLUMNS)
 """What the numbers of a step are called in files: `RUN_COLUMNS`, with their units."""

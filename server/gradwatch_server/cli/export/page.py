@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from gradwatch_server.api import safetensors
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
-from gradwatch_server.series.buckets import COUNTS, STATS
+from gradwatch_server.curves.buckets import COUNTS, STATS
 
 RUN: str = "run"
 """The table of the numbers of the run; every other one is a column of the layers."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from gradwatch_server.cli.export.about import RUN_NAMES, Choice, Layer
 from gradwatch_server.cli.export.page import RUN, Numbers, Page
 from gradwatch_server.core.arrays import BoolArray, IndexArray
-from gradwatch_server.series.buckets import COUNTS, STATS
+from gradwatch_server.curves.buckets import COUNTS, STATS
 from gradwatch_wire.columns import COUNT_COLUMNS
 
 STEPS: Final = "steps"

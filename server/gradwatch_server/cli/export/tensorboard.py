@@ -15,7 +15,7 @@ from gradwatch_server.cli.export.about import RUN_NAMES, About
 from gradwatch_server.cli.export.format import Sealed, library
 from gradwatch_server.cli.export.page import RUN, Numbers, Page
 from gradwatch_server.core.arrays import IndexArray
-from gradwatch_server.series.buckets import STATS
+from gradwatch_server.curves.buckets import STATS
 from gradwatch_wire.columns import L2
 
 PREFIX: Final = "gradwatch"

@@ -25,10 +25,9 @@ from gradwatch_server.storage.encoding import (
     pack_entries,
     unpack_entries,
 )
-from gradwatch_server.storage.series_store import KeptRecord
 from gradwatch_server.storage.sqlite.checksums import check_row, is_good_row, of_row
 from gradwatch_server.storage.sqlite.database import Database
-from gradwatch_server.storage.store import Line, LogRow
+from gradwatch_server.storage.store import KeptRecord, Line, LogRow
 from gradwatch_wire import Kind, Stats
 
 logger = logging.getLogger(__name__)

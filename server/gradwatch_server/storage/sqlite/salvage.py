@@ -85,16 +85,14 @@ _TABLES: Final = (
     _Table("saved_state", "part, body", _is_good_saved),
     _Table("saved_runs", "run, body", _is_good_saved),
     _Table("saved_attempts", "run, attempt, body", _is_good_saved),
-    # A bad body costs its frames only.
-    _Table("series", "run, attempt, num_bytes, layers", _is_good_saved),
+    _Table("curves", "run, attempt, num_bytes, layers", _is_good_saved),
+    # The groups of a body have checksums, and are read one by one: a bad one costs its items only.
     _Table(
-        "series_chunks",
-        "series, level, number, epoch, first_step, last_step, entries, is_closed, upto, num_bytes,"
-        " head",
+        "blocks",
+        "curve, level, number, epoch, first_step, last_step, entries, is_closed, upto, num_bytes,"
+        " body, head",
         _is_good_saved,
     ),
-    # The blocks of a body have checksums, and are read one by one.
-    _Table("series_tables", "chunk, name, body", lambda *_: True),
 )
 
 
@@ -313,6 +311,5 @@ def _keep_cursor(source: sqlite3.Connection, into: sqlite3.Connection) -> None:
 def _finish(into: sqlite3.Connection) -> None:
     into.execute("BEGIN IMMEDIATE")
     # What belongs to nothing would be taken for that of another attempt.
-    into.execute("DELETE FROM series_chunks WHERE series NOT IN (SELECT id FROM series)")
-    into.execute("DELETE FROM series_tables WHERE chunk NOT IN (SELECT id FROM series_chunks)")
+    into.execute("DELETE FROM blocks WHERE curve NOT IN (SELECT id FROM curves)")
     into.execute("COMMIT")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-SCHEMA_VERSION: Final = 7
+SCHEMA_VERSION: Final = 8
 """Each change of what is stored, also inside of a row, takes the next number. Data of any other
 number is refused: nothing reads older forms."""
 
@@ -32,21 +32,18 @@ TABLES: Final = """
         run TEXT NOT NULL, attempt INTEGER NOT NULL, body BLOB NOT NULL,
         PRIMARY KEY (run, attempt)
     );
-    CREATE TABLE series (
+    CREATE TABLE curves (
         id INTEGER PRIMARY KEY, run TEXT NOT NULL, attempt INTEGER NOT NULL,
         num_bytes INTEGER NOT NULL, layers BLOB NOT NULL,
         UNIQUE (run, attempt)
     );
-    CREATE TABLE series_chunks (
-        id INTEGER PRIMARY KEY, series INTEGER NOT NULL, level INTEGER NOT NULL,
+    CREATE TABLE blocks (
+        id INTEGER PRIMARY KEY, curve INTEGER NOT NULL, level INTEGER NOT NULL,
         number INTEGER NOT NULL, epoch INTEGER NOT NULL, first_step INTEGER NOT NULL,
         last_step INTEGER NOT NULL, entries INTEGER NOT NULL, is_closed INTEGER NOT NULL,
         upto INTEGER NOT NULL, num_bytes INTEGER NOT NULL, head BLOB NOT NULL,
-        UNIQUE (series, level, number)
+        body BLOB NOT NULL,
+        UNIQUE (curve, level, number)
     );
-    CREATE INDEX series_chunks_of_steps ON series_chunks (series, level, epoch, last_step);
-    CREATE TABLE series_tables (
-        id INTEGER PRIMARY KEY, chunk INTEGER NOT NULL, name TEXT NOT NULL, body BLOB NOT NULL,
-        UNIQUE (chunk, name)
-    )
+    CREATE INDEX blocks_of_steps ON blocks (curve, level, epoch, last_step)
 """

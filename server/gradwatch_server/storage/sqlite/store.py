@@ -10,13 +10,13 @@ from typing import Final, Self
 
 from gradwatch_server.clock import Clock
 from gradwatch_server.storage.sqlite.alert_events import SQLiteAlertEvents
+from gradwatch_server.storage.sqlite.curves import SQLiteCurves
 from gradwatch_server.storage.sqlite.database import Database
 from gradwatch_server.storage.sqlite.filesystem import network_type
 from gradwatch_server.storage.sqlite.lock import DirectoryLock, Noted
 from gradwatch_server.storage.sqlite.log import SQLiteLog, SQLiteRecords
 from gradwatch_server.storage.sqlite.private_files import make_private
 from gradwatch_server.storage.sqlite.saved_state import SQLiteSavedState
-from gradwatch_server.storage.sqlite.series import SQLiteSeries
 from gradwatch_server.storage.store import Loss, StorageError, StorageFault
 
 DATABASE_NAME: Final = "gradwatch.db"
@@ -58,7 +58,7 @@ class SQLiteStore:
             raise
         self._alert_events = SQLiteAlertEvents(db, clock)
         self._state = SQLiteSavedState(db)
-        self._series = SQLiteSeries(db)
+        self._curves = SQLiteCurves(db)
         self._records = SQLiteRecords(db)
 
     @classmethod
@@ -116,9 +116,9 @@ class SQLiteStore:
         return self._state
 
     @property
-    def series(self) -> SQLiteSeries:
+    def curves(self) -> SQLiteCurves:
         """The curves."""
-        return self._series
+        return self._curves
 
     @property
     def records(self) -> SQLiteRecords:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
-from gradwatch_server.series import codes
+from gradwatch_server.curves import codes
 from gradwatch_wire import Event
 from tests.server.api.routes.curves import rounded, send, tensors
 from tests.support.aggregator import Aggregator

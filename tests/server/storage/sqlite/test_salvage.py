@@ -16,7 +16,7 @@ import pytest
 
 from gradwatch_server.clock import Clock
 from gradwatch_server.core.entries import Entry, Received, Tick
-from gradwatch_server.storage.series_store import ChunkFacts, SavedSeriesChunk
+from gradwatch_server.curves.facts import BlockFacts, SavedBlock
 from gradwatch_server.storage.sqlite import database
 from gradwatch_server.storage.sqlite.database import PAGE_BYTES
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME, SQLiteStore
@@ -239,23 +239,21 @@ def test_a_bad_page_costs_its_rows_only(path: Path, seed: int) -> None:
 
 def test_curves_are_taken_over(path: Path) -> None:
     store = SQLiteStore.open(path.parent, Clock())
-    facts = ChunkFacts(0, 0, 0, 5, 9, 5)
-    chunk = SavedSeriesChunk(facts, sealed(b"head"), {"l2": b"l" * 100_000, "run": b"r"})
-    store.series.save("gpt", 1, [chunk], sealed(b"layers"))
-    store.series.save("gpt", 2, [chunk])
-    store.db.execute("DELETE FROM series WHERE attempt = 2")
+    facts = BlockFacts(0, 0, 0, 5, 9, 5)
+    block = SavedBlock(facts, sealed(b"head"), b"l" * 100_000 + b"r")
+    store.curves.save("gpt", 1, [block], sealed(b"layers"))
+    store.curves.save("gpt", 2, [block])
+    store.db.execute("DELETE FROM curves WHERE attempt = 2")
     store.reset(StorageError("told to", StorageFault.DAMAGED))
 
-    assert store.series.newest("gpt", 1, 0) == facts
-    assert store.series.head("gpt", 1, 0, 0) == sealed(b"head")
-    assert sorted(store.series.tables("gpt", 1, 0, 0)) == ["l2", "run"]
-    with store.series.body("gpt", 1, 0, 0, "l2") as read:
-        assert read is not None
-        assert read(99_990, 100) == b"l" * 10
-    (size,) = store.series.sizes()
+    found = store.curves.stored("gpt", 1).block(0, 0)
+    assert found is not None
+    assert found[:2] == (facts, sealed(b"head"))
+    assert found.read(99_990, 100) == b"l" * 10 + b"r"
+    (size,) = store.curves.sizes()
     assert size.num_bytes == 100_001 + len(sealed(b"head"))
-    (count,) = store.db.row("SELECT count(*) FROM series_tables")
-    assert count == 2
+    (count,) = store.db.row("SELECT count(*) FROM blocks")
+    assert count == 1
     store.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,17 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradwatch_server.series.buckets import Buckets, width_for
-from gradwatch_server.series.encoding import (
-    decode_blocks,
+from gradwatch_server.curves.buckets import Buckets, width_for
+from gradwatch_server.curves.encoding import (
+    DamagedBlockError,
     decode_buckets,
+    decode_head,
     decode_rows,
-    encode_rows,
-    join_blocks,
-    rounded,
-    split_buckets,
+    encode_block,
+    narrowed,
 )
-from gradwatch_server.series.rows import Rows
+from gradwatch_server.curves.rows import Rows
 
 VALUES = st.one_of(
     st.floats(),
@@ -73,7 +73,8 @@ def check(found: Buckets, own: Rows) -> None:
             if not len(finite):
                 assert np.isnan(cell).all()
                 continue
-            assert (cell[0], cell[2], cell[3]) == (finite.min(), finite.max(), finite[-1])
+            told = finite.min(), finite.max(), finite[-1]
+            np.testing.assert_allclose((cell[0], cell[2], cell[3]), told, rtol=1e-7)
             assert cell[0] <= cell[1] <= cell[2]
 
 
@@ -105,53 +106,82 @@ def test_buckets_of_buckets_are_the_same(own: Rows, one: int, other: int, cut: i
 
 def stored(own: Buckets) -> Buckets:
     """Return what comes back from the bytes that are written of buckets."""
-    body = join_blocks(own.stats.shape[2], split_buckets(own))
-    head = [own.numbers, own.times_ns]
-    found = decode_buckets(
-        head, own.width, lambda offset, length: body[offset : offset + length], None
-    )
-    same = rounded(own)
-    np.testing.assert_array_equal(found.stats, same.stats)
+    stats = narrowed(own.stats)
+    head, body = encode_block([own.numbers, own.times_ns], {"l2": [*stats, *own.counts]})
+    found = decode_buckets(decode_head(head), own.width, "l2", reader(body))
+    np.testing.assert_array_equal(found.stats, stats)
     np.testing.assert_array_equal(found.counts, own.counts)
     return found
 
 
+def reader(body: bytes) -> Callable[[int, int], bytes]:
+    return lambda offset, length: body[offset : offset + length]
+
+
+def encode(own: Rows) -> tuple[bytes, bytes]:
+    head = [own.steps, own.times_ns, own.skipped, own.steps]
+    return encode_block(head, {"linf": [own.values, own.known], "l2": [own.values, own.known]})
+
+
 @pytest.mark.slow
 @given(rows(items=40))
-def test_rows_come_back_to_the_last_bit(own: Rows) -> None:
-    body = encode_rows(own)
-    reads: list[tuple[int, int]] = []
-
-    def read(offset: int, length: int) -> bytes:
-        reads.append((offset, length))
-        return body[offset : offset + length]
-
-    head = [own.steps, own.times_ns, own.skipped]
-    whole = decode_rows(head, read, None)
-    assert whole.values.tobytes() == own.values.tobytes()
+def test_rows_come_back_as_they_were(own: Rows) -> None:
+    encoded, body = encode(own)
+    head, read = decode_head(encoded), reader(body)
+    whole = decode_rows(head, "l2", read)
+    np.testing.assert_array_equal(whole.values, own.values)
     assert (whole.known == own.known).all()
-    some = decode_rows(head, read, np.array([33, 2, 77]))
-    assert some.values[:, :2].tobytes() == own.values[:, [33, 2]].tobytes()
+    assert (whole.steps == own.steps).all()
+    some = decode_rows(head, "l2", read, np.array([33, 2, 77]))
+    np.testing.assert_array_equal(some.values[:, :2], own.values[:, [33, 2]])
     assert not some.known[:, 2].any()
+    assert not decode_rows(head, "l1", read, np.array([1])).known.any()
 
 
-@pytest.mark.parametrize(("num_rows", "num_layers"), [(64, 1_000), (1, 50_000), (70, 1_000)])
-def test_one_item_is_read_alone(num_rows: int, num_layers: int) -> None:
-    values = np.random.default_rng(7).random((num_rows, num_layers))
-    steps, flags = np.arange(num_rows), np.ones_like(values, np.bool_)
-    body = encode_rows(Rows(steps, steps, np.zeros(num_rows, np.bool_), values, flags))
+@given(rows(items=40), st.integers(0, 1 << 20), st.integers(1, 255))
+def test_a_flipped_bit_is_found(own: Rows, place: int, flipped: int) -> None:
+    encoded, body = encode(own)
+    damaged = bytearray(body)
+    damaged[place % len(body)] ^= flipped
+    head = decode_head(encoded)
+    table = "l2" if place % len(body) >= head.tables["l2"].begin else "linf"
+    with pytest.raises(DamagedBlockError):
+        decode_rows(head, table, reader(bytes(damaged)))
+    damaged = bytearray(encoded)
+    damaged[place % len(encoded)] ^= flipped
+    with pytest.raises(DamagedBlockError):
+        decode_head(bytes(damaged))
+
+
+@given(rows(items=40))
+def test_a_norm_in_float32_is_still_what_it_was(own: Rows) -> None:
+    """A finite norm stays finite, one above zero above zero, a count the same (row C3)."""
+    found = narrowed(own.values).astype(np.float64)
+
+    np.testing.assert_array_equal(np.isfinite(found), np.isfinite(own.values))
+    np.testing.assert_array_equal(found == 0.0, own.values == 0.0)
+    np.testing.assert_allclose(found, own.values, rtol=6e-8)
+    counts = np.array([0.0, 16_777_217.0, math.nan, 2.0**53 - 1])
+    np.testing.assert_array_equal(narrowed(counts), counts)
+    assert narrowed(np.array([0.1, 3.0])).dtype == np.float32
+
+
+def test_one_item_is_read_with_few_others() -> None:
+    values = np.random.default_rng(7).random((64, 5_000))
+    steps, flags = np.arange(64), np.ones_like(values, np.bool_)
+    encoded, body = encode(Rows(steps, steps, np.zeros(64, np.bool_), values, flags))
     reads: list[int] = []
 
     def count(offset: int, length: int) -> bytes:
         reads.append(length)
         return body[offset : offset + length]
 
-    found, is_known = decode_blocks(count, np.array([500]), (math.nan, False))
+    found = decode_rows(decode_head(encoded), "l2", count, np.array([500]))
 
-    assert found[:, 0].tolist() == values[:, 500].tolist()
-    assert is_known.all()
-    assert sum(reads) < len(body) // 15
-    assert 0.8 < values.nbytes / 16_384 / (len(body) / reads[-1]) < 1.2
+    assert found.values[:, 0].tolist() == values[:, 500].tolist()
+    assert found.known.all()
+    assert sum(reads) < len(body) // 60
+    assert len(encoded) < 2_000
 
 
 @given(st.integers(0, 1 << 50), st.integers(0, 1 << 40), st.integers(1, 4_096))

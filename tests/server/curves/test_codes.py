@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradwatch_server.series import codes
-from gradwatch_server.series.buckets import Buckets
-from gradwatch_server.series.rows import Rows
+from gradwatch_server.curves import codes
+from gradwatch_server.curves.buckets import Buckets
+from gradwatch_server.curves.rows import Rows
 
 
 @given(st.floats(2.0**-149, 2.0**129))

@@ -14,7 +14,7 @@ from gradwatch_server.core.frames.closed_frame import ClosedFrame
 from gradwatch_server.core.frames.layers import Layers
 from gradwatch_server.core.frames.merging import total_norm
 from gradwatch_server.core.views.groups import Group, ratio
-from gradwatch_server.series.items import ItemKind, ItemNames, ItemNumbers, table_of
+from gradwatch_server.curves.items import ItemKind, ItemNames, ItemNumbers, table_of
 
 MAX_PAIRED: Final = 16
 """Groups of which each pair has a curve, the first ones: 120 pairs."""

@@ -1,11 +1,12 @@
-"""A chunk of rows that grows: written by one thread, read by any.
+"""A block of rows that is open: written by one thread, read by any.
 
-Rows are only added, never changed, and a chunk that has to be larger is another object. So a reader
-that has a chunk and its number of rows sees what was there, whatever the writer does meanwhile.
+Rows are only added, never changed, and a block that has to be larger is another object. So a reader
+that has a block and its number of rows sees what was there, whatever the writer does meanwhile.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -13,28 +14,29 @@ import numpy.typing as npt
 
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray, Item
 from gradwatch_server.core.frames.rows import ROW_OF
-from gradwatch_server.series.columns import RUN_COLUMNS, RUN_TABLE
-from gradwatch_server.series.items import ITEM_TABLES
-from gradwatch_server.series.new_row import NewRow
-from gradwatch_server.series.rows import Rows
+from gradwatch_server.curves.columns import RUN_COLUMNS, RUN_TABLE
+from gradwatch_server.curves.encoding import narrowed
+from gradwatch_server.curves.items import ITEM_TABLES
+from gradwatch_server.curves.new_row import NewRow
+from gradwatch_server.curves.rows import Rows
 from gradwatch_wire.columns import L2, NONFINITE_COUNTS
 
 MAX_ROWS: Final = 64
-"""Rows of a chunk at most."""
+"""Rows of a block at most."""
 
 MAX_BYTES: Final = 4 << 20
-"""A chunk of very many layers is closed at this size, though never before `MIN_ROWS`."""
+"""A block of very many layers is closed at this size, though never before `MIN_ROWS`."""
 
 MIN_ROWS: Final = 4
 
 _FIRST_ROWS: Final = 4
 
 
-class Chunk:
+class Block:
     """Rows of one epoch, (capacity, ...) of which the first `count` are there.
 
     Args:
-        number: Which chunk of the attempt it is, from 0.
+        number: Which block of the attempt it is, from 0.
         epoch: The epoch.
         capacity: Rows for which there is room.
         columns: Columns of the layers that it has.
@@ -75,7 +77,7 @@ class Chunk:
 
     @property
     def is_full(self) -> bool:
-        """Fullness: true if the next row belongs into another chunk."""
+        """Fullness: true if the next row belongs into another block."""
         per_row = 8 * max(len(self.columns), 1) * max(self.num_layers, 1)
         per_row += sum(9 * self.num_items(table) for table in self.items)
         most = min(MAX_ROWS, max(MIN_ROWS, MAX_BYTES // per_row))
@@ -94,14 +96,14 @@ class Chunk:
             and all(own.width <= self.num_items(table) for table, own in row.items.items())
         )
 
-    def grown(self, row: NewRow) -> Chunk:
+    def grown(self, row: NewRow) -> Block:
         """Return a copy that a row fits into."""
         columns = (*self.columns, *(own for own in row.measured if own not in self.columns))
         capacity = self.capacity
         if self.count == capacity:
             capacity = min(2 * capacity, MAX_ROWS)
         layers = max(self.num_layers, row.num_layers)
-        made = Chunk(self.number, self.epoch, capacity, columns, layers)
+        made = Block(self.number, self.epoch, capacity, columns, layers)
         rows = slice(self.count)
         for name in ("steps", "times_ns", "offsets", "skipped", "run", "run_known"):
             getattr(made, name)[rows] = getattr(self, name)[rows]
@@ -120,9 +122,16 @@ class Chunk:
         shape = self.capacity, num_items
         self.items[table] = np.full(shape, np.nan), np.zeros(shape, dtype=np.bool_)
 
+    def tables(self) -> dict[str, Rows]:
+        """Return all tables as they are stored."""
+        names = [RUN_TABLE]
+        if self.num_layers and self.columns:
+            names += dict.fromkeys((*self.columns, *NONFINITE_COUNTS))
+        return {name: as_stored(name, self.rows(name)) for name in (*names, *self.items)}
+
     @classmethod
-    def begun(cls, number: int, row: NewRow) -> Chunk:
-        """Return an empty chunk that a row fits into."""
+    def begun(cls, number: int, row: NewRow) -> Block:
+        """Return an empty block that a row fits into."""
         made = cls(number, row.epoch, _FIRST_ROWS, row.measured, row.num_layers)
         for table, own in row.items.items():
             made.add_table(table, own.width)
@@ -165,7 +174,7 @@ class Chunk:
 
         Args:
             table: `RUN_TABLE`, one of `ITEM_TABLES`, or a column of the layers.
-            items: Which items; those that the chunk does not have are not known.
+            items: Which items; those that the block does not have are not known.
             count: How many rows there were when the reader looked.
         """
         own = slice(self.count if count is None else count)
@@ -205,6 +214,13 @@ class Chunk:
             return np.full(self.present[own].shape, np.nan)
         values: FloatArray = self.values[own, self.columns.index(column)]
         return values
+
+
+def as_stored(table: str, rows: Rows) -> Rows:
+    """Return rows as they are read once their block is stored."""
+    if table == RUN_TABLE:
+        return rows
+    return replace(rows, values=narrowed(rows.values).astype(np.float64))
 
 
 def _picked(values: npt.NDArray[Item], items: IndexArray, fill: float) -> npt.NDArray[Item]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
 from gradwatch_server.core.frames.layers import Layers
-from gradwatch_server.series.items import ItemKind
+from gradwatch_server.curves.items import ItemKind
 
 MAX_COMPARED: Final = 4_096
 """Names that a wrong one is compared with: each takes some 10 µs."""

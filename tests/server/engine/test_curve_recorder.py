@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from gradwatch_server.clock import Clock
-from gradwatch_server.core.attempt import Attempt
 from gradwatch_server.core.entries import Forgotten
 from gradwatch_server.core.frames.assembler import Gathered
 from gradwatch_server.core.frames.closed_frame import ClosedFrame
@@ -19,16 +18,15 @@ from gradwatch_server.core.frames.gains import GainFrame
 from gradwatch_server.core.frames.layers import Layers
 from gradwatch_server.core.frames.layout import Layout
 from gradwatch_server.core.frames.merging import merge
-from gradwatch_server.core.run import Run
-from gradwatch_server.core.state import State
-from gradwatch_server.engine import series_recorder
-from gradwatch_server.engine.series_recorder import SeriesRecorder
-from gradwatch_server.series.buckets import Buckets
-from gradwatch_server.series.columns import RUN_COLUMNS, RUN_TABLE
-from gradwatch_server.series.history import Wanted
-from gradwatch_server.series.items import ItemKind, table_of
+from gradwatch_server.curves.buckets import Buckets
+from gradwatch_server.curves.columns import RUN_COLUMNS, RUN_TABLE
+from gradwatch_server.curves.encoding import decode_head
+from gradwatch_server.curves.facts import Wanted
+from gradwatch_server.curves.items import ItemKind, table_of
+from gradwatch_server.engine import curve_recorder
+from gradwatch_server.engine.curve_recorder import CurveRecorder
 from gradwatch_server.storage.sqlite.store import SQLiteStore
-from gradwatch_wire import Column, Hello
+from gradwatch_wire import Column
 from tests.support.engine import Start
 from tests.support.peer import NewPeer
 from tests.support.records import manifest_of
@@ -38,12 +36,12 @@ LOSS = RUN_COLUMNS.index("loss")
 
 
 def norm_of(step: int) -> float:
-    """Return a norm that is now and then none, or zero."""
+    """Return a norm, as float32, that is now and then none, or zero."""
     if step % 97 == 13:
         return math.nan
     if step % 101 == 17:
         return math.inf
-    return 0.0 if step % 53 == 5 else 1.0 + math.sin(step) ** 2
+    return 0.0 if step % 53 == 5 else float(np.float32(1.0 + math.sin(step) ** 2))
 
 
 class Feed:
@@ -58,11 +56,17 @@ class Feed:
 
     def start(self) -> None:
         self.store = SQLiteStore.open(self.directory, Clock())
-        self.recorder = SeriesRecorder(self.store.series, self.max_bytes, Clock())
+        self.recorder = CurveRecorder(self.store.curves, self.max_bytes, Clock())
         self.recorder.begin()
         self.epoch, self.last = 0, -1
 
-    def steps(self, first: int, last: int, *, work: bool = True, every: int = 1) -> None:
+    def commit(self) -> None:
+        """Write what the last entry completed, as the engine does."""
+        with self.store.transaction():
+            self.recorder.write()
+        self.recorder.committed()
+
+    def steps(self, first: int, last: int, *, every: int = 1) -> None:
         for step in range(first, last, every):
             self.epoch += step <= self.last
             self.last = step
@@ -73,9 +77,7 @@ class Feed:
             frame = merge(gathered, len(LAYERS), 1)
             closed = ClosedFrame(frame, self.epoch, 1.0, False, None, self.layers)
             self.recorder.add("r", 1, closed)
-            self.recorder.show()
-            if work:
-                self.recorder.work(0)
+            self.commit()
 
     def gains(self, first: int, last: int, every: int = 1) -> None:
         """Record gains whose blocks change on the way; they come at steps of their own."""
@@ -85,8 +87,7 @@ class Feed:
             known = (math.inf if step == 650 else step / 2.0, *[1.0] * (len(blocks) - 2))
             found = GainFrame(step, step, (0,), "l2", blocks, norms, norms, norms, known)
             self.recorder.add_gains("r", 1, found, self.epoch)
-            self.recorder.show()
-            self.recorder.work(0)
+            self.commit()
 
     @property
     def layout(self) -> Layout:
@@ -99,8 +100,7 @@ class Feed:
         for _ in range(3_000):
             self.recorder._rest_until_ns = 0
             self.recorder.work(1)
-            compactor = self.recorder._compactor
-            if not (self.recorder._gone or compactor._work or compactor._due):
+            if not self.recorder._gone:
                 return
 
     def kill(self) -> None:
@@ -172,14 +172,13 @@ def test_wide_buckets_are_read_from_wide_buckets(feed: Feed) -> None:
     feed.settle()
 
     for level in (0, 1, 2):
-        assert feed.store.series.newest("r", 1, level) is not None
-    newest = feed.store.series.newest("r", 1, 2)
+        assert feed.store.curves.stored("r", 1).newest(level) is not None
+    newest = feed.store.curves.stored("r", 1).newest(2)
     assert newest is not None
     assert (newest.entries, newest.first_step, newest.last_step) == (64, 0, 16_383)
-    with feed.store.series.read("r", 1, None) as (stored, _):
-        wanted = Wanted(0, "l2", np.arange(1), 0, 1 << 40)
-        entries = sum(len(own.numbers) for own in stored.pieces(wanted, 256))
-    assert entries < 100
+    with feed.store.curves.read("r", 1) as stored:
+        blocks = list(stored.blocks(2, 0, 0, -1, 1 << 40))
+    assert [own.facts for own in blocks] == [newest]
     check(feed.read(256), 256, 0, 16_484)
 
 
@@ -210,28 +209,44 @@ def test_a_kill_costs_no_row_and_doubles_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("slices", range(1, 12, 2))
-def test_a_kill_while_buckets_are_made_is_harmless(tmp_path: Path, slices: int) -> None:
-    """A piece is written as a whole or not at all."""
-    feed = Feed(tmp_path / "data")
-    feed.steps(0, 1_100, work=False)
+@pytest.mark.parametrize("killed_at", [64, 700, 1_023, 1_024, 1_088, 2_047])
+def test_a_restart_makes_the_same_wide_blocks(tmp_path: Path, killed_at: int) -> None:
+    """Blocks of which the process forgot the buckets are read again."""
+    whole, feed = Feed(tmp_path / "whole"), Feed(tmp_path / "data")
+    whole.steps(0, 4_200)
+    feed.steps(0, killed_at)
     feed.recorder.before_save(["r"])
-    for _ in range(slices):
-        feed.recorder._compactor.step()
     feed.kill()
-
     feed.start()
-    state = State()
-    state.runs["r"] = Run("r", 0)
-    state.runs["r"].adopt(Attempt.begin("r", 1, Hello(run="r", rank=0, world=1), 0, 4))
-    feed.recorder.look(state)
-    feed.settle()
+    feed.steps(0, 4_200)
+    check(feed.read(16), 16, 0, 4_200)
 
-    check(feed.read(16), 16, 0, 1_100)
-    newest = feed.store.series.newest("r", 1, 1)
-    assert newest is not None
-    assert newest.number == 0
+    select = "SELECT level, number, epoch, first_step, last_step, entries, upto, body FROM blocks"
+    kept = [
+        sorted(own.store.db.rows(f"{select} WHERE is_closed AND level < 8"))
+        for own in (whole, feed)
+    ]
+    assert kept[0] == kept[1]
+    assert {row[0] for row in kept[0]} == {0, 1}
+    whole.kill()
     feed.kill()
+
+
+@pytest.mark.slow
+def test_buckets_that_left_memory_are_read_again(
+    feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed.steps(0, 800)
+    (kept,) = feed.recorder._kept.values()
+    before = kept.num_bytes
+    kept.forget_pieces()
+    assert kept.num_bytes < before
+    feed.steps(800, 1_100)
+
+    newest = feed.store.curves.stored("r", 1).newest(1)
+    assert newest is not None
+    assert (newest.first_step, newest.last_step, newest.entries) == (0, 1_023, 64)
+    check(feed.read(16), 16, 0, 1_100)
 
 
 @pytest.mark.slow
@@ -240,7 +255,7 @@ def test_few_steps_far_apart_are_not_written_twice(feed: Feed) -> None:
     feed.steps(0, 1_100 * 100, every=100)
     feed.settle()
 
-    newest = feed.store.series.newest("r", 1, 1)
+    newest = feed.store.curves.stored("r", 1).newest(1)
     assert newest is not None
     assert newest.entries == 0
     found = feed.read(4_096)
@@ -267,17 +282,17 @@ def test_too_much_costs_the_oldest_single_steps_first(tmp_path: Path) -> None:
     feed = Feed(tmp_path / "data")
     feed.steps(0, 3_000)
     feed.settle()
-    (size,) = feed.store.series.sizes()
+    (size,) = feed.store.curves.sizes()
     before = size.num_bytes
     feed.recorder._max_bytes = before * 9 // 10
     while feed.recorder._trim():
         pass
 
-    (size,) = feed.store.series.sizes()
+    (size,) = feed.store.curves.sizes()
     assert size.num_bytes <= before * 9 // 10
     with feed.recorder.history("r", 1) as history:
-        assert history.finest(0, 0, 100) == 16
-        assert history.finest(0, 2_900, 2_999) == 1
+        assert history.finest(0, 0) == 16
+        assert history.finest(0, 2_900) == 1
         (span,) = history.spans()
     assert (span.first, span.last) == (0, 2_999)
     check(feed.read(16), 16, 0, 3_000)
@@ -291,13 +306,13 @@ def test_much_too_much_costs_the_beginning_of_a_curve(tmp_path: Path) -> None:
         feed = Feed(tmp_path / f"data-{every}")
         feed.steps(0, count * every, every=every)
         feed.settle()
-        (size,) = feed.store.series.sizes()
+        (size,) = feed.store.curves.sizes()
         feed.recorder._max_bytes = size.num_bytes // 50
         while feed.recorder._trim():
             pass
         with feed.recorder.history("r", 1) as history:
             (span,) = history.spans()
-            width = history.finest(0, span.first, span.last)
+            width = history.finest(0, span.first)
         assert 0 < span.first < span.last == (count - 1) * every
         found = feed.read(max(width, every), span.first)
         assert found.numbers[0] == span.first // found.width
@@ -312,8 +327,8 @@ def test_what_leaves_memory_leaves_the_store(feed: Feed) -> None:
     feed.recorder.forget(Forgotten("r", 1))
     feed.settle()
 
-    assert feed.store.series.sizes() == []
-    for table in ("series", "series_chunks", "series_tables"):
+    assert feed.store.curves.sizes() == []
+    for table in ("curves", "blocks"):
         (count,) = feed.store.db.row(f"SELECT count(*) FROM {table}")
         assert count == 0
 
@@ -330,13 +345,13 @@ def test_what_does_not_move_leaves_memory(feed: Feed, monkeypatch: pytest.Monkey
     check(feed.read(1), 1, 0, 100)
     feed.steps(100, 150)
     check(feed.read(1), 1, 0, 150)
-    monkeypatch.setattr(series_recorder, "MAX_TAIL_BYTES", 0)
+    monkeypatch.setattr(curve_recorder, "MAX_BYTES", 0)
     feed.recorder._let_go()
     assert not feed.recorder._kept
     feed.steps(150, 200)
     check(feed.read(1), 1, 0, 200)
-    (count,) = feed.store.db.row("SELECT count(*) FROM series_chunks")
-    assert count == 4
+    (count,) = feed.store.db.row("SELECT count(*) FROM blocks")
+    assert count == 3
 
 
 def test_a_saved_state_never_stands_for_rows_that_are_not_stored(
@@ -351,7 +366,7 @@ def test_a_saved_state_never_stands_for_rows_that_are_not_stored(
     running = start()
 
     assert running.shows(frames=10).stored == 11
-    with running.engine.series.history("gpt", 1) as history:
+    with running.engine.curves.history("gpt", 1) as history:
         assert [(own.first, own.last) for own in history.spans()] == [(0, 9)]
 
 
@@ -388,14 +403,14 @@ def test_gains_are_kept_at_steps_of_their_own(tmp_path: Path, width: int) -> Non
     feed.kill()
 
 
-def test_a_damaged_chunk_is_a_gap(feed: Feed) -> None:
+def test_a_damaged_block_is_a_gap(feed: Feed) -> None:
     feed.steps(0, 200)
     feed.recorder.before_save(["r"])
-    feed.store.db.execute(
-        "UPDATE series_tables SET body ="
-        " CAST(substr(body, 1, length(body) - 40) || x'00010203' || substr(body, -36) AS BLOB)"
-        " WHERE name = 'l2' AND chunk = (SELECT id FROM series_chunks WHERE number = 1)"
-    )
+    block = feed.store.curves.stored("r", 1).block(0, 1)
+    assert block is not None
+    body = bytearray(block.read(0, 1 << 30))
+    body[decode_head(block.head).tables["l2"].begin + 20] ^= 1
+    feed.store.db.execute("UPDATE blocks SET body = ? WHERE number = 1", (bytes(body),))
 
     found = feed.read(1)
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gradwatch_server.core.arrays import FloatArray, IndexArray
-from gradwatch_server.series.buckets import Buckets
+from gradwatch_server.curves.buckets import Buckets
 
 CodeArray: TypeAlias = npt.NDArray[np.uint16]
 

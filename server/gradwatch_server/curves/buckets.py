@@ -13,7 +13,7 @@ from typing import Final, Self
 import numpy as np
 
 from gradwatch_server.core.arrays import FloatArray, IndexArray
-from gradwatch_server.series.rows import Rows
+from gradwatch_server.curves.rows import Rows
 
 STATS: Final = ("min", "max", "mean", "last")
 """Of the finite values of a bucket, NaN where there is none."""
@@ -63,6 +63,8 @@ class Buckets:
         numbers = rows.steps // width
         starts = _starts(numbers)
         finite = rows.known & np.isfinite(rows.values)
+        if width > 1 and finite.all() and finite.size:
+            return cls(width, numbers[starts], *_of_finite(rows, starts))
         bad = rows.known & ~finite
         skipped = bad & rows.skipped[:, None]
         taken = bad & ~skipped
@@ -177,6 +179,22 @@ def _add(values: IndexArray, starts: IndexArray) -> IndexArray:
         return values[:0]
     found: IndexArray = np.add.reduceat(values, starts, axis=0)
     return found
+
+
+def _of_finite(rows: Rows, starts: IndexArray) -> tuple[IndexArray, FloatArray, IndexArray]:
+    """Return times, stats and counts where each value is known and finite, as nearly all are."""
+    values, ends = rows.values, _ends(starts, len(rows.steps))
+    lengths = np.diff(starts, append=len(values))
+    shares = values / np.repeat(lengths, lengths)[:, None]  # divided first: a sum may overflow
+    low = np.minimum.reduceat(values, starts, axis=0)
+    high = np.maximum.reduceat(values, starts, axis=0)
+    mean = np.clip(np.add.reduceat(shares, starts, axis=0), low, high)
+    counts = np.zeros((len(COUNTS), *low.shape), dtype=np.int64)
+    counts[_N] = lengths[:, None]
+    zeros = values == 0.0
+    if zeros.any():
+        counts[_ZERO] = _add(zeros.astype(np.int64), starts)
+    return rows.times_ns[ends], np.stack([low, high, mean, values[ends]]), counts
 
 
 def _reduce(stats: FloatArray, finite: IndexArray, starts: IndexArray) -> FloatArray:

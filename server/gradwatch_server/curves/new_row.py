@@ -12,9 +12,9 @@ from gradwatch_server.core.frames.closed_frame import ClosedFrame
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.frames.gains import GainFrame
 from gradwatch_server.core.frames.rows import ROW_OF
-from gradwatch_server.series.columns import run_numbers
-from gradwatch_server.series.group_numbers import GroupNumbers
-from gradwatch_server.series.items import ItemKind, ItemNames, ItemNumbers, table_of
+from gradwatch_server.curves.columns import run_numbers
+from gradwatch_server.curves.group_numbers import GroupNumbers
+from gradwatch_server.curves.items import ItemKind, ItemNames, ItemNumbers, table_of
 from gradwatch_wire.columns import L2, NOT_SEEN
 
 

@@ -1,0 +1,257 @@
+"""Blocks as bytes: a head that says where everything is, and a body of groups of items.
+
+A group is one zstd frame with a checksum, so that one item is read with few others.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import msgpack
+import numpy as np
+import numpy.typing as npt
+import zstandard
+
+from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
+from gradwatch_server.core.packing import pack, unpack
+from gradwatch_server.curves.buckets import COUNTS, STATS, Buckets
+from gradwatch_server.curves.facts import Read
+from gradwatch_server.curves.items import ItemKind
+from gradwatch_server.curves.layers import KnownLayers
+from gradwatch_server.curves.rows import Rows
+
+GROUP_ITEMS: Final = 128
+"""Items that are read together: 64 rows of them in float32 are 32 kB, decoded in some 30 µs."""
+
+MAX_BYTES: Final = 64 << 20
+"""A group or a head that claims more is damaged."""
+
+_CHECKSUM_BYTES: Final = 4
+_SAME, _BITS, _COUNT, _NARROW, _WIDE = "=", "b", "<u4", "<f4", "<f8"
+_SIZES: Final = {_COUNT: 4, _NARROW: 4, _WIDE: 8}
+_FLOAT32: Final = np.finfo(np.float32)
+_MAX_COUNT: Final = 2.0**53
+
+Arrays: TypeAlias = "list[npt.NDArray[Any]]"
+
+
+class DamagedBlockError(Exception):
+    """Stored bytes are not those that were written."""
+
+
+class Place(NamedTuple):
+    """Place of a table in a body: where it begins, its items, and the bytes of each group."""
+
+    begin: int
+    num_items: int
+    lengths: Sequence[int]
+
+
+class Head(NamedTuple):
+    """Head of a block.
+
+    Args:
+        arrays: (entries,) each: steps, times, skips and entries of the log of rows; numbers and
+            times of buckets.
+        tables: Name to place.
+    """
+
+    arrays: Arrays
+    tables: Mapping[str, Place]
+
+
+def encode_plain(plain: Any) -> bytes:
+    """Return plain data with a checksum."""
+    packed = zstandard.ZstdCompressor(level=1).compress(msgpack.packb(plain))
+    return zlib.crc32(packed).to_bytes(_CHECKSUM_BYTES, "little") + packed
+
+
+def decode_plain(data: bytes) -> Any:
+    """Return what `encode_plain` was given.
+
+    Raises:
+        DamagedBlockError: If it was something else.
+    """
+    packed = data[_CHECKSUM_BYTES:]
+    if zlib.crc32(packed) != int.from_bytes(data[:_CHECKSUM_BYTES], "little"):
+        msg = f"{len(data)} bytes have another checksum"
+        raise DamagedBlockError(msg)
+    return _plain(packed)
+
+
+def _plain(packed: bytes) -> Any:
+    try:
+        data = zstandard.ZstdDecompressor().decompress(packed, max_output_size=MAX_BYTES)
+        return msgpack.unpackb(data, strict_map_key=False)
+    except (zstandard.ZstdError, ValueError, msgpack.UnpackException) as error:
+        msg = f"{len(packed)} bytes cannot be read: {error}"
+        raise DamagedBlockError(msg) from error
+
+
+def encode_block(
+    arrays: Sequence[npt.NDArray[Any]], tables: Mapping[str, Sequence[npt.NDArray[Any]]]
+) -> tuple[bytes, bytes]:
+    """Return head and body of a block.
+
+    Args:
+        arrays: The arrays of `Head`.
+        tables: Name to arrays of (entries, items), all of the same items.
+    """
+    compressor = zstandard.ZstdCompressor(level=1, write_checksum=True)
+    body: list[bytes] = []
+    places: list[tuple[str, int, list[int]]] = []
+    for name, own in tables.items():
+        num_items = own[0].shape[1]
+        groups = []
+        for first in range(0, num_items, GROUP_ITEMS):
+            group = [_encode(array[:, first : first + GROUP_ITEMS]) for array in own]
+            groups.append(compressor.compress(msgpack.packb(group)))
+        places.append((name, num_items, [len(group) for group in groups]))
+        body += groups
+    return encode_plain([[pack(own) for own in arrays], places]), b"".join(body)
+
+
+def decode_head(data: bytes) -> Head:
+    """Return the head of a block.
+
+    Raises:
+        DamagedBlockError: If it is not what was written.
+    """
+    arrays, places = decode_plain(data)
+    begin = 0
+    tables: dict[str, Place] = {}
+    for name, num_items, lengths in places:
+        tables[name] = Place(begin, num_items, lengths)
+        begin += sum(lengths)
+    return Head([unpack(own) for own in arrays], tables)
+
+
+def decode_rows(head: Head, table: str, read: Read, items: IndexArray | None = None) -> Rows:
+    """Return the rows of some items of a table, of all without; others are not known.
+
+    Raises:
+        DamagedBlockError: If they are not what was written.
+    """
+    values, known = _decode_table(head, table, read, items, (np.nan, False))
+    steps, times_ns, skipped = head.arrays[:3]
+    return Rows(steps, times_ns, skipped, values, known)
+
+
+def decode_buckets(
+    head: Head, width: int, table: str, read: Read, items: IndexArray | None = None
+) -> Buckets:
+    """Return the buckets of some items of a table, of all without; others have no steps.
+
+    Raises:
+        DamagedBlockError: If they are not what was written.
+    """
+    fills = (*[np.nan] * len(STATS), *[0.0] * len(COUNTS))
+    arrays = _decode_table(head, table, read, items, fills)
+    counts = np.stack(arrays[len(STATS) :]).astype(np.int64)
+    numbers, times_ns = head.arrays
+    return Buckets(width, numbers, times_ns, np.stack(arrays[: len(STATS)]), counts)
+
+
+def _decode_table(
+    head: Head, table: str, read: Read, items: IndexArray | None, fills: Sequence[float]
+) -> Arrays:
+    entries = len(head.arrays[0])
+    place = head.tables.get(table, Place(0, 0, ()))
+    wanted = np.arange(place.num_items) if items is None else items
+    made: Arrays = [_filled(entries, len(wanted), fill) for fill in fills]
+    group_of = np.where(wanted < place.num_items, wanted // GROUP_ITEMS, -1)
+    for group in sorted(set(group_of.tolist()) - {-1}):
+        packed = read(place.begin + sum(place.lengths[:group]), place.lengths[group])
+        columns = np.flatnonzero(group_of == group)
+        try:
+            for whole, own in zip(made, _plain(packed), strict=True):
+                whole[:, columns] = _decode(own, entries)[:, wanted[columns] % GROUP_ITEMS]
+        except (ValueError, TypeError, IndexError) as error:
+            msg = f"a group of {table} cannot be read: {error}"
+            raise DamagedBlockError(msg) from error
+    return made
+
+
+def _filled(rows: int, items: int, fill: float) -> npt.NDArray[Any]:
+    return np.full((rows, items), fill, dtype=np.bool_ if isinstance(fill, bool) else np.float64)
+
+
+def _encode(array: npt.NDArray[Any]) -> list[Any]:
+    """Return numbers or flags of (entries, items) as plain data, an item's numbers side by side."""
+    items = array.shape[1]
+    if array.dtype == np.bool_:
+        same = array.all()
+        return [items, _SAME, 1.0] if same else [items, _BITS, np.packbits(array.T).tobytes()]
+    first = array.flat[0] if array.size else 0.0
+    if np.array_equal(array, np.broadcast_to(first, array.shape), equal_nan=True):
+        return [items, _SAME, float(first)]
+    code = _NARROW if array.dtype == np.float32 else _WIDE
+    if array.dtype != np.float32:
+        with np.errstate(invalid="ignore"):
+            counts = array.astype(_COUNT)
+        if np.array_equal(counts, array):
+            array, code = counts, _COUNT
+    # The bytes of all numbers by their place: those of signs and exponents are much the same.
+    planes = np.ascontiguousarray(array.T, dtype=code).view(np.uint8).reshape(-1, _SIZES[code])
+    return [items, code, planes.T.tobytes()]
+
+
+def _decode(packed: Sequence[Any], entries: int) -> npt.NDArray[Any]:
+    """Return what `_encode` was given, (entries, items), as float64 or flags."""
+    items, code, data = packed
+    if code == _SAME:
+        return np.broadcast_to(np.float64(data), (entries, items))
+    if code == _BITS:
+        flags = np.unpackbits(np.frombuffer(data, np.uint8), count=entries * items)
+        return flags.astype(np.bool_).reshape(items, entries).T
+    planes = np.frombuffer(data, np.uint8).reshape(_SIZES[code], -1)
+    numbers = np.ascontiguousarray(planes.T).view(code).reshape(items, entries)
+    found: FloatArray = numbers.astype(np.float64).T
+    return found
+
+
+def narrowed(values: FloatArray) -> npt.NDArray[np.floating[Any]]:
+    """Return numbers in float32, as they are if one would overflow, vanish, or be no count.
+
+    A finite number stays finite and within 6e-8 of itself, one that is not zero is not zero, and
+    whole numbers stay what they are.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        narrow = values.astype(np.float32)
+        differ = narrow != values
+        if not differ.any():
+            return narrow
+        size = np.abs(values)
+        lost = np.isinf(narrow) | (size < _FLOAT32.tiny) & (size > 0.0)
+        lost |= (size < _MAX_COUNT) & (np.rint(values) == values)
+    return values if (lost & differ).any() else narrow
+
+
+def encode_layers(layers: KnownLayers) -> bytes:
+    """Return the layers of an attempt."""
+    groups = [[name, pack(members)] for name, members in layers.groups.items()]
+    numel = [float(own) for own in layers.numel]  # 2^64 is more than msgpack can encode
+    items = [[kind, own] for kind, own in layers.items.items()]
+    told = [layers.names, numel, groups, layers.is_ordered, layers.dtypes, layers.shards, items]
+    return encode_plain(told)
+
+
+def decode_layers(data: bytes) -> KnownLayers:
+    """Return what `encode_layers` was given.
+
+    Raises:
+        DamagedBlockError: If it was something else.
+    """
+    names, numel, groups, is_ordered, dtypes, shards, items = decode_plain(data)
+    members: dict[str, BoolArray] = {name: unpack(own) for name, own in groups}
+    return KnownLayers(
+        tuple(names),
+        tuple(int(own) for own in numel),
+        members,
+        bool(is_ordered),
+        tuple(dtypes),
+        tuple(shards),
+        {ItemKind(kind): tuple(own) for kind, own in items},
+    )

@@ -1,0 +1,361 @@
+"""Recording of curves: rows of closed frames in memory, blocks of them in the transaction.
+
+Blocks are written in the transaction of the entries that complete them, and the rows of an open
+block before the state of its run is saved. A restart, which computes anew what came after that
+save, passes over each row that is stored.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Final
+
+from gradwatch_server.clock import Clock
+from gradwatch_server.core.arrays import BoolArray
+from gradwatch_server.core.entries import Forgotten
+from gradwatch_server.core.frames.closed_frame import ClosedFrame
+from gradwatch_server.core.frames.gains import GainFrame
+from gradwatch_server.core.state import State
+from gradwatch_server.curves.encoding import DamagedBlockError, decode_layers, encode_layers
+from gradwatch_server.curves.facts import Track, height
+from gradwatch_server.curves.group_numbers import GroupNumbers
+from gradwatch_server.curves.items import ItemNames
+from gradwatch_server.curves.layers import KnownLayers
+from gradwatch_server.curves.levels import Levels, TailView
+from gradwatch_server.curves.new_row import NewRow, row_of_frame, row_of_gains
+from gradwatch_server.curves.reader import History
+from gradwatch_server.storage.curves import CurveStore
+from gradwatch_server.storage.store import StorageError
+
+logger = logging.getLogger(__name__)
+
+SHARE: Final = 0.1
+"""Share of the engine's time that trimming may take."""
+
+RETRY_NS: Final = 10_000_000_000
+"""Time after a failed deletion until the next one."""
+
+TRIM_NS: Final = 10_000_000_000
+"""Time between two checks whether curves take too much room."""
+
+IDLE_NS: Final = 30_000_000_000
+"""Time after which an attempt without a new row leaves memory; a new row reads it again."""
+
+MAX_BYTES: Final = 256 << 20
+"""Bytes of all attempts in memory; of more, those without a new row for longest go first."""
+
+MAX_UNSAVED_BYTES: Final = 16 << 20
+"""Bytes of blocks that a recovery writes at once."""
+
+SLICE_BLOCKS: Final = 16
+"""Blocks that are deleted at once."""
+
+_LEVELS: Final = sorted((level for track in Track for level in track.levels), key=height)
+"""All levels, the lowest of each track first."""
+
+
+class AttemptCurves:
+    """The curves of one attempt in memory, which go on after what is stored.
+
+    Args:
+        store: Where curves are kept.
+        run: Name of the run.
+        attempt: Number of the attempt.
+    """
+
+    def __init__(self, store: CurveStore, run: str, attempt: int) -> None:
+        self._store, self._of = store, (run, attempt)
+        self._stored = store.stored(run, attempt)
+        self._tracks = {track: Levels.resume(track, self._stored) for track in Track}
+        self._layers = KnownLayers()
+        if encoded := self._stored.layers():
+            try:
+                self._layers = decode_layers(encoded)
+            except DamagedBlockError as error:
+                logger.warning("the layers of the curves of run %s are read anew: %s", run, error)
+        self._saved_layers = self._layers
+        self._names = ItemNames(self._layers.items)
+        self._group_numbers = GroupNumbers()
+        self._groups: Mapping[str, BoolArray] | None = None
+        self.num_seen = 0  # rows when it was looked at last
+        self.shown: tuple[Mapping[Track, TailView], KnownLayers]
+        """Rows that readers see, and the layers; from any thread."""
+        self.show()
+
+    @property
+    def is_saved(self) -> bool:
+        """Durability: true if the store has all of it."""
+        return all(own.is_saved for own in self._tracks.values())
+
+    @property
+    def num_added(self) -> int:
+        """Rows that were added."""
+        return sum(own.num_added for own in self._tracks.values())
+
+    @property
+    def num_bytes(self) -> int:
+        """About what it takes in memory."""
+        return sum(own.num_bytes for own in self._tracks.values())
+
+    @property
+    def num_unsaved_bytes(self) -> int:
+        """Bytes of the blocks that the store does not have."""
+        unsaved = (block for own in self._tracks.values() for block in own.unsaved)
+        return sum(len(own.head) + len(own.body) for own in unsaved)
+
+    def show(self) -> None:
+        """Let readers see all rows that there are now."""
+        self.shown = {track: own.view() for track, own in self._tracks.items()}, self._layers
+
+    def add_frame(self, closed: ClosedFrame, number: int) -> None:
+        """Add a frame, unless it is there already."""
+        self._follow(closed)
+        self._add(Track.FRAMES, row_of_frame(closed, self._names, self._group_numbers), number)
+
+    def add_gains(self, gains: GainFrame, epoch: int, number: int) -> None:
+        """Add gains, unless they are there already."""
+        self._add(Track.GAINS, row_of_gains(gains, epoch, self._names), number)
+
+    def _add(self, track: Track, row: NewRow, number: int) -> None:
+        names = self._names.all()
+        if self._layers.items is not names:
+            self._layers = replace(self._layers, items=names)
+        self._tracks[track].add(row, number, self._stored)
+
+    def _follow(self, closed: ClosedFrame) -> None:
+        own, layers = self._layers, closed.layers
+        is_ordered = closed.is_ordered and (own.is_ordered or not own.names)
+        groups = layers.groups()
+        if (
+            len(own) != len(layers.names)
+            or own.is_ordered != is_ordered
+            or self._groups is not groups
+        ):
+            self._layers = KnownLayers.of(layers, own.items, is_ordered=is_ordered)
+            self._groups = groups
+
+    def save_open(self) -> None:
+        """Have the rows of open blocks written with the next `write`."""
+        for own in self._tracks.values():
+            own.save_open()
+
+    def write(self) -> None:
+        """Write what the store does not have.
+
+        Raises:
+            StorageError: If the disk is full or fails.
+        """
+        blocks = [block for own in self._tracks.values() for block in own.unsaved]
+        if blocks:
+            layers = self._layers
+            encoded = None if layers is self._saved_layers else encode_layers(layers)
+            self._store.save(*self._of, blocks, encoded)
+
+    def note_saved(self) -> None:
+        """Let go of what was written."""
+        if any(own.unsaved for own in self._tracks.values()):
+            self._saved_layers = self._layers
+        for own in self._tracks.values():
+            own.note_saved()
+
+    def forget_pieces(self) -> None:
+        """Let go of what can be read again."""
+        for own in self._tracks.values():
+            own.forget_pieces()
+
+
+class CurveRecorder:
+    """The curves of all attempts. The engine's thread writes; any thread reads."""
+
+    def __init__(self, store: CurveStore, max_bytes: int, clock: Clock) -> None:
+        """Read nothing yet.
+
+        Args:
+            store: Where curves are kept.
+            max_bytes: Bytes that they may take there.
+            clock: Gives the time.
+        """
+        self.number = 0  # that of the entry which is being applied, in the log of its run
+        self._store = store
+        self._max_bytes = max_bytes
+        self._clock = clock
+        self._kept: dict[tuple[str, int], AttemptCurves] = {}
+        self._changed: dict[tuple[str, int], None] = {}  # those with rows that are not committed
+        self._gone: dict[tuple[str, int], None] = {}  # those that are to be removed
+        self._rest_until_ns = self._trim_ns = self._looked_ns = 0
+        self._failed = self._missed = False
+
+    def begin(self) -> None:
+        """Begin with what the store has: the engine reads it, maybe for the second time."""
+        self._kept, self._changed, self._gone = {}, {}, {}
+
+    def look(self, state: State) -> None:
+        """Find the curves of attempts that are gone, once the state is that of the log."""
+        attempts = {(run.name, own.number) for run in state.runs.values() for own in run.attempts}
+        stored = ((own.run, own.attempt) for own in self._store.sizes())
+        self._gone |= dict.fromkeys(own for own in stored if own not in attempts)
+
+    def add(self, run: str, attempt: int, closed: ClosedFrame) -> None:
+        """Take in the next frame of an attempt; it may have had it before a restart."""
+        self._add((run, attempt), lambda own: own.add_frame(closed, self.number))
+
+    def add_gains(self, run: str, attempt: int, gains: GainFrame, epoch: int) -> None:
+        """Take in the next gains of an attempt likewise."""
+        self._add((run, attempt), lambda own: own.add_gains(gains, epoch, self.number))
+
+    def _add(self, of: tuple[str, int], add: Callable[[AttemptCurves], None]) -> None:
+        """Let an attempt take something in.
+
+        A fault in that costs the row: what the rules make of the frame does not depend on it.
+        """
+        try:
+            kept = self._kept.get(of)
+            if kept is None:
+                kept = self._kept[of] = AttemptCurves(self._store, *of)
+            add(kept)
+            self._changed[of] = None
+        except Exception:
+            if not self._missed:
+                logger.exception("a row of the curves of run %s is missing (told once)", of[0])
+            self._missed = True
+
+    @contextlib.contextmanager
+    def history(self, run: str, attempt: int) -> Iterator[History]:
+        """Open what there is of an attempt, from any thread."""
+        # What is in memory first: what leaves it is in the store before.
+        kept = self._kept.get((run, attempt))
+        tails, layers = ({}, None) if kept is None else kept.shown
+        with self._store.read(run, attempt) as stored:
+            frames, gains = (tails.get(track, TailView()) for track in Track)
+            of_gains = History(stored, Track.GAINS, gains)
+            yield History(stored, Track.FRAMES, frames, layers, of_gains)
+
+    def write(self) -> None:
+        """Write the blocks that are full, in the transaction of the entries.
+
+        Raises:
+            StorageError: If the disk is full or fails.
+        """
+        for own in self._changed:
+            if own in self._kept:
+                self._kept[own].write()
+
+    def committed(self) -> None:
+        """Let readers see all rows: the entries that they are of are committed."""
+        for own in self._changed:
+            if own in self._kept:
+                self._kept[own].note_saved()
+                self._kept[own].show()
+        self._changed.clear()
+
+    def write_some(self) -> None:
+        """Write the blocks of entries that are in the store, if they are many.
+
+        Raises:
+            StorageError: If the disk is full or fails.
+        """
+        if sum(self._kept[own].num_unsaved_bytes for own in self._changed) > MAX_UNSAVED_BYTES:
+            self.write()
+            self.committed()
+
+    def before_save(self, runs: Iterable[str]) -> None:
+        """Write all rows of some runs: their state is about to be saved.
+
+        Raises:
+            StorageError: If the disk is full or fails; the state is not to be saved then.
+        """
+        names = set(runs)
+        self._write_open([own for own in self._kept if own[0] in names])
+
+    def _write_open(self, of: Iterable[tuple[str, int]]) -> None:
+        for own in of:
+            kept = self._kept[own]
+            kept.save_open()
+            kept.write()
+            kept.note_saved()
+            kept.show()
+
+    def forget(self, gone: Forgotten) -> None:
+        """Let go of attempts that leave memory."""
+        for own in [own for own in self._kept if own[0] == gone.run and own[1] <= gone.attempts]:
+            del self._kept[own]
+            self._changed.pop(own, None)
+        for size in self._store.sizes(gone.run):
+            if size.attempt <= gone.attempts:
+                self._gone[size.run, size.attempt] = None
+
+    def work(self, now_ns: int) -> bool:
+        """Let idle attempts leave memory, and trim, if it is their turn.
+
+        Return True if nothing is left to be done now.
+        """
+        if now_ns < self._rest_until_ns:
+            return False
+        try:
+            if now_ns - self._looked_ns >= IDLE_NS:
+                self._looked_ns = now_ns
+                self._let_go()
+            if busy := self._do_due(now_ns):
+                spent_ns = self._clock.now_ns() - now_ns
+                self._rest_until_ns = now_ns + round(spent_ns / SHARE)
+            if self._failed:
+                logger.warning("curves can be written again")
+            self._failed = False
+        except StorageError as error:
+            if not self._failed:
+                logger.warning("curves cannot be written, tried again (told once): %s", error)
+            self._failed = busy = True
+            self._rest_until_ns = now_ns + RETRY_NS
+        return not busy
+
+    def _let_go(self) -> None:
+        """Let idle attempts leave memory, and more where all take too much."""
+        total = 0
+        for own, kept in list(self._kept.items()):
+            moved, kept.num_seen = kept.num_added != kept.num_seen, kept.num_added
+            if moved or not kept.is_saved:
+                total += kept.num_bytes
+                self._kept[own] = self._kept.pop(own)  # those that moved last come last
+            else:
+                del self._kept[own]
+        for kept in list(self._kept.values()):
+            if total > MAX_BYTES:
+                total -= kept.num_bytes
+                kept.forget_pieces()
+                total += kept.num_bytes
+        for own in list(self._kept):
+            if total <= MAX_BYTES:
+                return
+            self._write_open([own])
+            total -= self._kept.pop(own).num_bytes
+
+    def _do_due(self, now_ns: int) -> bool:
+        if self._gone:
+            own = next(iter(self._gone))
+            if not self._store.remove(*own, SLICE_BLOCKS):
+                del self._gone[own]
+            return True
+        if now_ns - self._trim_ns < TRIM_NS:
+            return False
+        if self._trim():
+            return True
+        self._trim_ns = now_ns
+        return False
+
+    def _trim(self) -> bool:
+        """Delete the oldest blocks of the attempt that takes most, if all take too much.
+
+        Those first that wider buckets stand for; if there are none, the beginning of the curve.
+        """
+        sizes = self._store.sizes()
+        if sum(own.num_bytes for own in sizes) <= self._max_bytes:
+            return False
+        for largest in sorted(sizes, key=lambda own: -own.num_bytes):
+            own = largest.run, largest.attempt
+            for delete in (self._store.trim, self._store.drop):
+                if any(delete(*own, level, SLICE_BLOCKS) for level in _LEVELS):
+                    return True
+        return False
