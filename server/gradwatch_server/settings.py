@@ -93,7 +93,7 @@ class Settings(BaseSettings):
         ge=1 << 20,
         description="Size of the alert events above which the oldest are deleted.",
     )
-    series_max_bytes: int = Field(
+    curves_max_bytes: int = Field(
         4_294_967_296,
         ge=1 << 20,
         description="Size of the curves above which the oldest single steps are deleted.",

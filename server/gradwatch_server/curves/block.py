@@ -6,8 +6,9 @@ that has a block and its number of rows sees what was there, whatever the writer
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +30,8 @@ MAX_BYTES: Final = 4 << 20
 
 MIN_ROWS: Final = 4
 
-_FIRST_ROWS: Final = 4
+FIRST_ROWS: Final = 4
+"""Rows that the first block of an attempt has room for at first."""
 
 
 class Block:
@@ -122,17 +124,20 @@ class Block:
         shape = self.capacity, num_items
         self.items[table] = np.full(shape, np.nan), np.zeros(shape, dtype=np.bool_)
 
-    def tables(self) -> dict[str, Rows]:
-        """Return all tables as they are stored."""
+    def tables(self) -> Iterator[tuple[str, Rows]]:
+        """Yield all tables as they are stored: norms in float32 if that holds them."""
         names = [RUN_TABLE]
         if self.num_layers and self.columns:
             names += dict.fromkeys((*self.columns, *NONFINITE_COUNTS))
-        return {name: as_stored(name, self.rows(name)) for name in (*names, *self.items)}
+        for name in (*names, *self.items):
+            rows = self.rows(name)
+            values = rows.values if name == RUN_TABLE else narrowed(rows.values)
+            yield name, replace(rows, values=cast(FloatArray, values))
 
     @classmethod
-    def begun(cls, number: int, row: NewRow) -> Block:
-        """Return an empty block that a row fits into."""
-        made = cls(number, row.epoch, _FIRST_ROWS, row.measured, row.num_layers)
+    def begun(cls, number: int, row: NewRow, capacity: int = FIRST_ROWS) -> Block:
+        """Return an empty block that a row fits into, with room for some rows."""
+        made = cls(number, row.epoch, capacity, row.measured, row.num_layers)
         for table, own in row.items.items():
             made.add_table(table, own.width)
         return made
@@ -203,6 +208,8 @@ class Block:
         if column not in self.columns and column not in NONFINITE_COUNTS:
             return values, np.zeros_like(present)  # as it is where it is stored: no such table
         unknown = np.isnan(values)
+        if not unknown.any():
+            return values, present
         if column in NONFINITE_COUNTS:  # sent only where the norm shows that there are some
             values = np.where(unknown & np.isfinite(l2), 0.0, values)
             unknown = np.isnan(values)
@@ -214,13 +221,6 @@ class Block:
             return np.full(self.present[own].shape, np.nan)
         values: FloatArray = self.values[own, self.columns.index(column)]
         return values
-
-
-def as_stored(table: str, rows: Rows) -> Rows:
-    """Return rows as they are read once their block is stored."""
-    if table == RUN_TABLE:
-        return rows
-    return replace(rows, values=narrowed(rows.values).astype(np.float64))
 
 
 def _picked(values: npt.NDArray[Item], items: IndexArray, fill: float) -> npt.NDArray[Item]:

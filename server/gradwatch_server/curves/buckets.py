@@ -185,16 +185,30 @@ def _of_finite(rows: Rows, starts: IndexArray) -> tuple[IndexArray, FloatArray, 
     """Return times, stats and counts where each value is known and finite, as nearly all are."""
     values, ends = rows.values, _ends(starts, len(rows.steps))
     lengths = np.diff(starts, append=len(values))
-    shares = values / np.repeat(lengths, lengths)[:, None]  # divided first: a sum may overflow
-    low = np.minimum.reduceat(values, starts, axis=0)
-    high = np.maximum.reduceat(values, starts, axis=0)
-    mean = np.clip(np.add.reduceat(shares, starts, axis=0), low, high)
-    counts = np.zeros((len(COUNTS), *low.shape), dtype=np.int64)
+    stats = np.zeros((len(STATS), len(starts), values.shape[1]))
+    counts = np.zeros((len(COUNTS), *stats.shape[1:]), dtype=np.int64)
     counts[_N] = lengths[:, None]
+    if not values.any():  # as most counts
+        counts[_ZERO] = counts[_N]
+        return rows.times_ns[ends], stats, counts
+    is_narrow = values.dtype == np.float32
+    # Divided first: a sum may overflow, but none of float32 in float64.
+    shares = values if is_narrow else values / np.repeat(lengths, lengths)[:, None]
+    parts = ((_MIN, np.minimum, values), (_MAX, np.maximum, values), (_MEAN, np.add, shares))
+    for row, ufunc, own in parts:
+        if (lengths == lengths[0]).all():  # an eighth of the time
+            cube = own.reshape(len(starts), -1, own.shape[1])
+            ufunc.reduce(cube, axis=1, out=stats[row], dtype=np.float64)
+        else:
+            ufunc.reduceat(own, starts, axis=0, out=stats[row], dtype=np.float64)
+    if is_narrow:
+        stats[_MEAN] /= lengths[:, None]
+    np.clip(stats[_MEAN], stats[_MIN], stats[_MAX], out=stats[_MEAN])
+    stats[_LAST] = values[ends]
     zeros = values == 0.0
     if zeros.any():
         counts[_ZERO] = _add(zeros.astype(np.int64), starts)
-    return rows.times_ns[ends], np.stack([low, high, mean, values[ends]]), counts
+    return rows.times_ns[ends], stats, counts
 
 
 def _reduce(stats: FloatArray, finite: IndexArray, starts: IndexArray) -> FloatArray:

@@ -6,7 +6,7 @@ A group is one zstd frame with a checksum, so that one item is read with few oth
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgpack
@@ -32,6 +32,9 @@ _CHECKSUM_BYTES: Final = 4
 _SAME, _BITS, _COUNT, _NARROW, _WIDE = "=", "b", "<u4", "<f4", "<f8"
 _SIZES: Final = {_COUNT: 4, _NARROW: 4, _WIDE: 8}
 _FLOAT32: Final = np.finfo(np.float32)
+_FIRST_INEXACT: Final = 2.0**24
+"""Float32 has all whole numbers below this one, float64 those below `_MAX_COUNT`."""
+
 _MAX_COUNT: Final = 2.0**53
 
 Arrays: TypeAlias = "list[npt.NDArray[Any]]"
@@ -42,11 +45,19 @@ class DamagedBlockError(Exception):
 
 
 class Place(NamedTuple):
-    """Place of a table in a body: where it begins, its items, and the bytes of each group."""
+    """Place of a table in a body.
 
-    begin: int
-    num_items: int
-    lengths: Sequence[int]
+    Args:
+        begin: Where it begins.
+        num_items: Its items.
+        lengths: Bytes of each group, none where each array is one number over and over.
+        same: Those numbers.
+    """
+
+    begin: int = 0
+    num_items: int = 0
+    lengths: Sequence[int] = ()
+    same: Sequence[float] = ()
 
 
 class Head(NamedTuple):
@@ -91,24 +102,27 @@ def _plain(packed: bytes) -> Any:
 
 
 def encode_block(
-    arrays: Sequence[npt.NDArray[Any]], tables: Mapping[str, Sequence[npt.NDArray[Any]]]
+    arrays: Sequence[npt.NDArray[Any]],
+    tables: Iterable[tuple[str, Sequence[npt.NDArray[Any]]]],
 ) -> tuple[bytes, bytes]:
     """Return head and body of a block.
 
     Args:
         arrays: The arrays of `Head`.
-        tables: Name to arrays of (entries, items), all of the same items.
+        tables: Names and their arrays of (entries, items), all of the same items.
     """
     compressor = zstandard.ZstdCompressor(level=1, write_checksum=True)
     body: list[bytes] = []
-    places: list[tuple[str, int, list[int]]] = []
-    for name, own in tables.items():
-        num_items = own[0].shape[1]
-        groups = []
-        for first in range(0, num_items, GROUP_ITEMS):
-            group = [_encode(array[:, first : first + GROUP_ITEMS]) for array in own]
-            groups.append(compressor.compress(msgpack.packb(group)))
-        places.append((name, num_items, [len(group) for group in groups]))
+    places: list[tuple[str, int, list[int], list[float]]] = []
+    for name, own in tables:
+        num_items, groups = own[0].shape[1], list[bytes]()
+        same = [number for array in own if (number := _same(array)) is not None]
+        if len(same) < len(own):
+            same.clear()
+            for first in range(0, num_items, GROUP_ITEMS):
+                group = [_encode(array[:, first : first + GROUP_ITEMS]) for array in own]
+                groups.append(compressor.compress(msgpack.packb(group)))
+        places.append((name, num_items, [len(group) for group in groups], same))
         body += groups
     return encode_plain([[pack(own) for own in arrays], places]), b"".join(body)
 
@@ -122,8 +136,8 @@ def decode_head(data: bytes) -> Head:
     arrays, places = decode_plain(data)
     begin = 0
     tables: dict[str, Place] = {}
-    for name, num_items, lengths in places:
-        tables[name] = Place(begin, num_items, lengths)
+    for name, num_items, lengths, same in places:
+        tables[name] = Place(begin, num_items, lengths, same)
         begin += sum(lengths)
     return Head([unpack(own) for own in arrays], tables)
 
@@ -158,9 +172,13 @@ def _decode_table(
     head: Head, table: str, read: Read, items: IndexArray | None, fills: Sequence[float]
 ) -> Arrays:
     entries = len(head.arrays[0])
-    place = head.tables.get(table, Place(0, 0, ()))
+    place = head.tables.get(table, Place())
     wanted = np.arange(place.num_items) if items is None else items
     made: Arrays = [_filled(entries, len(wanted), fill) for fill in fills]
+    for whole, number in zip(made, place.same, strict=False):
+        whole[:, wanted < place.num_items] = number
+    if not place.lengths:
+        return made
     group_of = np.where(wanted < place.num_items, wanted // GROUP_ITEMS, -1)
     for group in sorted(set(group_of.tolist()) - {-1}):
         packed = read(place.begin + sum(place.lengths[:group]), place.lengths[group])
@@ -178,20 +196,27 @@ def _filled(rows: int, items: int, fill: float) -> npt.NDArray[Any]:
     return np.full((rows, items), fill, dtype=np.bool_ if isinstance(fill, bool) else np.float64)
 
 
+def _same(array: npt.NDArray[Any]) -> float | None:
+    """Return the number that all items of an array are, None if there is none."""
+    if not array.size:
+        return 0.0
+    first = array.flat[0]
+    is_same = np.isnan(array) if np.isnan(first) else array == first
+    return float(first) if is_same[0].all() and is_same.all() else None
+
+
 def _encode(array: npt.NDArray[Any]) -> list[Any]:
     """Return numbers or flags of (entries, items) as plain data, an item's numbers side by side."""
     items = array.shape[1]
+    if (same := _same(array)) is not None:
+        return [items, _SAME, same]
     if array.dtype == np.bool_:
-        same = array.all()
-        return [items, _SAME, 1.0] if same else [items, _BITS, np.packbits(array.T).tobytes()]
-    first = array.flat[0] if array.size else 0.0
-    if np.array_equal(array, np.broadcast_to(first, array.shape), equal_nan=True):
-        return [items, _SAME, float(first)]
+        return [items, _BITS, np.packbits(array.T).tobytes()]
     code = _NARROW if array.dtype == np.float32 else _WIDE
     if array.dtype != np.float32:
         with np.errstate(invalid="ignore"):
             counts = array.astype(_COUNT)
-        if np.array_equal(counts, array):
+        if (array == counts).all():
             array, code = counts, _COUNT
     # The bytes of all numbers by their place: those of signs and exponents are much the same.
     planes = np.ascontiguousarray(array.T, dtype=code).view(np.uint8).reshape(-1, _SIZES[code])
@@ -220,13 +245,15 @@ def narrowed(values: FloatArray) -> npt.NDArray[np.floating[Any]]:
     """
     with np.errstate(over="ignore", invalid="ignore"):
         narrow = values.astype(np.float32)
-        differ = narrow != values
-        if not differ.any():
-            return narrow
-        size = np.abs(values)
-        lost = np.isinf(narrow) | (size < _FLOAT32.tiny) & (size > 0.0)
-        lost |= (size < _MAX_COUNT) & (np.rint(values) == values)
-    return values if (lost & differ).any() else narrow
+        size = np.abs(narrow)
+        large, small = size >= _FIRST_INEXACT, size < _FLOAT32.tiny
+    is_lost = small.any() and values[small].any()
+    if not is_lost and large.any():
+        own = values[large]
+        differ = narrow[large] != own
+        is_count = (np.abs(own) < _MAX_COUNT) & (np.rint(own) == own)
+        is_lost = (differ & (np.isinf(narrow[large]) | is_count)).any()
+    return values if is_lost else narrow
 
 
 def encode_layers(layers: KnownLayers) -> bytes:

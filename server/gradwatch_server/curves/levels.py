@@ -8,14 +8,14 @@ under the same numbers.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Self, cast
 
 import numpy as np
 
 from gradwatch_server.core.arrays import FloatArray, IndexArray
-from gradwatch_server.curves.block import Block
+from gradwatch_server.curves.block import FIRST_ROWS, Block
 from gradwatch_server.curves.buckets import COUNTS, STATS, Buckets
 from gradwatch_server.curves.columns import RUN_TABLE
 from gradwatch_server.curves.encoding import (
@@ -87,6 +87,7 @@ class Levels:
         self._closed: list[Block] = []  # those of `unsaved` that have rows
         self._open: Block | None = None
         self._num_saved = 0  # rows of the open block that the store has
+        self._capacity = FIRST_ROWS  # rows that the next block has room for at first
 
     @classmethod
     def resume(cls, track: Track, stored: StoredCurves) -> Self:
@@ -142,7 +143,7 @@ class Levels:
         if self._open is not None and self._open.epoch != row.epoch:
             self._close(self._open, stored)
         if self._open is None:
-            self._open = Block.begun(self._numbers[0], row)
+            self._open = Block.begun(self._numbers[0], row, self._capacity)
         elif not self._open.fits(row):
             self._open = self._open.grown(row)
         self._open.add(row, number)
@@ -154,8 +155,8 @@ class Levels:
     def save_open(self) -> None:
         """Add the open block to `unsaved`, unless the store has all of its rows."""
         if self._open is not None and self._open.count > self._num_saved:
-            tables = self._open.tables()
-            self.unsaved.append(_encoded_rows(self._open, tables, self._track, is_closed=False))
+            rows = self._open.tables()
+            self.unsaved.append(_encoded_rows(self._open, rows, self._track, is_closed=False))
             self._num_saved = self._open.count
 
     def note_saved(self) -> None:
@@ -170,12 +171,18 @@ class Levels:
                 source.piece = None
 
     def _close(self, block: Block, stored: StoredCurves) -> None:
-        tables = block.tables()
-        saved = _encoded_rows(block, tables, self._track, is_closed=True)
+        piece: dict[str, Buckets] = {}
+
+        def tables() -> Iterator[tuple[str, Rows]]:
+            for name, rows in block.tables():
+                piece[name] = _kept(Buckets.of(rows, FAN))
+                yield name, rows
+
+        saved = _encoded_rows(block, tables(), self._track, is_closed=True)
         self.unsaved.append(saved)
         self._closed.append(block)
         self._open, self._num_saved, self._numbers[0] = None, 0, block.number + 1
-        piece = {name: _kept(Buckets.of(rows, FAN)) for name, rows in tables.items()}
+        self._capacity = block.capacity
         self._feed(_Source(saved.facts, piece), 1, stored)
 
     def _feed(self, source: _Source, above: int, stored: StoredCurves) -> None:
@@ -208,25 +215,22 @@ class Levels:
 
 
 def _encoded_rows(
-    block: Block, tables: Mapping[str, Rows], track: Track, *, is_closed: bool
+    block: Block, tables: Iterable[tuple[str, Rows]], track: Track, *, is_closed: bool
 ) -> SavedBlock:
     rows = slice(block.count)
     steps = block.steps[rows]
     ends = int(steps[0]), int(steps[-1])
     facts = BlockFacts(track, block.number, block.epoch, *ends, block.count, is_closed=is_closed)
     head = [steps, block.times_ns[rows], block.skipped[rows], block.offsets[rows]]
-    found = {
-        name: [own.values if name == RUN_TABLE else narrowed(own.values), own.known]
-        for name, own in tables.items()
-    }
+    found = ((name, [own.values, own.known]) for name, own in tables)
     return SavedBlock(facts, *encode_block(head, found))
 
 
 def _encoded_buckets(facts: BlockFacts, tables: Mapping[str, Buckets]) -> SavedBlock:
     if not tables:
-        return SavedBlock(facts, *encode_block([], {}))
+        return SavedBlock(facts, *encode_block([], ()))
     run = tables[RUN_TABLE]
-    found = {name: [*narrowed(own.stats), *own.counts] for name, own in tables.items()}
+    found = ((name, [*narrowed(own.stats), *own.counts]) for name, own in tables.items())
     return SavedBlock(facts, *encode_block([run.numbers, run.times_ns], found))
 
 
@@ -243,8 +247,10 @@ def _joined(pieces: Sequence[Piece], width: int) -> dict[str, Buckets]:
 
 
 def _joined_table(name: str, pieces: Sequence[Piece], width: int) -> Buckets:
-    num_items = max(own[name].stats.shape[2] for own in pieces if name in own)
-    return Buckets.joined([_filled(own, name, num_items) for own in pieces], width)
+    num_items = [own[name].stats.shape[2] if name in own else -1 for own in pieces]
+    if min(num_items) == max(num_items):
+        return Buckets.joined([own[name] for own in pieces], width)
+    return Buckets.joined([_filled(own, name, max(num_items)) for own in pieces], width)
 
 
 def _filled(piece: Piece, name: str, num_items: int) -> Buckets:

@@ -1,4 +1,4 @@
-"""A row before it is in a chunk: what a closed frame, or a frame of gains, has for the curves."""
+"""Rows on their way into a block: what a closed frame, or a frame of gains, has for the curves."""
 
 from __future__ import annotations
 

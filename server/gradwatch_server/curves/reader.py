@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Final, TypeVar
 
 import numpy as np
 
 from gradwatch_server.core.arrays import IndexArray
-from gradwatch_server.curves.block import Block, as_stored
+from gradwatch_server.curves.block import Block
 from gradwatch_server.curves.buckets import COUNTS, STATS, Buckets
-from gradwatch_server.curves.columns import RUN_COLUMNS
+from gradwatch_server.curves.columns import RUN_COLUMNS, RUN_TABLE
 from gradwatch_server.curves.encoding import (
     DamagedBlockError,
     Head,
@@ -20,6 +21,7 @@ from gradwatch_server.curves.encoding import (
     decode_head,
     decode_layers,
     decode_rows,
+    narrowed,
 )
 from gradwatch_server.curves.facts import Span, StoredBlock, StoredCurves, Track, Wanted, width_of
 from gradwatch_server.curves.items import GAIN_TABLES
@@ -173,8 +175,8 @@ class History:
     def _in_memory(self, wanted: Wanted) -> Iterator[Rows]:
         for block, count in self._tail:
             if _overlaps(block, count, wanted):
-                rows = as_stored(wanted.table, block.rows(wanted.table, wanted.items, count))
-                found = rows.within(wanted.first, wanted.last)
+                rows = block.rows(wanted.table, wanted.items, count)
+                found = _as_stored(wanted.table, rows.within(wanted.first, wanted.last))
                 if len(found.steps):
                     yield found
 
@@ -246,6 +248,13 @@ class History:
                 logger.warning("a block of curves is left out (told once): %s", error)
             self._told = True
             return None
+
+
+def _as_stored(table: str, rows: Rows) -> Rows:
+    """Return rows as they are read once their block is stored."""
+    if table == RUN_TABLE:
+        return rows
+    return replace(rows, values=narrowed(rows.values).astype(np.float64))
 
 
 def _overlaps(block: Block, count: int, wanted: Wanted) -> bool:

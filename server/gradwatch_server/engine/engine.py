@@ -186,7 +186,7 @@ class Engine(threading.Thread):
         self._on_alerts = on_alerts
         self._on_failure = on_failure
         self._retention = retention or RetentionPolicy()
-        self.curves = CurveRecorder(store.curves, self._retention.series_max_bytes, clock)
+        self.curves = CurveRecorder(store.curves, self._retention.curves_max_bytes, clock)
         self._stopping = stopping or threading.Event()
         self._recover(rules, window_steps)
         self._connect_parts(session_timeout_s)

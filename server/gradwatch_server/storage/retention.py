@@ -38,7 +38,7 @@ class RetentionPolicy:
     log_max_age_s: float = 7 * 86_400.0
     alerts_max_age_s: float = 365 * 86_400.0
     alerts_max_bytes: int = 1 << 30
-    series_max_bytes: int = 4 << 30
+    curves_max_bytes: int = 4 << 30
     runs_max_age_s: float = 30 * 86_400.0
     checkpoint_s: float = 60.0
 

@@ -162,13 +162,13 @@ def _disk(side: ServerSide) -> Finding:
     settings = side.settings
     sizes = os.statvfs(_existing(settings.data))
     free = sizes.f_bavail * sizes.f_frsize
-    most = settings.log_max_bytes + settings.series_max_bytes + settings.alerts_max_bytes
+    most = settings.log_max_bytes + settings.curves_max_bytes + settings.alerts_max_bytes
     grows = max(most - side.store.used_bytes, 0)
     says = f"{_size(free)} free, the data may grow by {_size(grows)}"
     if free < min(LEAST_FREE_BYTES, grows) or (sizes.f_files and not sizes.f_favail):
         return error(f"{says}: as good as full", f"make room, {_ANOTHER}")
     if free < grows:
-        advice = "make room, or lower log_max_bytes, series_max_bytes or alerts_max_bytes"
+        advice = "make room, or lower log_max_bytes, curves_max_bytes or alerts_max_bytes"
         return warning(f"{says}: when it is full nothing more is taken in", advice)
     return ok(says)
 
