@@ -100,7 +100,7 @@ class AcknowledgesFirst(Engine):
 class IgnoresTheDisk(Engine):
     """Goes on when the log cannot be written."""
 
-    def _commit(self, lines: Sequence[Any], changes: Sequence[Any]) -> bool:
+    def _commit(self, lines: Sequence[Any], changes: Sequence[Any], saves: Sequence[Any]) -> bool:
         with contextlib.suppress(StorageError):
             self._store.log.append(lines)
         self._is_ahead = False
@@ -110,9 +110,9 @@ class IgnoresTheDisk(Engine):
 class ShowsTooEarly(Engine):
     """Lets readers see a batch before it is committed."""
 
-    def _commit(self, lines: Sequence[Any], changes: Sequence[Any]) -> bool:
+    def _commit(self, lines: Sequence[Any], changes: Sequence[Any], saves: Sequence[Any]) -> bool:
         self._applier.publisher.publish(self._state, self.clock.now_ns(), force=True)
-        return super()._commit(lines, changes)
+        return super()._commit(lines, changes, saves)
 
 
 class KeepsNoTime(Engine):
@@ -131,8 +131,8 @@ class KeepsNoTime(Engine):
 class ForgetsAlerts(Engine):
     """Stores no alert."""
 
-    def _commit(self, lines: Sequence[Any], changes: Sequence[Any]) -> bool:
-        return super()._commit(lines, ())
+    def _commit(self, lines: Sequence[Any], changes: Sequence[Any], saves: Sequence[Any]) -> bool:
+        return super()._commit(lines, (), saves)
 
 
 class ForgetsOnRestart(Engine):

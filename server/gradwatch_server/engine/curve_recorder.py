@@ -261,22 +261,13 @@ class CurveRecorder:
             self.write()
             self.committed()
 
-    def before_save(self, runs: Iterable[str]) -> None:
-        """Write all rows of some runs: their state is about to be saved.
-
-        Raises:
-            StorageError: If the disk is full or fails; the state is not to be saved then.
-        """
+    def save_open(self, runs: Iterable[str]) -> None:
+        """Have `write` write the open blocks of runs, too, whose state is to be saved."""
         names = set(runs)
-        self._write_open([own for own in self._kept if own[0] in names])
-
-    def _write_open(self, of: Iterable[tuple[str, int]]) -> None:
-        for own in of:
-            kept = self._kept[own]
-            kept.save_open()
-            kept.write()
-            kept.note_saved()
-            kept.show()
+        for own, kept in self._kept.items():
+            if own[0] in names:
+                kept.save_open()
+                self._changed[own] = None
 
     def forget(self, gone: Forgotten) -> None:
         """Let go of attempts that leave memory."""
@@ -329,7 +320,9 @@ class CurveRecorder:
         for own in list(self._kept):
             if total <= MAX_BYTES:
                 return
-            self._write_open([own])
+            kept = self._kept[own]
+            kept.save_open()
+            kept.write()
             total -= self._kept.pop(own).num_bytes
 
     def _do_due(self, now_ns: int) -> bool:

@@ -37,11 +37,14 @@ from gradwatch_server.engine.work_meter import WorkMeter
 from gradwatch_server.ingest.inbox import Inbox
 from gradwatch_server.ingest.message import Message
 from gradwatch_server.storage.retention import RetentionPolicy
-from gradwatch_server.storage.store import Line, StorageError, StorageFault, Store
+from gradwatch_server.storage.store import Line, RunSave, StorageError, StorageFault, Store
 from gradwatch_wire import Welcome
 from gradwatch_wire.limits import BOOT_ID_BYTES
 
 RETRY_S: Final = 0.5
+
+FINISH_NS: Final = 1_000_000_000
+"""Time for saving at the end; what is not saved then is applied at the next start."""
 
 T = TypeVar("T")
 
@@ -256,8 +259,7 @@ class Engine(threading.Thread):
         try:
             while not self._stopping.is_set():
                 self._round()
-            if not self._is_ahead:
-                self._checkpointer.finish(self._state)
+            self._save_all()
         except StorageError as error:  # one that no waiting mends
             logger.error("%s", error)
             self.published.fault = str(error)
@@ -302,7 +304,8 @@ class Engine(threading.Thread):
         self.commands.take(self._state, now_ns, batch)
         changes = self._fold(batch.lines)
         self._ingest.listen()
-        if batch.lines and not self._commit(batch.lines, changes):
+        saves = self._checkpointer.due(self.clock.now_ns(), self._state)
+        if (batch.lines or saves) and not self._commit(batch.lines, changes, saves):
             return
         self._acknowledge(batch)
         if began_s:
@@ -312,11 +315,12 @@ class Engine(threading.Thread):
         self.commands.answer(self._state)
         publisher = self._applier.publisher
         publisher.publish(self._state, now_ns)
-        is_saved = self._checkpointer.work(self.clock.now_ns(), self._state)
+        is_trimmed = self._checkpointer.trim(self.clock.now_ns(), self._state)
         is_kept = self.curves.work(self.clock.now_ns())
         is_deleted = self.deletions.work(self.published.cursor)
         is_told = self._delivery.is_done and publisher.is_done
-        if is_saved and is_kept and is_deleted and is_told and not (batch.lines or began_s):
+        is_done = is_trimmed and is_kept and is_deleted and is_told
+        if is_done and not (batch.lines or saves or began_s):
             self._quiet_until_ns = self._housekeeping.due_ns
 
     def _take(self, message: Message, batch: Batch) -> None:
@@ -342,32 +346,53 @@ class Engine(threading.Thread):
             self._work.apply(line.entry, time.perf_counter() - began_s)
         return changes
 
-    def _commit(self, lines: Sequence[Line], changes: Sequence[AlertChange]) -> bool:
-        """Write entries and alert events in one transaction; return False if stopped before."""
+    def _commit(
+        self, lines: Sequence[Line], changes: Sequence[AlertChange], saves: Sequence[RunSave]
+    ) -> bool:
+        """Write entries, alert events, curves and checkpoints in one transaction.
+
+        Return False if stopped before.
+        """
         events = [change.event for change in changes]
+        checkpoints = list(saves)
+        self.curves.save_open(save.run for save in saves)
 
         def write() -> int:
             with self._store.transaction():
                 self._store.log.append(lines)
                 self.curves.write()
                 self._checkpointer.write_forgotten(self.clock.now_ns())
+                self._store.state.save({}, checkpoints)
                 if self._state.silences.version != self._silences_version:
                     write_silences(self._store, self._state.silences)
                 return self._store.alert_events.add(events) if events else self.published.cursor
 
+        def fail() -> None:
+            checkpoints.clear()  # they can wait, and must not keep records from being written
+            self._publish()
+
         began_s = time.perf_counter()
         with self.metrics.log_write.time():
-            cursor = retry_write(
-                write, self.published, self._stopping, self._publish, self._ingest.drain
-            )
+            cursor = retry_write(write, self.published, self._stopping, fail, self._ingest.drain)
         self._work.write(time.perf_counter() - began_s)
         if cursor is None:
             return False
         self._is_ahead, self.published.cursor = False, cursor
         self._silences_version = self._state.silences.version
         self._checkpointer.committed()
+        self._checkpointer.saved(checkpoints, self._state)
+        if len(checkpoints) < len(saves):
+            self._checkpointer.put_off(self.clock.now_ns())
         self.curves.committed()
         return True
+
+    def _save_all(self) -> None:
+        """Save what there is time for, so that the next start is quick."""
+        deadline_ns = self.clock.now_ns() + FINISH_NS
+        while not self._is_ahead and self.clock.now_ns() < deadline_ns:
+            saves = self._checkpointer.due(self.clock.now_ns(), self._state, at_end=True)
+            if not saves or not self._commit([], [], saves):
+                return
 
     def _tell(self, changes: Sequence[AlertChange]) -> None:
         """Tell readers, ranks, streams and the process's own log what is committed."""

@@ -52,7 +52,6 @@ def recover(
         recorder.begin()
         publisher = Publisher(published, publish_share)
         applier = Applier(state, checkpointer, publisher, published, recorder)
-        checkpointer.before_save = recorder.before_save
         for name, number, entry in checkpointer.restore(state):
             applier.apply(name, entry, number)
             recorder.write_some()

@@ -1,13 +1,13 @@
 """The checkpointer: when a run is saved, what is read of it at a start, when the log is trimmed.
 
-It belongs to the engine's thread, and works in slices between two batches, so that no record
-waits long for its acknowledgement.
+It belongs to the engine's thread, and works in slices, so that no record waits long for its
+acknowledgement.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -28,7 +28,7 @@ MAX_WEIGHT: Final = 8
 """Ranks of a run whose entries of one step count as one: they are applied so many times faster."""
 
 SHARE: Final = 0.1
-"""Share of the engine's time that saving and trimming may take."""
+"""Share of the engine's time that encoding runs may take, and as much for trimming."""
 
 MAX_SHARE: Final = 0.35
 """The same once more than `MAX_TAIL` entries would have to be applied, in proportion to these."""
@@ -36,8 +36,8 @@ MAX_SHARE: Final = 0.35
 SLICE_NS: Final = 10_000_000
 """Time in which runs are encoded at once: a small one takes 0.7 ms, and there may be 1,000."""
 
-FINISH_NS: Final = 1_000_000_000
-"""Time for saving at the end; what is not saved then is applied at the next start."""
+RETRY_NS: Final = 10_000_000_000
+"""Time after a failed save until the next one."""
 
 TRIM_NS: Final = 10_000_000_000
 """How often it is looked whether something is to be trimmed."""
@@ -88,9 +88,7 @@ class Checkpointer:
         self._forgotten: dict[str, ForgottenRun] = {}  # not committed yet
         self._rest_until_ns = 0
         self._trim_ns = 0
-        self._trims_first = False
-        self._failed = False
-        self.before_save: Callable[[Sequence[str]], None] = lambda _runs: None
+        self._failed = self._trim_failed = False
 
     def restore(self, state: State) -> Iterator[tuple[str, int, Entry]]:
         """Put the saved runs into a state, each with its newest good checkpoint.
@@ -164,21 +162,56 @@ class Checkpointer:
         """Note that the entries that were applied are committed."""
         self._forgotten.clear()
 
-    def work(self, now: int, state: State) -> bool:
-        """Do one slice of what is due, if it is its turn; return True if nothing is due now."""
-        if now < self._rest_until_ns:
-            return False
-        try:
-            busy = self._do_due(now, state)
-        except StorageError as error:
-            self._warn(error)
-            self._rest_until_ns = now + 10_000_000_000
-            return False
-        if busy:
+    def due(self, now: int, state: State, *, at_end: bool = False) -> list[RunSave]:
+        """Return the runs to be saved now, encoded: as many as there is time for.
+
+        The caller writes them in the transaction of the entries that they stand for, and calls
+        `saved` or `put_off` after it.
+
+        Args:
+            now: The time it is, nanoseconds since the epoch.
+            state: The state with all entries that the transaction writes.
+            at_end: Whether all runs that changed are due.
+        """
+        if now < self._rest_until_ns and not at_end:
+            return []
+        too_old_ns = now - round(self._policy.checkpoint_s * 1e9)
+        is_long = at_end or self._tail(state) >= MAX_TAIL
+        due = [n for n, own in self._unsaved.items() if is_long or own.since_ns <= too_old_ns]
+        saves = self.encode(due, state)
+        if saves:
             spent = self._clock.now_ns() - now
             share = min(SHARE * max(1.0, self._tail(state) / MAX_TAIL), MAX_SHARE)
             self._rest_until_ns = now + round(spent / share)
-        return not busy
+        return saves
+
+    def encode(self, names: Sequence[str], state: State) -> list[RunSave]:
+        """Return the first of these runs, encoded: as many as there is time for."""
+        saves: list[RunSave] = []
+        size, began_ns = 0, self._clock.now_ns()
+        for name in names:
+            if size > SLICE_BYTES or self._clock.now_ns() - began_ns > SLICE_NS:
+                break
+            saves.append(self._encode(name, state))
+            size += saves[-1].num_bytes
+        return saves
+
+    def saved(self, saves: Sequence[RunSave], state: State) -> None:
+        """Note that runs are saved as `due` returned them."""
+        for save in saves:
+            del self._unsaved[save.run]
+            if save.body is not None:
+                self._newest[save.run] = state.runs[save.run].attempts[-1].number
+        if saves and self._failed:
+            logger.warning("checkpoints can be written again")
+            self._failed = False
+
+    def put_off(self, now: int) -> None:
+        """Note that runs could not be saved: they are due again later."""
+        if not self._failed:
+            logger.warning("no checkpoint can be written, tried again (told once)")
+        self._failed = True
+        self._rest_until_ns = now + RETRY_NS
 
     def _tail(self, state: State) -> float:
         """Return how many entries a restart would have to apply, in those of runs of one rank."""
@@ -190,68 +223,23 @@ class Checkpointer:
                 tail += (run.position - unsaved.position) / ranks
         return tail
 
-    def _do_due(self, now: int, state: State) -> bool:
-        """Save or trim; in turns, for a busy engine always has something to save."""
-        self._trims_first = not self._trims_first
-        if self._trims_first and self._trim_due(now, state):
+    def trim(self, now: int, state: State) -> bool:
+        """Trim one slice, if it is its turn; return True if nothing is left to be trimmed now."""
+        if now < self._trim_ns:
             return True
-        return self._save_due(now, state) or (not self._trims_first and self._trim_due(now, state))
-
-    def finish(self, state: State) -> None:
-        """Save what there is time for, so that the next start is quick."""
-        deadline_ns = self._clock.now_ns() + FINISH_NS
         try:
-            while self._unsaved and self._clock.now_ns() < deadline_ns:
-                self._save(list(self._unsaved), state)
+            is_done = not self._retention.trim(now, _Kept(self, state))
         except StorageError as error:
-            self._warn(error)
-
-    def _warn(self, error: StorageError) -> None:
-        if not self._failed:
-            logger.warning("no checkpoint can be written, tried again (told once): %s", error)
-        self._failed = True
-
-    def _save_due(self, now: int, state: State) -> bool:
-        too_old_ns = now - round(self._policy.checkpoint_s * 1e9)
-        is_long = self._tail(state) >= MAX_TAIL
-        due = [n for n, own in self._unsaved.items() if is_long or own.since_ns <= too_old_ns]
-        if due:
-            self._save(due, state)
-        elif self._failed:
-            logger.warning("checkpoints can be written again")
-            self._failed = False
-        return bool(due)
-
-    def _save(self, due: Sequence[str], state: State) -> None:
-        """Save the runs of these that have waited longest, as many as there is time for.
-
-        Raises:
-            StorageError: If the disk is full or fails; nothing was written then.
-        """
-        saves: list[RunSave] = []
-        size, began_ns = 0, self._clock.now_ns()
-        for name in due:
-            if size > SLICE_BYTES or self._clock.now_ns() - began_ns > SLICE_NS:
-                break
-            saves.append(self._encode(name, state))
-            size += saves[-1].num_bytes
-        self.before_save([save.run for save in saves])
-        self._store.state.save({}, saves)
-        for save in saves:
-            del self._unsaved[save.run]
-            if save.body is not None:
-                self._newest[save.run] = state.runs[save.run].attempts[-1].number
+            if not self._trim_failed:
+                logger.warning("the store cannot be trimmed, tried again (told once): %s", error)
+            self._trim_failed, self._trim_ns = True, now + TRIM_NS
+            return True
+        self._trim_failed, spent = False, self._clock.now_ns() - now
+        self._trim_ns = now + (TRIM_NS if is_done else round(spent / SHARE))
+        return is_done
 
     def _encode(self, name: str, state: State) -> RunSave:
         run = state.runs.get(name)
         if run is None:  # it has no attempt yet
             return RunSave(run=name)
         return encode_run(run, self._newest.get(name), self._unsaved[name].attempts)
-
-    def _trim_due(self, now: int, state: State) -> bool:
-        if now < self._trim_ns:
-            return False
-        if self._retention.trim(now, _Kept(self, state)):
-            return True
-        self._trim_ns = now + TRIM_NS
-        return False

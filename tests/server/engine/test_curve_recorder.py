@@ -66,6 +66,11 @@ class Feed:
             self.recorder.write()
         self.recorder.committed()
 
+    def save(self) -> None:
+        """Write all rows, as before the state of the run is saved."""
+        self.recorder.save_open(["r"])
+        self.commit()
+
     def steps(self, first: int, last: int, *, every: int = 1) -> None:
         for step in range(first, last, every):
             self.epoch += step <= self.last
@@ -186,14 +191,14 @@ def test_wide_buckets_are_read_from_wide_buckets(feed: Feed) -> None:
 def test_a_kill_costs_no_row_and_doubles_none(tmp_path: Path) -> None:
     feed = Feed(tmp_path / "data")
     feed.steps(0, 100)
-    feed.recorder.before_save(["r"])
+    feed.save()
     feed.steps(100, 230)  # with a full chunk, that is written, and rows that are not
     feed.kill()
 
     feed.start()
     feed.steps(0, 1_100)
     feed.settle()
-    feed.recorder.before_save(["r"])
+    feed.save()
     check(feed.read(1), 1, 0, 1_100)
     feed.kill()
 
@@ -215,7 +220,7 @@ def test_a_restart_makes_the_same_wide_blocks(tmp_path: Path, killed_at: int) ->
     whole, feed = Feed(tmp_path / "whole"), Feed(tmp_path / "data")
     whole.steps(0, 4_200)
     feed.steps(0, killed_at)
-    feed.recorder.before_save(["r"])
+    feed.save()
     feed.kill()
     feed.start()
     feed.steps(0, 4_200)
@@ -338,7 +343,7 @@ def test_what_does_not_move_leaves_memory(feed: Feed, monkeypatch: pytest.Monkey
     feed.recorder._let_go()
     feed.recorder._let_go()
     assert feed.recorder._kept  # 36 rows are not in the store yet
-    feed.recorder.before_save(["r"])
+    feed.save()
     feed.recorder._let_go()
 
     assert not feed.recorder._kept
@@ -377,7 +382,7 @@ def test_gains_are_kept_at_steps_of_their_own(tmp_path: Path, width: int) -> Non
     feed = Feed(tmp_path / "data")
     feed.steps(0, 1_000)
     feed.gains(0, 1_000, every=2)
-    feed.recorder.before_save(["r"])
+    feed.save()
     feed.gains(1_000, 1_100, every=2)
     feed.kill()
     feed.start()
@@ -395,7 +400,7 @@ def test_gains_are_kept_at_steps_of_their_own(tmp_path: Path, width: int) -> Non
     assert norms.counts[0].sum(axis=0).tolist() == [1_150, 1_150, 800]
     assert norms.stats[1, 0].tolist()[0] == float((width - 1) // 2 * 2)
     check(feed.read(width), width, 0, 2_300)
-    feed.recorder.before_save(["r"])
+    feed.save()
     feed.kill()
     feed.start()
     again = feed.read_gains(width)
@@ -405,7 +410,7 @@ def test_gains_are_kept_at_steps_of_their_own(tmp_path: Path, width: int) -> Non
 
 def test_a_damaged_block_is_a_gap(feed: Feed) -> None:
     feed.steps(0, 200)
-    feed.recorder.before_save(["r"])
+    feed.save()
     block = feed.store.curves.stored("r", 1).block(0, 1)
     assert block is not None
     body = bytearray(block.read(0, 1 << 30))
@@ -420,7 +425,7 @@ def test_a_damaged_block_is_a_gap(feed: Feed) -> None:
 
 def test_a_column_that_comes_later_is_unknown_before(feed: Feed) -> None:
     feed.steps(0, 70)
-    feed.recorder.before_save(["r"])
+    feed.save()
 
     assert feed.read(1, table="linf").counts[0].sum() == 0
     nans = feed.read(1, 0, 12, table="nans")

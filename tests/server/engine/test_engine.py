@@ -21,6 +21,7 @@ from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.entries import Began, BudgetsSet, Entry, Lost, Opened, Received, Tick
 from gradwatch_server.core.views.snapshot import view_run
 from gradwatch_server.engine.intake import NO_BOOT
+from gradwatch_server.storage import checkpointer
 from gradwatch_server.storage.retention import RetentionPolicy
 from gradwatch_server.storage.sqlite.database import PAGE_BYTES
 from gradwatch_server.storage.sqlite.history import read_log
@@ -790,3 +791,24 @@ def test_lines_without_bytes_stop_the_engine_rather_than_lie(start: Start) -> No
 
     with pytest.raises(AssertionError):
         running.store.log.append([Line("gpt", Entry(1, Received(envelope)))])
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_finds_no_room_costs_no_record(
+    start: Start, peers: NewPeer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is written once there is room; the records that it stands for are stored before."""
+    monkeypatch.setattr(checkpointer, "RETRY_NS", 10**9)
+    running = start(retention=RetentionPolicy(checkpoint_s=0.5))
+    peer = peers(running.endpoint).attach([f"l{i}" for i in range(3_000)])
+    db = running.store.db
+    db.execute(f"PRAGMA max_page_count={db.number('page_count') + 60}")
+    for step in range(5):
+        peer.stats(step, [1.0] * 3_000)
+        time.sleep(0.2)
+    wait_until(lambda: "no checkpoint can be written" in caplog.text)
+    peer.acked(6)
+    assert running.store.state.run("gpt") is None
+
+    db.execute("PRAGMA max_page_count=1000000")
+    wait_until(lambda: "checkpoints can be written again" in caplog.text)

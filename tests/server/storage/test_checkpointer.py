@@ -128,8 +128,10 @@ class Aggregator:
 
     def save(self) -> None:
         """Save the run that has waited longest."""
-        if self.checkpointer._unsaved:
-            self.checkpointer._save(list(self.checkpointer._unsaved), self.state)
+        saves = self.checkpointer.encode(list(self.checkpointer._unsaved), self.state)
+        with self.store.transaction():
+            self.store.state.save({}, saves)
+        self.checkpointer.saved(saves, self.state)
 
     def save_all(self) -> None:
         while self.checkpointer._unsaved:
@@ -439,39 +441,12 @@ def test_a_full_disk_fails_a_save_and_changes_nothing(begin: Begin) -> None:
     assert found.story() == own.story()
     found.close()
 
-    own.checkpointer.work(time.time_ns() + 10**18, own.state)
     db.execute("PRAGMA max_page_count=1000000")
     own.save_all()
     again = own.crashed()
 
     assert (again.tail, again.story()) == (0, own.story())
     again.close()
-
-
-@pytest.mark.exhaustive
-@pytest.mark.slow
-def test_work_survives_a_full_disk_and_tells_it_once(
-    begin: Begin, caplog: pytest.LogCaptureFixture
-) -> None:
-    own = begin(checkpoint_s=1.0)
-    for number in range(1, 200):
-        own.open(f"run{number}", numbered(number))
-        own.stats(numbered(number), *[float(number)] * 12)
-    db = own.store.db
-    pages = db.number("page_count")
-    db.execute(f"PRAGMA max_page_count={pages}")
-    now = time.time_ns()
-    for later in range(1, 400):
-        own.checkpointer.work(now + later * 60 * SECOND, own.state)
-    assert caplog.text.count("no checkpoint can be written") == 1
-    db.execute("PRAGMA max_page_count=1000000")
-    for later in range(400, 800):
-        own.checkpointer.work(now + later * 60 * SECOND, own.state)
-
-    assert "checkpoints can be written again" in caplog.text
-    found = own.crashed()
-    assert found.tail == 0
-    found.close()
 
 
 @pytest.mark.slow
