@@ -33,10 +33,7 @@ class CurveStore(Protocol):
         blocks: Sequence[SavedBlock],
         layers: bytes | None = None,
     ) -> None:
-        """Write blocks, each in place of what it was, all or none; and the layers, if given.
-
-        It becomes durable with the next `Log.append` at the latest.
-        """
+        """Write blocks, each in place of what it was, all or none; and the layers, if given."""
 
     def sizes(self, run: str | None = None) -> list[CurveSize]:
         """Return the sizes of all attempts, or of those of one run."""

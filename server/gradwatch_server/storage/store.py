@@ -321,10 +321,7 @@ class SavedState(Protocol):
     """Each run as it was at some entry of its log, as `checkpoints` encodes it."""
 
     def save(self, parts: Mapping[str, bytes], runs: Sequence[RunSave]) -> None:
-        """Replace *parts*, which are of no run, and what changed of *runs*, all or none.
-
-        It becomes durable with the next `Log.append` at the latest.
-        """
+        """Replace *parts*, which are of no run, and what changed of *runs*, all or none."""
 
     def part(self, name: str) -> bytes | None:
         """Return a part that is of no run, None if there is none."""

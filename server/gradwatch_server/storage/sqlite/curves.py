@@ -89,7 +89,7 @@ class SQLiteCurves:
     ) -> None:
         """Write blocks, each in place of what it was, all or none; and the layers, if given."""
         of = run, attempt
-        with self._db.deferred_sync(), self._db.transaction():
+        with self._db.transaction():
             self._db.execute(
                 "INSERT OR IGNORE INTO curves (run, attempt, layers, num_bytes)"
                 " VALUES (?, ?, x'', 0)",
@@ -134,7 +134,7 @@ class SQLiteCurves:
         if rows:
             self._delete(run, attempt, rows)
             return True
-        with self._db.deferred_sync(), self._db.transaction():
+        with self._db.transaction():
             cursor = self._db.execute(
                 "DELETE FROM curves WHERE run = ? AND attempt = ?", (run, attempt)
             )
@@ -143,7 +143,7 @@ class SQLiteCurves:
     def _delete(self, run: str, attempt: int, rows: Sequence[tuple[int, int]]) -> int:
         total = sum(num_bytes for _, num_bytes in rows)
         if rows:
-            with self._db.deferred_sync(), self._db.transaction():
+            with self._db.transaction():
                 ids = [(place,) for place, _ in rows]
                 self._db.executemany("DELETE FROM blocks WHERE id = ?", ids)
                 self._db.execute(

@@ -266,22 +266,6 @@ class Database:
             self.execute("ROLLBACK")
 
     @contextlib.contextmanager
-    def deferred_sync(self) -> Iterator[None]:
-        """Let what is committed inside become durable with the next commit outside.
-
-        The WAL is in order, so nothing that comes after it can be durable without it.
-        """
-        if self.is_writing:  # a part of another transaction, which decides
-            yield
-            return
-        before = self.number("synchronous")
-        self.execute(f"PRAGMA synchronous={min(before, 1)}")
-        try:
-            yield
-        finally:
-            self.execute(f"PRAGMA synchronous={before}")
-
-    @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """Open a connection that cannot write, from any thread; one in memory has no other."""
         if self._path is None:

@@ -22,7 +22,7 @@ class SQLiteSavedState:
 
     def save(self, parts: Mapping[str, bytes], runs: Sequence[RunSave]) -> None:
         """Replace parts of the saved state, all or none."""
-        with self._db.deferred_sync(), self._db.transaction():
+        with self._db.transaction():
             for run in runs:
                 self._save_run(run)
             self._db.executemany("INSERT OR REPLACE INTO saved_state VALUES (?, ?)", parts.items())
@@ -71,7 +71,7 @@ class SQLiteSavedState:
 
     def forget(self, run: str, forgotten: ForgottenRun, now_ns: int) -> None:
         """Remove what is saved of a run, and keep what its name must not be used for again."""
-        with self._db.deferred_sync(), self._db.transaction():
+        with self._db.transaction():
             self._remove(run, *_TABLES_OF_A_RUN)
             row = (run, forgotten.position, forgotten.attempts, now_ns)
             self._db.execute("INSERT OR REPLACE INTO forgotten_runs VALUES (?, ?, ?, ?)", row)
@@ -84,7 +84,7 @@ class SQLiteSavedState:
 
     def trim_forgotten(self, before_ns: int) -> None:
         """Delete names that were forgotten before a time, and of which the log has nothing."""
-        with self._db.deferred_sync(), self._db.transaction():
+        with self._db.transaction():
             self._db.execute(
                 "DELETE FROM forgotten_runs WHERE forgotten_ns < ?"
                 " AND run NOT IN (SELECT run FROM log)",
