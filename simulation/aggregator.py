@@ -21,7 +21,7 @@ from gradwatch_server.ingest.fair_queue import FairQueue
 from gradwatch_server.ingest.inbox import WORK_S, Inbox
 from gradwatch_server.ingest.message import Message, PackedRecord
 from gradwatch_server.storage.retention import RetentionPolicy
-from gradwatch_server.storage.store import StorageError, StorageFault
+from gradwatch_server.storage.rows import StorageError, StorageFault
 from gradwatch_wire import Ack, Envelope, Record, Welcome, decode
 from gradwatch_wire.codec import join
 from simulation.clock import Clock

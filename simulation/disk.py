@@ -10,17 +10,17 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from gradwatch_server.clock import Clock
-from gradwatch_server.storage.sqlite.database import Database
-from gradwatch_server.storage.sqlite.log import SQLiteLog
+from gradwatch_server.storage.log import Log
+from gradwatch_server.storage.rows import Line
+from gradwatch_server.storage.sqlite.database import SQLiteDatabase
 from gradwatch_server.storage.sqlite.store import SQLiteStore
-from gradwatch_server.storage.store import Line
 
 Hook = Callable[[str], None]
 
 WRITING: Final = frozenset({"BEGIN", "COMMIT", "INSERT", "DELETE", "UPDATE"})
 
 
-class Disk(Database):
+class Disk(SQLiteDatabase):
     """What outlives the aggregator. Its writing statements ask first whether they may succeed."""
 
     def __init__(self, before: Hook, after: Hook) -> None:
@@ -60,7 +60,7 @@ class Disk(Database):
         self._is_empty = False
 
 
-class SimulatedLog(SQLiteLog):
+class SimulatedLog(Log):
     """The real log; a callback gets the lines as soon as they are committed."""
 
     def __init__(self, disk: Disk, on_commit: Callable[[Sequence[Line]], None]) -> None:

@@ -12,7 +12,7 @@ from gradwatch_server.core.attempt_history import MAX_LIVE
 from gradwatch_server.core.entries import Forgotten, Gap, Opened, Received
 from gradwatch_server.core.state import State
 from gradwatch_server.core.views.snapshot import RunView
-from gradwatch_server.storage.store import AlertEvent, Line
+from gradwatch_server.storage.rows import AlertEvent, Line
 from gradwatch_wire import Event, Gains, Manifest, Record, Stats
 from gradwatch_wire.health import RankState
 from gradwatch_wire.session.outbox import Outbox

@@ -13,7 +13,8 @@ from gradwatch_server.core.views.snapshot import view_run
 from gradwatch_server.engine.alert_delivery import AlertChange
 from gradwatch_server.engine.engine import Engine
 from gradwatch_server.storage.checkpoints import decode_run
-from gradwatch_server.storage.store import AlertEvent, Line, Store
+from gradwatch_server.storage.rows import AlertEvent, Line
+from gradwatch_server.storage.store import Store
 from gradwatch_wire.jsonable import jsonable
 from simulation.aggregator import WINDOW_STEPS
 from simulation.invariants import InvariantChecker, require

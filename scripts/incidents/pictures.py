@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from gradwatch_server.clock import Clock
 from gradwatch_server.core.entries import Entry, Opened, Received
+from gradwatch_server.storage.rows import Line
 from gradwatch_server.storage.sqlite.store import SQLiteStore
-from gradwatch_server.storage.store import Line
 from gradwatch_wire import encode
 from incidents.incident import Incident
 from tests.support.aggregator import Aggregator

@@ -15,6 +15,18 @@ _FILL: Final = """
         WHEN TAG IN ('CREATE TABLE', 'CREATE INDEX') EXECUTE FUNCTION full_disk()
 """
 
+_FILL_TABLES: Final = """
+    CREATE FUNCTION gradwatch.full_table() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        RAISE 'could not extend file "base/5/2": No space left on device' USING ERRCODE = '53100';
+    END $$;
+    DO $$ DECLARE name text; BEGIN
+        FOR name IN SELECT tablename FROM pg_tables WHERE schemaname = 'gradwatch' LOOP
+            EXECUTE format('CREATE TRIGGER full_table BEFORE INSERT OR UPDATE ON gradwatch.%I'
+                ' FOR EACH STATEMENT EXECUTE FUNCTION gradwatch.full_table()', name);
+        END LOOP;
+    END $$
+"""
+
 _WAITING: Final = (
     "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event = %s"
 )
@@ -47,6 +59,14 @@ class PostgresDatabase:
     def make_room(self) -> None:
         """Undo `fill`."""
         self.execute("DROP EVENT TRIGGER full_disk; DROP FUNCTION full_disk")
+
+    def fill_tables(self) -> None:
+        """Refuse new rows as a full disk does."""
+        self.execute(_FILL_TABLES)
+
+    def empty_tables(self) -> None:
+        """Undo `fill_tables`."""
+        self.execute("DROP FUNCTION gradwatch.full_table CASCADE")
 
     def waiting(self, event: str) -> list[int]:
         """Return the processes that wait for an event, for example `advisory`."""

@@ -22,7 +22,7 @@ from gradwatch_server.core.entries import Tick
 from gradwatch_server.core.sequence import Outcome, SequenceCheck, SequenceTracker
 from gradwatch_server.engine.engine import Engine
 from gradwatch_server.engine.eviction import Usefulness
-from gradwatch_server.storage.store import StorageError
+from gradwatch_server.storage.rows import StorageError
 from gradwatch_wire.session.outbox import Outbox
 from gradwatch_wire.session.send_buffer import BufferedRecord, SendBuffer
 from gradwatch_wire.session.session import Session

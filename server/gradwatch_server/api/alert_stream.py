@@ -17,7 +17,8 @@ from typing import Any, Final
 
 from starlette.concurrency import run_in_threadpool
 
-from gradwatch_server.storage.store import PAGE_EVENTS, AlertEvent, AlertEventReader
+from gradwatch_server.storage.alert_events import AlertEvents
+from gradwatch_server.storage.rows import PAGE_EVENTS, AlertEvent
 
 PING_S: Final = 15.0
 """Longest time without a message, so that neither end takes the connection for dead."""
@@ -107,7 +108,7 @@ class RecentEvents:
 class AlertStream:
     """Alert events as they are stored. Belongs to one event loop, woken from any thread."""
 
-    def __init__(self, alert_events: AlertEventReader) -> None:
+    def __init__(self, alert_events: AlertEvents) -> None:
         self._alert_events = alert_events
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: dict[asyncio.Future[bool], None] = {}

@@ -27,7 +27,7 @@ from gradwatch_server.api.state import ApiState
 from gradwatch_server.engine.engine import Engine
 from gradwatch_server.notify.notifications import Notifications
 from gradwatch_server.page.routes import make_routes
-from gradwatch_server.storage.store import AlertEventReader
+from gradwatch_server.storage.alert_events import AlertEvents
 from gradwatch_wire import __version__
 
 
@@ -50,7 +50,7 @@ class ApiParts:
 
 def make_app(
     engine: Engine,
-    alert_events: AlertEventReader,
+    alert_events: AlertEvents,
     alert_stream: AlertStream,
     parts: ApiParts | None = None,
 ) -> FastAPI:

@@ -14,7 +14,8 @@ from gradwatch_server.core.alerting.alert import isotime
 from gradwatch_server.core.frames.layers import numbers
 from gradwatch_server.core.frames.merging import total_norm
 from gradwatch_server.core.views.snapshot import RunView
-from gradwatch_server.storage.store import KeptRecord, Records
+from gradwatch_server.storage.log import Records
+from gradwatch_server.storage.rows import KeptRecord
 from gradwatch_wire import Stats
 from gradwatch_wire.columns import INFS, L2, LINF, LOCAL_L2, NANS
 from gradwatch_wire.names import Label, Scalar

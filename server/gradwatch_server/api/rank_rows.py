@@ -22,7 +22,8 @@ from gradwatch_server.curves.block import Block
 from gradwatch_server.curves.columns import RUN_COLUMNS, RUN_TABLE
 from gradwatch_server.curves.facts import Wanted
 from gradwatch_server.curves.rows import Rows
-from gradwatch_server.storage.store import KeptRecord, Records
+from gradwatch_server.storage.log import Records
+from gradwatch_server.storage.rows import KeptRecord
 from gradwatch_wire.columns import L2, L2_MAX
 from gradwatch_wire.names import Scalar
 

@@ -10,7 +10,7 @@ import numpy as np
 from gradwatch_server.api.series_range import Range
 from gradwatch_server.curves.columns import RUN_COLUMNS, RUN_TABLE
 from gradwatch_server.curves.facts import Wanted
-from gradwatch_server.storage.store import KeptRecord
+from gradwatch_server.storage.rows import KeptRecord
 
 AHEAD: Final = 16
 """Steps that one rank is ahead of another at most: gradients are reduced by all of them."""

@@ -28,7 +28,7 @@ from gradwatch_server.engine.commands import Command, CommandError
 from gradwatch_server.engine.engine import Engine
 from gradwatch_server.engine.published import PublishedState
 from gradwatch_server.notify.notifications import Notifications
-from gradwatch_server.storage.store import AlertEventReader
+from gradwatch_server.storage.alert_events import AlertEvents
 
 
 class EarlierAttempts:
@@ -90,7 +90,7 @@ class ApiState:
     """
 
     engine: Engine
-    alert_events: AlertEventReader
+    alert_events: AlertEvents
     alert_stream: AlertStream
     revisions: Revisions
     listing: RunListing

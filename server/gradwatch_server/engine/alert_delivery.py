@@ -15,7 +15,7 @@ from gradwatch_server.core.session import Session
 from gradwatch_server.core.state import State
 from gradwatch_server.ingest.inbox import Inbox
 from gradwatch_server.ingest.message import PackedRecord
-from gradwatch_server.storage.store import NewAlertEvent
+from gradwatch_server.storage.rows import NewAlertEvent
 from gradwatch_wire import Alert as AlertRecord
 from gradwatch_wire import Json
 from gradwatch_wire.codec import encode_body

@@ -7,7 +7,7 @@ from typing import Final
 
 from gradwatch_server.budget_use import BudgetUse
 from gradwatch_server.core.state import State
-from gradwatch_server.storage.store import NewAlertEvent
+from gradwatch_server.storage.rows import NewAlertEvent
 
 LOOK_NS: Final = 1_000_000_000
 """How often it is looked at all runs."""

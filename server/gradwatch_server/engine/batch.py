@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from gradwatch_server.core.entries import Body, Entry
 from gradwatch_server.core.sequence import SequenceTracker
-from gradwatch_server.storage.store import Line
+from gradwatch_server.storage.rows import Line
 from gradwatch_wire import Ack, Welcome
 
 

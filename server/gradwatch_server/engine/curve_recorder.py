@@ -28,7 +28,7 @@ from gradwatch_server.curves.levels import Levels, TailView
 from gradwatch_server.curves.new_row import NewRow, row_of_frame, row_of_gains
 from gradwatch_server.curves.reader import History
 from gradwatch_server.storage.curves import CurveStore
-from gradwatch_server.storage.store import StorageError
+from gradwatch_server.storage.rows import StorageError
 
 logger = logging.getLogger(__name__)
 

@@ -37,7 +37,8 @@ from gradwatch_server.engine.work_meter import WorkMeter
 from gradwatch_server.ingest.inbox import Inbox
 from gradwatch_server.ingest.message import Message
 from gradwatch_server.storage.retention import RetentionPolicy
-from gradwatch_server.storage.store import Line, RunSave, StorageError, StorageFault, Store
+from gradwatch_server.storage.rows import Line, RunSave, StorageError, StorageFault
+from gradwatch_server.storage.store import Store
 from gradwatch_wire import Welcome
 from gradwatch_wire.limits import BOOT_ID_BYTES
 

@@ -16,7 +16,8 @@ from gradwatch_server.engine.published import PublishedState
 from gradwatch_server.ingest.inbox import Inbox
 from gradwatch_server.ingest.message import Dropped, Message
 from gradwatch_server.storage.encoding import RECORD_KINDS
-from gradwatch_server.storage.store import Line, SavedState
+from gradwatch_server.storage.rows import Line
+from gradwatch_server.storage.saved_state import SavedState
 from gradwatch_wire import Ack, Beat, Hello
 from gradwatch_wire.health import RankState
 from gradwatch_wire.limits import BOOT_ID_BYTES

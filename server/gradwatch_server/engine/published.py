@@ -16,7 +16,7 @@ from gradwatch_server.core.printable import printable
 from gradwatch_server.core.state import State
 from gradwatch_server.core.views.rules import count_watched, no_layers
 from gradwatch_server.core.views.snapshot import RunView, view_run
-from gradwatch_server.storage.store import Loss
+from gradwatch_server.storage.rows import Loss
 
 PUBLISH_NS: Final = 50_000_000
 """Snapshots are made at most this often: readers cannot tell, and a busy run has a step each ms."""

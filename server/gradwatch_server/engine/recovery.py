@@ -18,7 +18,8 @@ from gradwatch_server.engine.published import PublishedState, Publisher
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.storage.checkpointer import Checkpointer
 from gradwatch_server.storage.retention import RetentionPolicy
-from gradwatch_server.storage.store import Line, StorageError, StorageFault, Store
+from gradwatch_server.storage.rows import Line, StorageError, StorageFault
+from gradwatch_server.storage.store import Store
 from gradwatch_wire.health import RankState
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,8 @@ from typing import Any, Final
 from gradwatch_server.core.entries import Forgotten
 from gradwatch_server.core.state import State
 from gradwatch_server.engine.commands import CommandError, Outcome
-from gradwatch_server.storage.store import StorageError, Store
+from gradwatch_server.storage.rows import StorageError
+from gradwatch_server.storage.store import Store
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from gradwatch_server.notify.settings import Targets
 from gradwatch_server.notify.standing import Standing
 from gradwatch_server.notify.status import TargetStatus
 from gradwatch_server.notify.worker import TargetWorker
+from gradwatch_server.storage.alert_events import AlertEvents
 from gradwatch_server.storage.deliveries import DeliveryLog
-from gradwatch_server.storage.store import AlertEventReader
 
 STOP_S: Final = 1.0
 """How long the end waits for messages on their way; what they were is kept."""
@@ -29,7 +29,7 @@ class Notifications:
         cls,
         targets: Targets,
         notifiers: Mapping[str, Notifier],
-        events: AlertEventReader,
+        events: AlertEvents,
         log: DeliveryLog,
         page_url: str | None,
     ) -> Self:

@@ -13,7 +13,7 @@ from typing import Final
 from gradwatch_server.core.alerting.alert import News
 from gradwatch_server.notify.policy import Policy
 from gradwatch_server.storage.deliveries import Entry, GroupTimes, Progress, TargetChange
-from gradwatch_server.storage.store import AlertEvent
+from gradwatch_server.storage.rows import AlertEvent
 from gradwatch_wire.health import AlertState
 
 MAX_ENTRIES: Final = 10_000

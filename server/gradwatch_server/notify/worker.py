@@ -19,8 +19,9 @@ from gradwatch_server.notify.plan import Batch, Plan
 from gradwatch_server.notify.policy import Policy
 from gradwatch_server.notify.standing import Standing
 from gradwatch_server.notify.status import TargetStatus
+from gradwatch_server.storage.alert_events import AlertEvents
 from gradwatch_server.storage.deliveries import DeliveryLog, Entry, Progress, SavedTarget
-from gradwatch_server.storage.store import PAGE_EVENTS, AlertEventReader, StorageError
+from gradwatch_server.storage.rows import PAGE_EVENTS, StorageError
 from gradwatch_wire.health import AlertState
 
 logger = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ class TargetWorker:
         name: str,
         notifier: Notifier,
         policy: Policy,
-        events: AlertEventReader,
+        events: AlertEvents,
         log: DeliveryLog,
         page_url: str | None,
     ) -> None:

@@ -17,7 +17,8 @@ from gradwatch_server.core.run import Run
 from gradwatch_server.core.state import State
 from gradwatch_server.storage.checkpoints import decode_run, encode_run
 from gradwatch_server.storage.retention import SLICE_BYTES, Retention, RetentionPolicy
-from gradwatch_server.storage.store import ForgottenRun, RunSave, SavedRun, StorageError, Store
+from gradwatch_server.storage.rows import ForgottenRun, RunSave, SavedRun, StorageError
+from gradwatch_server.storage.store import Store
 
 logger = logging.getLogger(__name__)
 

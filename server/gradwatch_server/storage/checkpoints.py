@@ -10,7 +10,7 @@ from collections.abc import Collection
 from gradwatch_server.core.attempt import Attempt
 from gradwatch_server.core.run import Run
 from gradwatch_server.core.state_codec import decode, encode
-from gradwatch_server.storage.store import RunSave, SavedRun
+from gradwatch_server.storage.rows import RunSave, SavedRun
 
 
 def decode_run(saved: SavedRun, window_steps: int) -> Run:

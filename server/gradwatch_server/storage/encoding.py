@@ -38,7 +38,7 @@ from gradwatch_server.core.entries import (
     Tick,
 )
 from gradwatch_server.record_codec import decode
-from gradwatch_server.storage.store import Line
+from gradwatch_server.storage.rows import Line
 from gradwatch_wire import (
     SEQUENCED,
     Bye,

@@ -13,7 +13,8 @@ from typing import Final, Protocol
 
 from gradwatch_server.core.entries import Forgotten
 from gradwatch_server.core.state import State
-from gradwatch_server.storage.store import LogRow, Store
+from gradwatch_server.storage.rows import LogRow
+from gradwatch_server.storage.store import Store
 from gradwatch_wire.health import RankState
 
 SLICE_ROWS: Final = 2_000

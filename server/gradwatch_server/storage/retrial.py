@@ -11,7 +11,7 @@ from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.entries import Began, Entry, Forgotten, RulesSet
 from gradwatch_server.core.state import State
 from gradwatch_server.storage.encoding import EncodedEntry, decode_entry
-from gradwatch_server.storage.store import StorageError
+from gradwatch_server.storage.rows import StorageError
 from gradwatch_wire.health import AlertState
 
 logger = logging.getLogger(__name__)

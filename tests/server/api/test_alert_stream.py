@@ -12,8 +12,9 @@ import pytest
 from gradwatch_server.api import alert_stream as alert_stream_module
 from gradwatch_server.api.alert_stream import SLICE, AlertStream, StreamEvent, Wanted
 from gradwatch_server.clock import Clock
+from gradwatch_server.storage.alert_events import AlertEvents
+from gradwatch_server.storage.rows import NewAlertEvent
 from gradwatch_server.storage.sqlite.store import SQLiteStore
-from gradwatch_server.storage.store import AlertEvents, NewAlertEvent
 
 
 @pytest.fixture

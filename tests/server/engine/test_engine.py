@@ -23,9 +23,9 @@ from gradwatch_server.core.views.snapshot import view_run
 from gradwatch_server.engine.intake import NO_BOOT
 from gradwatch_server.storage import checkpointer
 from gradwatch_server.storage.retention import RetentionPolicy
+from gradwatch_server.storage.rows import Line, StorageError, StorageFault
 from gradwatch_server.storage.sqlite.database import PAGE_BYTES
 from gradwatch_server.storage.sqlite.history import read_log
-from gradwatch_server.storage.store import Line, StorageError, StorageFault
 from gradwatch_wire import (
     Ack,
     Alert,

@@ -9,7 +9,7 @@ import pytest
 from gradwatch_server.engine import engine as writer
 from gradwatch_server.engine.engine import retry_write
 from gradwatch_server.engine.published import PublishedState
-from gradwatch_server.storage.store import StorageError, StorageFault
+from gradwatch_server.storage.rows import StorageError, StorageFault
 
 
 class Disk:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradwatch_server.storage.store import AlertEvent
+from gradwatch_server.storage.rows import AlertEvent
 
 
 def event(cursor: int, alert_id: str = "a1", state: str = "firing", **changes: Any) -> AlertEvent:

@@ -22,7 +22,7 @@ from gradwatch_server.notify.notifiers.alertmanager import (
 from gradwatch_server.notify.notifiers.base import DeliveryError
 from gradwatch_server.notify.plan import Plan
 from gradwatch_server.notify.policy import Policy
-from gradwatch_server.storage.store import AlertEvent
+from gradwatch_server.storage.rows import AlertEvent
 from tests.server.notify.alerts import event
 from tests.support.aggregator import Aggregator
 from tests.support.peer import NewPeer

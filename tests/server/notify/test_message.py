@@ -9,7 +9,7 @@ from gradwatch_server.notify.notice import Facts, Notice
 from gradwatch_server.notify.plan import Batch, Plan
 from gradwatch_server.notify.policy import Policy
 from gradwatch_server.storage.deliveries import Entry
-from gradwatch_server.storage.store import AlertEvent
+from gradwatch_server.storage.rows import AlertEvent
 from gradwatch_wire.health import Severity
 from tests.server.notify.alerts import event
 

@@ -22,9 +22,9 @@ from gradwatch_server.notify.settings import Target
 from gradwatch_server.notify.standing import Standing
 from gradwatch_server.notify.worker import TargetWorker
 from gradwatch_server.storage.deliveries import DeliveryLog
+from gradwatch_server.storage.rows import NewAlertEvent
 from gradwatch_server.storage.sqlite.deliveries import SQLiteDeliveryLog
 from gradwatch_server.storage.sqlite.store import SQLiteStore
-from gradwatch_server.storage.store import NewAlertEvent
 from tests.server.notify.alerts import event
 from tests.support.core import Cluster
 from tests.support.receiver import Receive

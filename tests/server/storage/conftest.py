@@ -13,7 +13,15 @@ from gradwatch_server.clock import Clock
 from gradwatch_server.storage.sqlite.database import PAGE_BYTES
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME, SQLiteStore
 from gradwatch_server.storage.store import Store
-from tests.server.storage.stopping import Killed, MemoryStore, StoppingDatabase, database_of
+from tests.server.storage.stopping import (
+    Killed,
+    MemoryStore,
+    StoppingDatabase,
+    StoppingPostgres,
+    database_of,
+)
+from tests.support.postgres import PostgresServer
+from tests.support.postgres_database import PostgresDatabase
 
 
 class Place(Protocol):
@@ -113,7 +121,38 @@ class SQLiteMemory(SQLitePlace):
         pytest.skip("memory has no pages that could be damaged")
 
 
-PLACES: tuple[Callable[[Path], Place], ...] = (SQLiteFiles, SQLiteMemory)
+class InPostgres:
+    """A database in a real PostgreSQL."""
+
+    is_exclusive = has_readers = True
+
+    def __init__(self, server: PostgresServer) -> None:
+        self._database = PostgresDatabase(server)
+
+    def open(self) -> Store:
+        return Store(StoppingPostgres(self._database.url), Clock())
+
+    def kill(self, store: Store) -> None:
+        """Close its connection, as the system does with that of a killed process."""
+        assert isinstance(store.db, StoppingPostgres)
+        store.db.close()
+
+    def stop_at(self, store: Store, write: int) -> None:
+        assert isinstance(store.db, StoppingPostgres)
+        store.db.left = write
+
+    def fill(self, store: Store) -> None:
+        self._database.fill_tables()
+
+    def make_room(self, store: Store) -> None:
+        self._database.empty_tables()
+
+    def damage(self, store: Store) -> None:
+        store.close()
+        pytest.skip("PostgreSQL has its own backups for damaged pages")
+
+
+PLACES = (SQLiteFiles, SQLiteMemory, InPostgres)
 
 
 @pytest.fixture(params=PLACES, ids=lambda place: place.__name__)
@@ -123,8 +162,11 @@ def make_place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[[], Place]:
     """Make a new place of one kind each time."""
-    monkeypatch.setattr("gradwatch_server.storage.sqlite.store.Database", StoppingDatabase)
+    monkeypatch.setattr("gradwatch_server.storage.sqlite.store.SQLiteDatabase", StoppingDatabase)
     make = request.param
+    if make is InPostgres:
+        server = request.getfixturevalue("postgres")
+        return lambda: InPostgres(server)
     return lambda: make(tmp_path_factory.mktemp("place"))
 
 

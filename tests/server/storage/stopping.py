@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from gradwatch_server.storage.sqlite.database import Database
+from gradwatch_server.storage.postgres.database import PostgresDatabase
+from gradwatch_server.storage.sqlite.database import SQLiteDatabase
 from gradwatch_server.storage.sqlite.store import SQLiteStore
 from gradwatch_server.storage.store import Store
 
@@ -14,21 +15,21 @@ class Killed(BaseException):
     """Raised where the process is killed, in the middle of whatever it did."""
 
 
-class StoppingDatabase(Database):
-    """A database whose process can be stopped before or after each statement that writes."""
+class Stopping:
+    """Part of a database whose process can be stopped before or after each write."""
 
     left = -1
 
-    def execute(self, sql: str, parameters: Any = ()) -> Any:
+    def execute(self, sql: str, values: Any = ()) -> int:
         is_writing = sql.startswith(("BEGIN", "COMMIT", "INSERT", "DELETE", "UPDATE"))
         self.count(is_writing)
-        cursor = super().execute(sql, parameters)
+        changed: int = super().execute(sql, values)  # type: ignore[misc]
         self.count(is_writing)
-        return cursor
+        return changed
 
     def executemany(self, sql: str, rows: Iterable[Any]) -> None:
         self.count(True)
-        super().executemany(sql, rows)
+        super().executemany(sql, rows)  # type: ignore[misc]
         self.count(True)
 
     def count(self, is_writing: bool) -> None:
@@ -37,6 +38,14 @@ class StoppingDatabase(Database):
             if self.left == 0:
                 raise Killed
             self.left -= 1
+
+
+class StoppingDatabase(Stopping, SQLiteDatabase):
+    """The same of SQLite."""
+
+
+class StoppingPostgres(Stopping, PostgresDatabase):
+    """The same of PostgreSQL."""
 
 
 class MemoryStore(SQLiteStore):

@@ -49,8 +49,8 @@ from gradwatch_server.core.views.snapshot import view_run
 from gradwatch_server.storage import checkpointer as checkpointer_module
 from gradwatch_server.storage.checkpointer import Checkpointer
 from gradwatch_server.storage.retention import RetentionPolicy
+from gradwatch_server.storage.rows import Line, StorageError
 from gradwatch_server.storage.sqlite.store import SQLiteStore
-from gradwatch_server.storage.store import Line, StorageError
 from gradwatch_wire import Column, Envelope, Hello, Manifest, Record, Stats, encode
 from gradwatch_wire.jsonable import jsonable
 from tests.support.whole_state import concerned

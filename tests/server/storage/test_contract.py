@@ -29,7 +29,7 @@ from gradwatch_server.core.entries import (
     SilenceRemoved,
     Tick,
 )
-from gradwatch_server.storage.store import (
+from gradwatch_server.storage.rows import (
     PAGE_EVENTS,
     ForgottenRun,
     Line,
@@ -37,8 +37,8 @@ from gradwatch_server.storage.store import (
     RunSave,
     StorageError,
     StorageFault,
-    Store,
 )
+from gradwatch_server.storage.store import Store
 from gradwatch_wire import Bye, Column, Envelope, Event, Gains, Hello, Manifest, Record, encode
 from gradwatch_wire.limits import MAX_SEQ, MAX_STEP
 from tests.support.records import stats_of
@@ -360,7 +360,7 @@ def test_state_is_saved_and_found_again(place: Any) -> None:
     store = place.open()
 
     assert (store.state.part("silences"), store.state.part("forgotten")) == (b"1", b"2")
-    assert store.state.runs() == ["y", "x"]
+    assert store.state.runs() == ["x", "y"]
     saved = store.state.run("y")
     assert (saved.body, dict(saved.attempts)) == (b"new", {1: b"attempt"})
     store.close()
@@ -385,7 +385,7 @@ def test_a_run_that_left_memory_is_removed(store: Store) -> None:
     assert store.state.runs() == ["y"]
 
     store.state.save({}, [run_save("x", 2)])
-    assert store.state.runs() == ["y", "x"]
+    assert store.state.runs() == ["x", "y"]
     assert list(attempts_of(store, "x")) == [2]
 
 

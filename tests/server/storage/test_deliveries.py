@@ -20,8 +20,8 @@ from gradwatch_server.storage.deliveries import (
     SavedTarget,
     TargetChange,
 )
+from gradwatch_server.storage.rows import StorageError
 from gradwatch_server.storage.sqlite.deliveries import DELIVERIES_NAME, VERSION, SQLiteDeliveryLog
-from gradwatch_server.storage.store import StorageError
 
 ENTRY = Entry("a1", "gpt", "gpt", "nonfinite", "critical", "firing", 7, is_pending=True)
 

@@ -22,7 +22,7 @@ from gradwatch_server.storage.encoding import (
     decode_entry,
     encode_entry,
 )
-from gradwatch_server.storage.store import Line
+from gradwatch_server.storage.rows import Line
 from gradwatch_wire import SEQUENCED, Bye, Envelope, Hello, decode, encode
 from tests.support.records import stats_of
 

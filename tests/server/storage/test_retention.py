@@ -16,9 +16,9 @@ from gradwatch_server.core.entries import Entry, Lost, Opened, Received
 from gradwatch_server.engine import housekeeping
 from gradwatch_server.storage import retention as retention_module
 from gradwatch_server.storage.retention import Retention, RetentionPolicy, _excess, long_ended
+from gradwatch_server.storage.rows import Line, NewAlertEvent, StorageError
 from gradwatch_server.storage.sqlite import database
 from gradwatch_server.storage.sqlite.store import SQLiteStore
-from gradwatch_server.storage.store import Line, NewAlertEvent, StorageError
 from gradwatch_wire import Column, Envelope, Hello, Manifest, Record, encode
 from tests.support.engine import Start
 from tests.support.peer import NewPeer
@@ -123,7 +123,7 @@ def test_too_much_goes_oldest_first_until_it_fits(
     assert slices > 5
     left = kept(store)
     assert left == [1, 2, *range(left[2], 1_503)]
-    assert store.db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    assert store.db.row("PRAGMA integrity_check") == ("ok",)
 
 
 def test_a_little_free_space_is_kept_for_what_comes(store: SQLiteStore) -> None:
@@ -141,10 +141,10 @@ def test_alert_events_stay_longest(store: SQLiteStore) -> None:
     store.alert_events.add([NewAlertEvent(f"a{i}", "firing", "gpt", "{}") for i in range(9)])
     day = 86_400 * SECOND
     trim(store, Clock().now_ns() + 300 * day, log_max_age_s=1.0)
-    assert store.db.execute("SELECT count(*) FROM alert_events").fetchone() == (9,)
+    assert store.db.row("SELECT count(*) FROM alert_events") == (9,)
     trim(store, Clock().now_ns() + 400 * day)
 
-    assert store.db.execute("SELECT cursor FROM alert_events").fetchall() == [(9,)]
+    assert list(store.db.rows("SELECT cursor FROM alert_events")) == [(9,)]
     assert store.alert_events.add([NewAlertEvent("b", "firing", "gpt", "{}")]) == 10
 
 
@@ -226,7 +226,7 @@ def test_alert_events_have_a_size_of_their_own(store: SQLiteStore) -> None:
         trim(store, 0, log_max_bytes=3_000_000, alerts_max_bytes=2_000_000)
 
     assert len(kept(store, "quiet")) == 300
-    events = dict(store.db.execute("SELECT run, count(*) FROM alert_events GROUP BY run"))
+    events = dict(store.db.rows("SELECT run, count(*) FROM alert_events GROUP BY run"))
     assert events["quiet"] == 50
     assert 50 < events["noisy"] <= 100
     assert store.alert_events.newest() == 650

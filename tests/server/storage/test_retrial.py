@@ -15,10 +15,10 @@ from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.entries import Received
 from gradwatch_server.storage.retrial import judge_again
+from gradwatch_server.storage.rows import StorageError
 from gradwatch_server.storage.sqlite import history
 from gradwatch_server.storage.sqlite.history import open_to_read, read_log
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME, SQLiteStore
-from gradwatch_server.storage.store import StorageError
 from tests.support.engine import RunningEngine, Start
 from tests.support.peer import NewPeer
 

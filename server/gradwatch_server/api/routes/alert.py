@@ -20,7 +20,7 @@ from gradwatch_server.core.views.snapshot import RunView
 from gradwatch_server.curves.columns import RUN_COLUMNS, RUN_TABLE
 from gradwatch_server.curves.facts import Span, Wanted
 from gradwatch_server.curves.reader import History
-from gradwatch_server.storage.store import AlertEvent
+from gradwatch_server.storage.rows import AlertEvent
 from gradwatch_wire.columns import L2
 
 router = APIRouter()

@@ -13,7 +13,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from psycopg.conninfo import conninfo_to_dict
 
-from gradwatch_server.storage.store import StorageError, StorageFault
+from gradwatch_server.storage.rows import StorageError, StorageFault
 
 SCHEMA: Final = "gradwatch"
 """The PostgreSQL schema of all tables, so that the database may have others."""

@@ -15,7 +15,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from gradwatch_server.storage.sqlite.checksums import text_of
+from gradwatch_server.storage.checksums import text_of
+from gradwatch_server.storage.rows import Loss, StorageError, StorageFault
+from gradwatch_server.storage.schema import SCHEMA_VERSION, statements
 from gradwatch_server.storage.sqlite.faults import storage_errors
 from gradwatch_server.storage.sqlite.files import (
     NEW,
@@ -31,8 +33,6 @@ from gradwatch_server.storage.sqlite.files import (
 from gradwatch_server.storage.sqlite.lock import LOCK_NAME
 from gradwatch_server.storage.sqlite.private_files import create_private
 from gradwatch_server.storage.sqlite.salvage import Salvaged, salvage
-from gradwatch_server.storage.sqlite.schema import SCHEMA_VERSION, TABLES
-from gradwatch_server.storage.store import Loss, StorageError, StorageFault
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +67,9 @@ _PRAGMAS: Final = (
     f"busy_timeout={round(BUSY_S * 1_000)}",
 )
 
-_NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.ENXIO})
+TABLES: Final = statements(key="INTEGER PRIMARY KEY", number="INTEGER", text="TEXT", bytes_="BLOB")
+
+_NOT_THERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.ENXIO})
 
 
 class Presence:
@@ -112,7 +114,48 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-class Database:
+class SQLiteReader:
+    """A connection that reads."""
+
+    def __init__(self, connection: sqlite3.Connection | None) -> None:
+        self._connection = connection
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The connection itself.
+
+        Raises:
+            StorageError: If it is closed.
+        """
+        if self._connection is None:
+            msg = "the database is closed"
+            raise StorageError(msg)
+        return self._connection
+
+    def row(self, sql: str, values: Any = ()) -> Any:
+        """Return the first row that a statement finds, None if there is none."""
+        with storage_errors():
+            return self.connection.execute(sql, values).fetchone()
+
+    def rows(self, sql: str, values: Any = ()) -> Iterator[Any]:
+        """Yield the rows that a statement finds, while they are found."""
+        with storage_errors():
+            found = self.connection.execute(sql, values)
+            while (row := found.fetchone()) is not None:
+                yield row
+
+    def part(self, table: str, column: str, place: int, offset: int, length: int) -> bytes:
+        """Return bytes of a value from an offset on, of the row whose id is *place*."""
+        with (
+            storage_errors(),
+            self.connection.blobopen(table, column, place, readonly=True) as blob,
+        ):
+            first = min(offset, len(blob))
+            blob.seek(first)
+            return blob.read(min(length, len(blob) - first))
+
+
+class SQLiteDatabase(SQLiteReader):
     """The connection that writes. One thread at a time may use it."""
 
     def __init__(self, path: Path | None, *, is_ours: bool = False) -> None:
@@ -126,8 +169,8 @@ class Database:
         Raises:
             StorageError: If it cannot be used, or another version of gradwatch wrote it.
         """
+        super().__init__(None)
         self._path = path
-        self._connection: sqlite3.Connection | None = None
         self.is_writing = False  # whether a transaction is open
         self._presence = Presence(())
         self.loss: Loss | None = None  # what could not be read of a file that was set aside
@@ -191,7 +234,7 @@ class Database:
         if self.number("user_version") == SCHEMA_VERSION:
             return
         with self.transaction():
-            for statement in TABLES.split(";"):
+            for statement in TABLES:
                 self.execute(statement)
             self.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
 
@@ -201,36 +244,19 @@ class Database:
         return self._connection is not None
 
     @property
-    def connection(self) -> sqlite3.Connection:
-        """The connection itself.
+    def page_bytes(self) -> int:
+        """Bytes of a page, the least that a table or an index takes."""
+        return self.number("page_size")
 
-        Raises:
-            StorageError: If it is closed.
-        """
-        if self._connection is None:
-            msg = f"{self.name} is closed"
-            raise StorageError(msg)
-        return self._connection
-
-    def execute(self, sql: str, parameters: Any = ()) -> sqlite3.Cursor:
-        """Run one statement."""
+    def execute(self, sql: str, values: Any = ()) -> int:
+        """Run one statement; return the number of rows that it changed."""
         with storage_errors():
-            return self.connection.execute(sql, parameters)
+            return self.connection.execute(sql, values).rowcount
 
     def executemany(self, sql: str, rows: Iterable[Any]) -> None:
         """Run one statement for each row of parameters."""
         with storage_errors():
             self.connection.executemany(sql, rows)
-
-    def row(self, sql: str, parameters: Any = ()) -> Any:
-        """Return the first row that a statement finds, None if there is none."""
-        with storage_errors():
-            return self.connection.execute(sql, parameters).fetchone()
-
-    def rows(self, sql: str, parameters: Any = ()) -> Iterator[Any]:
-        """Yield what a statement finds, while it is found."""
-        with storage_errors():
-            yield from self.connection.execute(sql, parameters)
 
     def number(self, pragma: str) -> int:
         """Return what a pragma says that is one number."""
@@ -266,10 +292,10 @@ class Database:
             self.execute("ROLLBACK")
 
     @contextlib.contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
-        """Open a connection that cannot write, from any thread; one in memory has no other."""
+    def reading(self) -> Iterator[SQLiteReader]:
+        """Open a connection that sees one moment, from any thread; one in memory has no other."""
         if self._path is None:
-            yield self.connection
+            yield self
             return
         uri = uri_of(self._path)
         with (
@@ -279,7 +305,8 @@ class Database:
             # Two writers are what the WAL-reset bug needs.
             connection.execute("PRAGMA query_only=1")
             connection.text_factory = text_of
-            yield connection
+            connection.execute("BEGIN")
+            yield SQLiteReader(connection)
 
     def used_bytes(self) -> int:
         """Return the size of the pages that hold something."""
@@ -328,7 +355,7 @@ class Database:
         new = side_of(path, NEW)
         for suffix in ("", *SIDE_FILES):
             side_of(new, suffix).unlink(missing_ok=True)
-        fresh = Database(new)
+        fresh = SQLiteDatabase(new)
         try:
             # The disk has to hold both files: the WAL must not grow to the size of a third.
             fresh.execute(f"PRAGMA wal_autocheckpoint={SALVAGE_WAL_PAGES}")

@@ -18,10 +18,10 @@ from gradwatch_server.storage.deliveries import (
     SavedTarget,
     TargetChange,
 )
+from gradwatch_server.storage.rows import StorageError, StorageFault
 from gradwatch_server.storage.sqlite.faults import storage_errors
 from gradwatch_server.storage.sqlite.files import quarantine
 from gradwatch_server.storage.sqlite.private_files import create_private, make_private
-from gradwatch_server.storage.store import StorageError, StorageFault
 
 logger = logging.getLogger(__name__)
 

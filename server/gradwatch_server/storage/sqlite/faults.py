@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Iterator
 from typing import Final
 
-from gradwatch_server.storage.store import StorageError, StorageFault
+from gradwatch_server.storage.rows import StorageError, StorageFault
 
 _FAULTS: Final = {
     sqlite3.SQLITE_CORRUPT: StorageFault.DAMAGED,

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from gradwatch_server.storage.sqlite.schema import SCHEMA_VERSION
+from gradwatch_server.storage.schema import SCHEMA_VERSION
 
 _MAGIC: Final = b"SQLite format 3\0"
 _HEADER_BYTES: Final = 100

@@ -11,14 +11,14 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Final
 
+from gradwatch_server.storage.checksums import is_good_row, text_of
 from gradwatch_server.storage.encoding import EncodedEntry, NumberedEntry, unpack_entries
-from gradwatch_server.storage.sqlite.checksums import is_good_row, text_of
+from gradwatch_server.storage.rows import StorageError, StorageFault
+from gradwatch_server.storage.schema import SCHEMA_VERSION
 from gradwatch_server.storage.sqlite.database import BUSY_S, uri_of
 from gradwatch_server.storage.sqlite.faults import storage_errors
 from gradwatch_server.storage.sqlite.files import num_bytes_of, side_of
-from gradwatch_server.storage.sqlite.schema import SCHEMA_VERSION
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME
-from gradwatch_server.storage.store import StorageError, StorageFault
 
 logger = logging.getLogger(__name__)
 

@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 
 from gradwatch_server.storage.inspection import Inspection
+from gradwatch_server.storage.schema import SCHEMA_VERSION
 from gradwatch_server.storage.sqlite.files import (
     has_our_header,
     num_bytes_of,
@@ -19,7 +20,6 @@ from gradwatch_server.storage.sqlite.files import (
 )
 from gradwatch_server.storage.sqlite.filesystem import network_type
 from gradwatch_server.storage.sqlite.lock import LOCK_NAME, READ_BYTES, holder_in
-from gradwatch_server.storage.sqlite.schema import SCHEMA_VERSION
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME
 
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
+from gradwatch_server.storage.rows import StorageError, StorageFault
 from gradwatch_server.storage.sqlite.private_files import (
     PRIVATE,
     PRIVATE_DIRECTORY,
     warn_of_writers,
 )
-from gradwatch_server.storage.store import StorageError, StorageFault
 
 LOCK_NAME: Final = "gradwatch.lock"
 

@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from gradwatch_server.storage.sqlite.checksums import (
+from gradwatch_server.storage.checksums import (
     is_good_event,
     is_good_row,
     is_good_state,
@@ -141,7 +141,6 @@ def salvage(damaged: Path, into: sqlite3.Connection) -> Salvaged:
             _check_readable(source)
             for table in _TABLES:
                 _take_over(source, table, into, found)
-            _keep_cursor(source, into)
     except sqlite3.Error as error:
         found.stopped = str(error)
     except Exception as error:
@@ -296,16 +295,6 @@ def _pieces(first: int, last: int) -> Iterator[Gap]:
     while first <= last:
         yield first, min(first + num_rows - 1, last)
         first, num_rows = first + num_rows, 2 * num_rows
-
-
-def _keep_cursor(source: sqlite3.Connection, into: sqlite3.Connection) -> None:
-    """Give no alert event a cursor again that one had which is lost."""
-    with contextlib.suppress(sqlite3.Error):
-        select = "SELECT max(seq) FROM sqlite_sequence WHERE name = 'alert_events'"
-        (newest,) = source.execute(select).fetchone()
-        into.execute(
-            "UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = 'alert_events'", (newest,)
-        )
 
 
 def _finish(into: sqlite3.Connection) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
+from gradwatch_server.storage.rows import PAGE_EVENTS
 from gradwatch_server.storage.sqlite.history import read_log
-from gradwatch_server.storage.store import PAGE_EVENTS
 from gradwatch_wire import Kind
 from tests.support.aggregator import Aggregator, Serve
 from tests.support.listener import Listen

@@ -10,14 +10,17 @@ import pytest
 
 from gradwatch_server.storage.postgres import schema
 from gradwatch_server.storage.postgres.schema import migrate
-from gradwatch_server.storage.store import StorageError, StorageFault
+from gradwatch_server.storage.rows import StorageError, StorageFault
 from tests.support.postgres import PASSWORD, STRANGER, PostgresServer
 from tests.support.postgres_database import PostgresDatabase
 from tests.support.waiting import PATIENCE_S, wait_until
 
-TABLES = ["alert_events", "schema_version"]
+TABLES = [
+    *("alert_events", "blocks", "curves", "forgotten_runs", "log"),
+    *("saved_attempts", "saved_runs", "saved_state", "schema_version"),
+]
 
-ADD = "INSERT INTO gradwatch.alert_events VALUES (1, 'id', 'firing', 'gpt', '{}', 0)"
+ADD = "INSERT INTO gradwatch.alert_events VALUES (1, 'id', 'firing', 'gpt', '{}', 0, 0, 0)"
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gradwatch_server.clock import Clock
+from gradwatch_server.storage.rows import NewAlertEvent, StorageError, StorageFault
 from gradwatch_server.storage.sqlite.store import SQLiteStore
-from gradwatch_server.storage.store import NewAlertEvent, StorageError, StorageFault
 
 
 @pytest.fixture
@@ -33,8 +33,8 @@ def test_a_reader_sees_in_any_thread_what_is_committed(store: SQLiteStore) -> No
 
 
 def test_a_reader_cannot_write(store: SQLiteStore) -> None:
-    with pytest.raises(StorageError, match="readonly"), store.db.reading() as connection:
-        connection.execute("DELETE FROM alert_events")
+    with pytest.raises(StorageError, match="readonly"), store.db.reading() as reader:
+        reader.row("DELETE FROM alert_events")
 
 
 def test_what_a_reader_cannot_read_is_a_storage_error(store: SQLiteStore) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gradwatch_server.core.state_codec import encode
-from gradwatch_server.storage.sqlite.checksums import (
+from gradwatch_server.storage.checksums import (
     is_good_event,
     is_good_row,
     is_good_state,

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from gradwatch_server.storage.rows import StorageError, StorageFault
 from gradwatch_server.storage.sqlite.lock import LOCK_NAME, DirectoryLock, Noted, holder_in
-from gradwatch_server.storage.store import StorageError, StorageFault
 
 HOLDER = """
 import pathlib, sys, time

@@ -17,12 +17,12 @@ import pytest
 
 from gradwatch_server.clock import Clock
 from gradwatch_server.core.entries import Entry, Tick
+from gradwatch_server.storage.checksums import of_row
 from gradwatch_server.storage.encoding import pack_entries, unpack_entries
-from gradwatch_server.storage.sqlite.checksums import of_row
+from gradwatch_server.storage.rows import Line, NewAlertEvent, StorageError, StorageFault
 from gradwatch_server.storage.sqlite.database import PAGE_BYTES
 from gradwatch_server.storage.sqlite.lock import LOCK_NAME
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME, SQLiteStore
-from gradwatch_server.storage.store import Line, NewAlertEvent, StorageError, StorageFault
 from tests.support.aggregator import Serve
 from tests.support.peer import NewPeer
 from tests.support.waiting import PATIENCE_S, wait_until

@@ -11,9 +11,9 @@ import pytest
 
 from gradwatch_server.clock import Clock
 from gradwatch_server.core.entries import Entry, Tick
-from gradwatch_server.storage.sqlite.schema import SCHEMA_VERSION
+from gradwatch_server.storage.rows import Line, StorageError, StorageFault
+from gradwatch_server.storage.schema import SCHEMA_VERSION
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME, SQLiteStore
-from gradwatch_server.storage.store import Line, StorageError, StorageFault
 from tests.support.command import run_command
 
 OTHERS = (0, *range(1, SCHEMA_VERSION), SCHEMA_VERSION + 1)

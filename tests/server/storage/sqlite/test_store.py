@@ -18,12 +18,12 @@ from gradwatch_server.core.entries import (
     Tick,
 )
 from gradwatch_server.errors import GradwatchError
+from gradwatch_server.storage.checksums import of_row
 from gradwatch_server.storage.encoding import EncodedEntry, pack_entries
-from gradwatch_server.storage.sqlite.checksums import of_row
+from gradwatch_server.storage.rows import Line, NewAlertEvent, StorageError, StorageFault
 from gradwatch_server.storage.sqlite.database import PAGE_BYTES
 from gradwatch_server.storage.sqlite.files import quarantine
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME, SQLiteStore
-from gradwatch_server.storage.store import Line, NewAlertEvent, StorageError, StorageFault
 from gradwatch_wire import (
     Hello,
     Kind,
@@ -70,7 +70,7 @@ def reopened(store: SQLiteStore) -> SQLiteStore:
 )
 def test_the_database_is_set_up_as_measured(store: SQLiteStore, pragma: str, value: object) -> None:
     """SQLite passes over a setting that comes too late without a word."""
-    assert store.db.execute(f"PRAGMA {pragma}").fetchone() == (value,)
+    assert store.db.row(f"PRAGMA {pragma}") == (value,)
 
 
 def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:

@@ -7,15 +7,36 @@ A save is one transaction, so that the rows always belong together. What is in t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
-from gradwatch_server.storage.sqlite.database import Database
-from gradwatch_server.storage.store import ForgottenRun, RunSave, SavedRun
+from gradwatch_server.storage.database import Database
+from gradwatch_server.storage.rows import ForgottenRun, RunSave, SavedRun
 
 _TABLES_OF_A_RUN = ("saved_runs", "saved_attempts")
 
+SAVE_PART: Final = (
+    "INSERT INTO saved_state (part, body) VALUES (?, ?)"
+    " ON CONFLICT (part) DO UPDATE SET body = excluded.body"
+)
+"""Statement that writes a part of the saved state that is of no run."""
 
-class SQLiteSavedState:
-    """The tables of the saved state."""
+_SAVE_RUN: Final = (
+    "INSERT INTO saved_runs (run, body) VALUES (?, ?)"
+    " ON CONFLICT (run) DO UPDATE SET body = excluded.body"
+)
+_SAVE_ATTEMPT: Final = (
+    "INSERT INTO saved_attempts (run, attempt, body) VALUES (?, ?, ?)"
+    " ON CONFLICT (run, attempt) DO UPDATE SET body = excluded.body"
+)
+_FORGET: Final = (
+    "INSERT INTO forgotten_runs (run, position, attempts, forgotten_ns) VALUES (?, ?, ?, ?)"
+    " ON CONFLICT (run) DO UPDATE SET position = excluded.position, attempts = excluded.attempts,"
+    " forgotten_ns = excluded.forgotten_ns"
+)
+
+
+class SavedState:
+    """Each run as it was at some entry of its log, as `checkpoints` encodes it."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -25,7 +46,7 @@ class SQLiteSavedState:
         with self._db.transaction():
             for run in runs:
                 self._save_run(run)
-            self._db.executemany("INSERT OR REPLACE INTO saved_state VALUES (?, ?)", parts.items())
+            self._db.executemany(SAVE_PART, list(parts.items()))
 
     def _save_run(self, save: RunSave) -> None:
         if save.body is None:
@@ -33,15 +54,9 @@ class SQLiteSavedState:
             return
         if save.whole:
             self._remove(save.run, "saved_attempts")
-        # The row stays in its place: the order of the rows is the order of the runs.
-        self._db.execute(
-            "INSERT INTO saved_runs VALUES (?1, ?2) ON CONFLICT DO UPDATE SET body = ?2",
-            (save.run, save.body),
-        )
-        self._db.executemany(
-            "INSERT OR REPLACE INTO saved_attempts VALUES (?, ?, ?)",
-            [(save.run, number, body) for number, body in save.attempts.items()],
-        )
+        self._db.execute(_SAVE_RUN, (save.run, save.body))
+        attempts = [(save.run, number, body) for number, body in save.attempts.items()]
+        self._db.executemany(_SAVE_ATTEMPT, attempts)
         if save.first_attempt > 1:
             delete = "DELETE FROM saved_attempts WHERE run = ? AND attempt < ?"
             self._db.execute(delete, (save.run, save.first_attempt))
@@ -56,8 +71,8 @@ class SQLiteSavedState:
         return None if row is None else row[0]
 
     def runs(self) -> list[str]:
-        """Return the names of the saved runs in the order in which they were first saved."""
-        return [name for (name,) in self._db.rows("SELECT run FROM saved_runs ORDER BY rowid")]
+        """Return the names of the saved runs."""
+        return [name for (name,) in self._db.rows("SELECT run FROM saved_runs ORDER BY run")]
 
     def run(self, name: str) -> SavedRun | None:
         """Return what is saved of a run, None if nothing is."""
@@ -74,7 +89,7 @@ class SQLiteSavedState:
         with self._db.transaction():
             self._remove(run, *_TABLES_OF_A_RUN)
             row = (run, forgotten.position, forgotten.attempts, now_ns)
-            self._db.execute("INSERT OR REPLACE INTO forgotten_runs VALUES (?, ?, ?, ?)", row)
+            self._db.execute(_FORGET, row)
 
     def forgotten(self, run: str) -> ForgottenRun:
         """Return what is kept of the name of a run that left memory."""

@@ -1,7 +1,8 @@
 """The log: each record that was accepted and whatever the aggregator learnt, run by run.
 
-A row has the entries of one run that were committed together, packed as a whole. Heads have rows
-of their own, which stay when the others are trimmed.
+A row has the entries of one run that were committed together, packed as a whole. Heads are the
+entries that the rest is read with: beginnings, HELLOs, manifests, settings. They have rows of their
+own, which stay when the others are trimmed.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import Final
 
 from gradwatch_server.core.entries import Entry, Received
 from gradwatch_server.core.state_codec import decode, encode
+from gradwatch_server.storage.checksums import check_row, is_good_row, of_row
+from gradwatch_server.storage.database import Database
 from gradwatch_server.storage.encoding import (
     HEAD_KINDS,
     EncodedEntry,
@@ -25,9 +28,8 @@ from gradwatch_server.storage.encoding import (
     pack_entries,
     unpack_entries,
 )
-from gradwatch_server.storage.sqlite.checksums import check_row, is_good_row, of_row
-from gradwatch_server.storage.sqlite.database import Database
-from gradwatch_server.storage.store import KeptRecord, Line, LogRow
+from gradwatch_server.storage.rows import KeptRecord, Line, LogRow
+from gradwatch_server.storage.saved_state import SAVE_PART
 from gradwatch_wire import Kind, Stats
 
 logger = logging.getLogger(__name__)
@@ -55,8 +57,8 @@ _ROWS = (
 )
 
 
-class SQLiteRecords:
-    """The statistics in the log, read over a connection of one's own."""
+class Records:
+    """The statistics in the log of a run, for any thread, without those that are trimmed."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -64,7 +66,10 @@ class SQLiteRecords:
     def before(
         self, run: str, number: int, most: int, session: bytes | None = None
     ) -> Iterator[KeptRecord]:
-        """Yield the statistics up to an entry, the newest first, of the last *most* entries."""
+        """Yield the statistics up to an entry, the newest first, of the last *most* entries.
+
+        Of one *session*, or of all.
+        """
         # A row that begins before the entry and ends after it is the last of these at most.
         rows = self._rows(f"{_ROWS} AND first <= ? ORDER BY last DESC", run, number - most, number)
         for entries in rows:
@@ -81,8 +86,8 @@ class SQLiteRecords:
                     yield from _records(own, encoded)
 
     def _rows(self, sql: str, run: str, after: int, upto: int) -> Iterator[list[NumberedEntry]]:
-        with self._db.reading() as connection:
-            for row in connection.execute(sql, (run, after, upto)):
+        with self._db.reading() as reader:
+            for row in reader.rows(sql, (run, after, upto)):
                 if is_good_row(*row):
                     yield unpack_entries(row[5])
 
@@ -97,8 +102,8 @@ def _records(number: int, encoded: EncodedEntry) -> Iterator[KeptRecord]:
         yield KeptRecord(number, encoded.received_ns, session, stats)
 
 
-class SQLiteLog:
-    """The table of all logs."""
+class Log:
+    """The log of each run: its entries, numbered from 1 as they were committed."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -137,10 +142,10 @@ class SQLiteLog:
         if known is None:
             (stored,) = self._db.row(
                 "SELECT coalesce(max(number), 0) FROM ("
-                " SELECT max(last) AS number FROM log WHERE run = ?1 AND is_head = 0 UNION ALL"
-                " SELECT max(last) FROM log WHERE run = ?1 AND is_head = 1 UNION ALL"
-                " SELECT position FROM forgotten_runs WHERE run = ?1)",
-                (run,),
+                " SELECT max(last) AS number FROM log WHERE run = ? AND is_head = 0 UNION ALL"
+                " SELECT max(last) FROM log WHERE run = ? AND is_head = 1 UNION ALL"
+                " SELECT position FROM forgotten_runs WHERE run = ?) AS known",
+                (run, run, run),
             )
             known = self._last[run] = max(int(stored), self._least.get(run, 0))
         return known
@@ -182,7 +187,8 @@ class SQLiteLog:
     def entries(self, run: str, after: int = 0) -> Iterator[tuple[int, Entry]]:
         """Yield the entries of a run after a number with theirs, oldest first.
 
-        A row that cannot be read is logged and passed over.
+        Rows that cannot be read by themselves are logged and passed over. If more is damaged than
+        that, it is an error: a log that ended early would be taken for the truth.
         """
         both = (self._read(run, after, is_head=is_head) for is_head in (True, False))
         for number, encoded in heapq.merge(*both, key=itemgetter(0)):
@@ -229,11 +235,20 @@ class SQLiteLog:
         with self._db.transaction():
             self._db.executemany("DELETE FROM log WHERE id = ?", [(number,) for number in rows])
             if self.last_row in rows:  # the table does not tell any more that there was one
-                kept = (_LAST_ROW, encode(self.last_row))
-                self._db.execute("INSERT OR REPLACE INTO saved_state VALUES (?, ?)", kept)
+                self._db.execute(SAVE_PART, (_LAST_ROW, encode(self.last_row)))
 
     def trim(self, run: str, upto: int, num_bytes: int, most: int) -> int:
-        """Delete the oldest rows of a run, but no heads, until they took so much."""
+        """Delete the oldest rows of a run, but no heads, until they took so much.
+
+        Args:
+            run: Name of the run.
+            upto: Number of the newest entry that may go.
+            num_bytes: Bytes to delete.
+            most: Rows to delete at most.
+
+        Returns:
+            The bytes that went.
+        """
         rows = self._db.rows(
             "SELECT id, num_bytes FROM log WHERE run = ? AND is_head = 0 AND last <= ?"
             " ORDER BY last LIMIT ?",
@@ -250,11 +265,15 @@ class SQLiteLog:
         return freed
 
     def trim_heads(self, run: str, sessions: Collection[bytes] | None) -> None:
-        """Delete the heads of a run with which nothing is read any more."""
+        """Delete the heads of a run with which nothing is read any more.
+
+        These are older than its oldest row, and of none of the *sessions* that are in memory; all
+        if the run is not. Settings go with the last of the run.
+        """
         rows = self._db.rows(
-            "SELECT id, body FROM log WHERE run = ?1 AND is_head = 1 AND last < coalesce("
-            "(SELECT min(first) FROM log WHERE run = ?1 AND is_head = 0), ?2)",
-            (run, _NO_END),
+            "SELECT id, body FROM log WHERE run = ? AND is_head = 1 AND last < coalesce("
+            "(SELECT min(first) FROM log WHERE run = ? AND is_head = 0), ?)",
+            (run, run, _NO_END),
         )
         gone = [
             number for number, body in rows if sessions is None or _is_of_others(body, sessions)

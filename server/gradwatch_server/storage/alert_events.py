@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from collections.abc import Sequence
@@ -9,9 +10,11 @@ from itertools import islice
 from typing import Final
 
 from gradwatch_server.clock import Clock
-from gradwatch_server.storage.sqlite.checksums import is_good_event, of_event
-from gradwatch_server.storage.sqlite.database import Database
-from gradwatch_server.storage.store import PAGE_EVENTS, AlertEvent, NewAlertEvent
+from gradwatch_server.core.state_codec import decode, encode
+from gradwatch_server.storage.checksums import is_good_event, of_event
+from gradwatch_server.storage.database import Database, Reader
+from gradwatch_server.storage.rows import PAGE_EVENTS, AlertEvent, NewAlertEvent
+from gradwatch_server.storage.saved_state import SAVE_PART
 
 logger = logging.getLogger(__name__)
 
@@ -22,12 +25,14 @@ ROW_BYTES: Final = 100
 
 _NEWEST: Final = "SELECT coalesce(max(cursor), 0) FROM alert_events"
 
-# Not OR IGNORE, which takes a cursor away for each event that it ignores.
-_ADD: Final = """
-    INSERT INTO alert_events (alert_id, state, run, body, stored_ns, num_bytes, checksum)
-    SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7 WHERE NOT EXISTS
-        (SELECT 1 FROM alert_events WHERE alert_id = ?1 AND state = ?2)
-"""
+_ADD: Final = (
+    "INSERT INTO alert_events"
+    " (cursor, alert_id, state, run, body, stored_ns, num_bytes, checksum)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (alert_id, state) DO NOTHING"
+)
+
+_LAST_CURSOR: Final = "last_cursor"
+"""Part of the saved state: the newest cursor that was given, also if its event is gone."""
 
 # By cursor: events lie in the order in which they were stored.
 _OLDEST: Final = (
@@ -41,8 +46,8 @@ _OF_RUN: Final = (
 )
 
 
-class SQLiteAlertEvents:
-    """The table of alert events. What writes uses the one connection that may, the rest its own."""
+class AlertEvents:
+    """The alert events: one thread stores them, any thread reads them."""
 
     def __init__(self, db: Database, clock: Clock) -> None:
         self._db = db
@@ -51,36 +56,41 @@ class SQLiteAlertEvents:
         self._last_cursor: int | None = None
 
     def add(self, events: Sequence[NewAlertEvent]) -> int:
-        """Store each change of each alert once; return the newest cursor of all."""
+        """Store each change of each alert once; return the newest cursor of all.
+
+        What is stored already keeps its cursor, and takes none away.
+        """
+        last = self.last_cursor
         if events:
             now_ns = self._clock.now_ns()
-            facts = [(own.alert_id, own.change, own.run, own.body) for own in events]
-            rows = [
-                (*own, now_ns, len(own[-1]) + len(own[-2]) + ROW_BYTES, of_event(*own))
-                for own in facts
-            ]
             with self._db.transaction():
-                self._db.executemany(_ADD.strip(), rows)
-        (newest,) = self._db.row(_NEWEST)
-        self._last_cursor = max(int(newest), self._last_cursor or 0)
-        return int(newest)
+                for own in events:
+                    facts = own.alert_id, own.change, own.run, own.body
+                    num_bytes = len(own.run) + len(own.body) + ROW_BYTES
+                    row = (last + 1, *facts, now_ns, num_bytes, of_event(*facts))
+                    last += self._db.execute(_ADD, row)
+                if last > self.last_cursor:
+                    self._db.execute(SAVE_PART, (_LAST_CURSOR, encode(last)))
+        self._last_cursor = last
+        return self._newest(self._db)
 
     @property
     def last_cursor(self) -> int:
         """The newest cursor that was given, also if its event is not there any more."""
         if self._last_cursor is None:
-            row = self._db.row("SELECT seq FROM sqlite_sequence WHERE name = 'alert_events'")
-            self._last_cursor = int(row[0]) if row is not None else 0
+            self._last_cursor = self._newest(self._db)
+            found = self._db.row("SELECT body FROM saved_state WHERE part = ?", (_LAST_CURSOR,))
+            with contextlib.suppress(ValueError):  # damaged
+                given = decode(found[0], int) if found else 0
+                self._last_cursor = max(self._last_cursor, given)
         return self._last_cursor
 
     def skip_to(self, cursor: int) -> None:
         """Give no event a cursor up to this one: readers took them for read."""
-        if cursor <= self.last_cursor:
-            return
-        with self._db.transaction():
-            self._db.execute("DELETE FROM sqlite_sequence WHERE name = 'alert_events'")
-            self._db.execute("INSERT INTO sqlite_sequence VALUES ('alert_events', ?)", (cursor,))
-        self._last_cursor = cursor
+        if cursor > self.last_cursor:
+            with self._db.transaction():
+                self._db.execute(SAVE_PART, (_LAST_CURSOR, encode(cursor)))
+            self._last_cursor = cursor
 
     def reset(self) -> None:
         """Look anew at which cursor is the newest."""
@@ -92,7 +102,10 @@ class SQLiteAlertEvents:
         return {run: int(num_bytes) for run, num_bytes in self._db.rows(sums)}
 
     def trim(self, before_ns: int, most: int) -> int:
-        """Delete up to *most* of the events stored before a time, but not the newest of all."""
+        """Delete up to *most* of the events stored before a time; return how many went.
+
+        The newest event stays, whatever its age, so that the cursor goes on from it.
+        """
         gone: list[int] = []
         # They lie in the order in which they were stored, so that the first that stays ends it.
         for cursor, stored_ns in self._db.rows(_OLDEST, (most,)):
@@ -102,7 +115,10 @@ class SQLiteAlertEvents:
         return self._delete(gone)
 
     def trim_run(self, run: str, num_bytes: int, most: int) -> int:
-        """Delete the oldest events of a run until they took so much."""
+        """Delete the oldest events of a run until they took so much; return how many went.
+
+        At most *most* of them, and never the newest event of all.
+        """
         gone: list[int] = []
         for cursor, size in self._db.rows(_OF_RUN, (run, most)):
             if num_bytes <= 0:
@@ -112,7 +128,10 @@ class SQLiteAlertEvents:
         return self._delete(gone)
 
     def remove_run(self, run: str, upto: int, most: int) -> int:
-        """Delete up to *most* events of a run with cursors up to *upto*; return how many went."""
+        """Delete up to *most* events of a run with cursors up to *upto*; return how many went.
+
+        The newest event of all stays, so that the cursor goes on from it.
+        """
         rows = self._db.rows(_OF_RUN, (run, most))
         return self._delete([cursor for cursor, _ in rows if cursor <= upto])
 
@@ -125,8 +144,12 @@ class SQLiteAlertEvents:
 
     def newest(self) -> int:
         """Return the cursor of the newest event, 0 without any."""
-        with self._db.reading() as connection:
-            (cursor,) = connection.execute(_NEWEST).fetchone()
+        with self._db.reading() as reader:
+            return self._newest(reader)
+
+    @staticmethod
+    def _newest(reader: Reader) -> int:
+        (cursor,) = reader.row(_NEWEST)
         return int(cursor)
 
     def after(
@@ -136,22 +159,21 @@ class SQLiteAlertEvents:
         most: int = PAGE_EVENTS,
         state: str | None = None,
     ) -> list[AlertEvent]:
-        """Return the events after *cursor*, oldest first, at most *most*; of one run or of all.
+        """Return the events after *cursor*, oldest first, at most *most*.
 
-        One that is damaged is left out, and the first of them is logged.
+        Of one *run* or of all; those after which the alert was in one *state*, or all. `change`
+        begins with that state, up to a colon. An event that is damaged is left out, and the first
+        of them is logged.
         """
         where = ""
         values: list[int | str] = [cursor]
         if run is not None:
             where, values = f"{where} AND run = ?", [*values, run]
         if state is not None:
-            # GLOB and not LIKE, which takes no account of upper and lower case.
-            where, values = (
-                f"{where} AND (state = ? OR state GLOB ?)",
-                [*values, state, f"{state}:*"],
-            )
-        with self._db.reading() as connection:
-            rows = connection.execute(
+            where = f"{where} AND (state = ? OR substr(state, 1, ?) = ?)"
+            values = [*values, state, len(state) + 1, f"{state}:"]
+        with self._db.reading() as reader:
+            rows = reader.rows(
                 f"SELECT {_COLUMNS} FROM alert_events WHERE cursor > ?{where}"  # noqa: S608 - a literal
                 " ORDER BY cursor",
                 values,
@@ -162,8 +184,8 @@ class SQLiteAlertEvents:
 
     def of_alert(self, alert_id: str) -> list[AlertEvent]:
         """Return the events of one alert that are kept, oldest first; damaged ones are left out."""
-        with self._db.reading() as connection:
-            rows = connection.execute(
+        with self._db.reading() as reader:
+            rows = reader.rows(
                 f"SELECT {_COLUMNS} FROM alert_events WHERE alert_id = ? ORDER BY cursor",  # noqa: S608
                 (alert_id,),
             )

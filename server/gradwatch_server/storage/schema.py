@@ -1,0 +1,62 @@
+"""The tables of a store in both databases, and the number of the form in which it is stored."""
+
+from __future__ import annotations
+
+from typing import Final
+
+SCHEMA_VERSION: Final = 9
+"""Each change of what is stored, also inside of a row, takes the next number. Data of any other
+number is refused: nothing reads older forms."""
+
+_TABLES: Final = """
+    CREATE TABLE log (
+        id {key}, run {text} NOT NULL, is_head {number} NOT NULL,
+        first {number} NOT NULL, last {number} NOT NULL, received_ns {number} NOT NULL,
+        num_bytes {number} NOT NULL, body {bytes} NOT NULL, checksum {number} NOT NULL
+    );
+    CREATE UNIQUE INDEX log_of_run ON log (run, is_head, last, first, num_bytes);
+    CREATE TABLE alert_events (
+        cursor {key}, alert_id {text} NOT NULL, state {text} NOT NULL,
+        run {text} NOT NULL, body {text} NOT NULL, stored_ns {number} NOT NULL,
+        num_bytes {number} NOT NULL, checksum {number} NOT NULL,
+        UNIQUE (alert_id, state)
+    );
+    CREATE INDEX alert_events_of_run ON alert_events (run, cursor, num_bytes);
+    CREATE TABLE forgotten_runs (
+        run {text} PRIMARY KEY, position {number} NOT NULL, attempts {number} NOT NULL,
+        forgotten_ns {number} NOT NULL
+    );
+    CREATE TABLE saved_state (part {text} PRIMARY KEY, body {bytes} NOT NULL);
+    CREATE TABLE saved_runs (run {text} PRIMARY KEY, body {bytes} NOT NULL);
+    CREATE TABLE saved_attempts (
+        run {text} NOT NULL, attempt {number} NOT NULL, body {bytes} NOT NULL,
+        PRIMARY KEY (run, attempt)
+    );
+    CREATE TABLE curves (
+        id {key}, run {text} NOT NULL, attempt {number} NOT NULL,
+        num_bytes {number} NOT NULL, layers {bytes} NOT NULL,
+        UNIQUE (run, attempt)
+    );
+    CREATE TABLE blocks (
+        id {key}, curve {number} NOT NULL, level {number} NOT NULL,
+        number {number} NOT NULL, epoch {number} NOT NULL, first_step {number} NOT NULL,
+        last_step {number} NOT NULL, entries {number} NOT NULL, is_closed {number} NOT NULL,
+        upto {number} NOT NULL, num_bytes {number} NOT NULL, head {bytes} NOT NULL,
+        body {bytes} NOT NULL,
+        UNIQUE (curve, level, number)
+    );
+    CREATE INDEX blocks_of_steps ON blocks (curve, level, epoch, last_step)
+"""
+
+
+def statements(*, key: str, number: str, text: str, bytes_: str) -> list[str]:
+    """Return the statements that make the tables.
+
+    Args:
+        key: Type of a primary key that the database numbers where no number is given.
+        number: Type of a whole number of 64 bits.
+        text: Type of a text that is compared by bytes.
+        bytes_: Type of bytes.
+    """
+    made = _TABLES.format(key=key, number=number, text=text, bytes=bytes_)
+    return [own.strip() for own in made.split(";")]
