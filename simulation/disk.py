@@ -91,7 +91,7 @@ class SimulatedStore(SQLiteStore):
         self, disk: Disk, clock: Clock, on_commit: Callable[[Sequence[Line]], None]
     ) -> None:
         super().__init__(disk, clock)
-        self._log = self._simulated_log = SimulatedLog(disk, on_commit)
+        self.log = self._simulated_log = SimulatedLog(disk, on_commit)
 
     def committed(self) -> None:
         """Pass on that a transaction is committed."""

@@ -78,7 +78,7 @@ IMPORT_ALL = """
 import importlib, pkgutil, gradwatch_server
 for module in pkgutil.walk_packages(gradwatch_server.__path__, "gradwatch_server."):
     # The image serves from SQLite, without the extra `postgres`.
-    if not module.name.endswith(("__main__", "storage.postgres.schema")):
+    if not module.name.endswith("__main__") and ".postgres." not in module.name:
         importlib.import_module(module.name)
 """
 
