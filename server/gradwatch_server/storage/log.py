@@ -48,8 +48,9 @@ _NO_END: Final = 1 << 62
 
 _INSERT: Final = (
     "INSERT INTO log (id, run, is_head, first, last, received_ns, num_bytes, body, checksum)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"
 )
+"""Statement that writes a row. The row is there already where the answer to its commit was lost."""
 
 _ROWS = (
     "SELECT run, is_head, first, last, received_ns, body, checksum FROM log"

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gradwatch_server.storage.postgres.database import PostgresDatabase
+from gradwatch_server.storage.rows import StorageError, StorageFault
 from gradwatch_server.storage.sqlite.database import SQLiteDatabase
 from gradwatch_server.storage.sqlite.store import SQLiteStore
 from gradwatch_server.storage.store import Store
@@ -19,12 +20,16 @@ class Stopping:
     """Part of a database whose process can be stopped before or after each write."""
 
     left = -1
+    lost_answers = 0
 
     def execute(self, sql: str, values: Any = ()) -> int:
         is_writing = sql.startswith(("BEGIN", "COMMIT", "INSERT", "DELETE", "UPDATE"))
         self.count(is_writing)
         changed: int = super().execute(sql, values)  # type: ignore[misc]
         self.count(is_writing)
+        if sql == "COMMIT" and self.lost_answers:
+            self.lost_answers -= 1
+            raise StorageError("the answer was lost", StorageFault.BUSY)
         return changed
 
     def executemany(self, sql: str, rows: Iterable[Any]) -> None:

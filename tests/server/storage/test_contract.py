@@ -29,6 +29,7 @@ from gradwatch_server.core.entries import (
     SilenceRemoved,
     Tick,
 )
+from gradwatch_server.curves.facts import BlockFacts, SavedBlock
 from gradwatch_server.storage.rows import (
     PAGE_EVENTS,
     ForgottenRun,
@@ -515,6 +516,29 @@ def test_what_one_transaction_writes_is_there_together_or_not_at_all(
 
     assert write() == 9
     assert offsets(store) == [1, 2, 3]
+
+
+def test_a_commit_whose_answer_was_lost_is_not_done_twice(store: Any) -> None:
+    block = SavedBlock(BlockFacts(0, 0, 0, 0, 63, 64), b"head", b"body")
+
+    def write(first: int) -> int:
+        with store.transaction():
+            store.log.append(ticks(first, 3))
+            store.state.save({"silences": b"1"}, [run_save("x")])
+            store.curves.save("gpt", 1, [block])
+            cursor: int = store.alert_events.add([event(f"a{first}")])
+            return cursor
+
+    assert write(1) == 1
+    store.db.lost_answers = 2
+    for _ in range(2):
+        with pytest.raises(StorageError, match="lost"):
+            write(4)
+    assert write(4) == 2
+    assert offsets(store) == [1, 2, 3, 4, 5, 6]
+    assert cursors(store, 0) == [1, 2]
+    assert store.curves.sizes() == [("gpt", 1, 8)]
+    assert write(7) == 3
 
 
 def test_a_write_that_fails_gives_no_number_that_was_trimmed_again(

@@ -6,6 +6,7 @@ The connection that writes holds an advisory lock, so that one aggregator at a t
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import time
 from collections.abc import Iterable, Iterator
@@ -18,6 +19,7 @@ from psycopg.conninfo import conninfo_to_dict
 from gradwatch_server.clock import Clock
 from gradwatch_server.storage.postgres.schema import SCHEMA, migrate
 from gradwatch_server.storage.rows import Loss, StorageError, StorageFault
+from gradwatch_server.storage.saved_state import SAVE_PART
 from gradwatch_server.storage.store import Store
 
 PAGE_BYTES: Final = 8_192
@@ -27,6 +29,9 @@ LOCK_S: Final = 1.0
 
 _WRITER: Final = 0x6772_6164_7761_7465
 """The advisory lock of the aggregator that writes: `gradwate` in ASCII."""
+
+_MARK: Final = "writer"
+"""Part of the saved state by which the aggregator knows that no other one had the tables."""
 
 _FAULTS: Final = {
     "53100": StorageFault.FULL,  # disk_full
@@ -73,14 +78,15 @@ class PostgresReader:
 
     def row(self, sql: str, values: Any = ()) -> Any:
         """Return the first row that a statement finds, None if there is none."""
-        with storage_errors():
-            return self._connection.execute(_of_psycopg(sql), values, binary=True).fetchone()
+        return self._find(sql, values).fetchone()
 
     def rows(self, sql: str, values: Any = ()) -> Iterator[Any]:
         """Yield the rows that a statement finds."""
+        yield from self._find(sql, values).fetchall()
+
+    def _find(self, sql: str, values: Any) -> psycopg.Cursor[Any]:
         with storage_errors():
-            found = self._connection.execute(_of_psycopg(sql), values, binary=True).fetchall()
-        yield from found
+            return self._connection.execute(_of_psycopg(sql), values, binary=True)
 
     def part(self, table: str, column: str, place: int, offset: int, length: int) -> bytes:
         """Return bytes of a value from an offset on, of the row whose id is *place*."""
@@ -109,6 +115,8 @@ class PostgresDatabase(PostgresReader):
         self.is_writing = False
         self._idle: queue.LifoQueue[psycopg.Connection[Any]] = queue.LifoQueue()
         super().__init__(self._take())
+        self._mark = os.urandom(16)
+        self.execute(SAVE_PART, (_MARK, self._mark))
 
     @property
     def name(self) -> str:
@@ -141,6 +149,30 @@ class PostgresDatabase(PostgresReader):
             time.sleep(0.02)
         return connection
 
+    def _find(self, sql: str, values: Any) -> psycopg.Cursor[Any]:
+        try:
+            return super()._find(sql, values)
+        except StorageError:
+            if self.is_writing or not self._connection.broken:
+                raise
+            self._retake()  # PostgreSQL was restarted, or the network was away
+            return super()._find(sql, values)
+
+    def _retake(self) -> None:
+        """Connect anew, unless another aggregator had the tables meanwhile.
+
+        Raises:
+            StorageError: If it had, or PostgreSQL is still away.
+        """
+        connection = self._take()
+        reader = PostgresReader(connection)
+        found = reader.row("SELECT body FROM saved_state WHERE part = ?", (_MARK,))
+        if found is None or bytes(found[0]) != self._mark:
+            connection.close()
+            msg = f"another aggregator had {self.name} while this one was cut off from it"
+            raise StorageError(f"{msg}; start this one again", StorageFault.GONE)
+        self._connection = connection
+
     def execute(self, sql: str, values: Any = ()) -> int:
         """Run one statement; return the number of rows that it changed."""
         with storage_errors():
@@ -158,7 +190,7 @@ class PostgresDatabase(PostgresReader):
             yield
             return
         if self._connection.broken:
-            self._connection = self._take()
+            self._retake()
         self.is_writing = True
         try:
             self.execute("BEGIN")
@@ -174,13 +206,8 @@ class PostgresDatabase(PostgresReader):
     @contextlib.contextmanager
     def reading(self) -> Iterator[PostgresReader]:
         """Open a connection that sees one moment, from any thread."""
+        connection = self._reader()
         try:
-            connection = self._idle.get_nowait()
-        except queue.Empty:
-            connection = self._connect()
-        try:
-            with storage_errors():
-                connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             yield PostgresReader(connection)
             with storage_errors():
                 connection.rollback()
@@ -188,6 +215,22 @@ class PostgresDatabase(PostgresReader):
             connection.close()
             raise
         self._idle.put(connection)
+
+    def _reader(self) -> psycopg.Connection[Any]:
+        """Return a connection in a transaction, an idle one unless it was cut off meanwhile."""
+        while True:
+            is_new = self._idle.empty()
+            with contextlib.suppress(queue.Empty):
+                connection = self._connect() if is_new else self._idle.get_nowait()
+                try:
+                    with storage_errors():
+                        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                except StorageError:
+                    connection.close()
+                    if is_new:
+                        raise
+                else:
+                    return connection
 
     def used_bytes(self) -> int:
         """Return about how much space all rows take."""

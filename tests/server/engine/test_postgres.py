@@ -1,0 +1,62 @@
+"""The engine over a real PostgreSQL: nothing is lost while it is away, or over a restart."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from gradwatch_server.clock import Clock
+from gradwatch_server.storage.postgres.database import PostgresStore
+from tests.support.engine import Start
+from tests.support.peer import NewPeer
+from tests.support.postgres import PostgresServer
+from tests.support.postgres_database import PostgresDatabase
+from tests.support.waiting import PATIENCE_S
+
+_OTHERS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> %s"
+
+
+@pytest.mark.slow
+def test_what_was_acknowledged_is_there_after_cuts_and_restarts(
+    start: Start, peers: NewPeer, postgres: PostgresServer
+) -> None:
+    database = PostgresDatabase(postgres)
+    running = start(postgres=database.url)
+    peer = peers(running.endpoint).attach()
+    step = 0
+    for _ in range(3):
+        peer.steps(step, *[1.0] * 50)
+        step += 50
+        running.shows(frames=step)
+        database.cut_off([pid for (pid,) in database.execute(_OTHERS, -1)])
+    peer.stats(step, (math.nan, 1.0))
+    running.shows(frames=step + 1)
+    events = running.events()
+    assert [state for _, _, state in events] == ["firing"]
+
+    running = start(postgres=database.url, endpoint=running.endpoint)
+
+    view = running.shows(frames=step + 1)
+    assert (view.stored, view.lost) == (step + 2, 0)
+    assert running.events() == events
+    with running.engine.curves.history("gpt", 1) as history:
+        assert [(own.first, own.last) for own in history.spans()] == [(0, step)]
+
+
+def test_an_aggregator_that_was_cut_off_writes_nothing_after_another_one(
+    start: Start, peers: NewPeer, postgres: PostgresServer
+) -> None:
+    database = PostgresDatabase(postgres)
+    running = start(postgres=database.url)
+    peer = peers(running.endpoint).attach()
+    running.shows(stored=1)
+    store = running.store
+    database.cut_off([pid for (pid,) in database.execute(_OTHERS, -1)])
+    PostgresStore.open(database.url, Clock()).close()
+    peer.stats(0, (1.0, 1.0))
+
+    assert running.failed.wait(PATIENCE_S)
+    assert "another aggregator had postgresql://127.0.0.1" in str(running.published.fault)
+    assert database.execute("SELECT count(*) FROM gradwatch.log WHERE is_head = 0") == [(0,)]
+    assert store.log.last("gpt") > 0
