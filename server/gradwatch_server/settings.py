@@ -105,10 +105,10 @@ class Settings(BaseSettings):
         description="Time after its end when a run leaves memory; its alert events stay.",
     )
     checkpoint_s: float = Field(
-        60.0,
+        300.0,
         ge=1.0,
         le=3_600.0,
-        description="How often what changed is saved for a quick restart, at the latest.",
+        description="Seconds until a changed run is saved, at most; a restart computes the rest.",
     )
     budgets: Budgets = Field(
         default_factory=Budgets, description="Budgets of peers; see docs/operations.md."

@@ -41,7 +41,7 @@ class RetentionPolicy:
     alerts_max_bytes: int = 1 << 30
     curves_max_bytes: int = 4 << 30
     runs_max_age_s: float = 30 * 86_400.0
-    checkpoint_s: float = 60.0
+    checkpoint_s: float = 300.0
 
 
 class Retention:
