@@ -126,8 +126,9 @@ class Levels:
 
     def view(self) -> TailView:
         """Return the rows in memory."""
-        blocks = [*self._closed, *([] if self._open is None else [self._open])]
-        return TailView(tuple((own, own.count) for own in blocks))
+        closed = tuple([(own, own.count) for own in self._closed]) if self._closed else ()
+        own = self._open
+        return TailView(closed if own is None else (*closed, (own, own.count)))
 
     def add(self, row: NewRow, number: int, stored: StoredCurves) -> None:
         """Add a row, unless it is there already: after a restart it may come again.

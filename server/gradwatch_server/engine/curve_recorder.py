@@ -101,6 +101,11 @@ class AttemptCurves:
         return sum(own.num_bytes for own in self._tracks.values())
 
     @property
+    def has_unsaved(self) -> bool:
+        """Presence of blocks that the store does not have."""
+        return any(own.unsaved for own in self._tracks.values())
+
+    @property
     def num_unsaved_bytes(self) -> int:
         """Bytes of the blocks that the store does not have."""
         unsaved = (block for own in self._tracks.values() for block in own.unsaved)
@@ -149,15 +154,13 @@ class AttemptCurves:
             StorageError: If the disk is full or fails.
         """
         blocks = [block for own in self._tracks.values() for block in own.unsaved]
-        if blocks:
-            layers = self._layers
-            encoded = None if layers is self._saved_layers else encode_layers(layers)
-            self._store.save(*self._of, blocks, encoded)
+        layers = self._layers
+        encoded = None if layers is self._saved_layers else encode_layers(layers)
+        self._store.save(*self._of, blocks, encoded)
 
     def note_saved(self) -> None:
         """Let go of what was written."""
-        if any(own.unsaved for own in self._tracks.values()):
-            self._saved_layers = self._layers
+        self._saved_layers = self._layers
         for own in self._tracks.values():
             own.note_saved()
 
@@ -239,16 +242,17 @@ class CurveRecorder:
         Raises:
             StorageError: If the disk is full or fails.
         """
-        for own in self._changed:
-            if own in self._kept:
-                self._kept[own].write()
+        for kept in map(self._kept.get, self._changed):
+            if kept is not None and kept.has_unsaved:
+                kept.write()
 
     def committed(self) -> None:
         """Let readers see all rows: the entries that they are of are committed."""
-        for own in self._changed:
-            if own in self._kept:
-                self._kept[own].note_saved()
-                self._kept[own].show()
+        for kept in map(self._kept.get, self._changed):
+            if kept is not None:
+                if kept.has_unsaved:
+                    kept.note_saved()
+                kept.show()
         self._changed.clear()
 
     def write_some(self) -> None:
@@ -322,7 +326,8 @@ class CurveRecorder:
                 return
             kept = self._kept[own]
             kept.save_open()
-            kept.write()
+            if kept.has_unsaved:
+                kept.write()
             total -= self._kept.pop(own).num_bytes
 
     def _do_due(self, now_ns: int) -> bool:

@@ -37,6 +37,9 @@ MAX_SHARE: Final = 0.35
 SLICE_NS: Final = 10_000_000
 """Time in which runs are encoded at once: a small one takes 0.7 ms, and there may be 1,000."""
 
+LOOK_NS: Final = 100_000_000
+"""Time between two looks at which runs are due."""
+
 RETRY_NS: Final = 10_000_000_000
 """Time after a failed save until the next one."""
 
@@ -180,7 +183,9 @@ class Checkpointer:
         is_long = at_end or self._tail(state) >= MAX_TAIL
         due = [n for n, own in self._unsaved.items() if is_long or own.since_ns <= too_old_ns]
         saves = self.encode(due, state)
-        if saves:
+        if not saves:
+            self._rest_until_ns = now + LOOK_NS
+        else:
             spent = self._clock.now_ns() - now
             share = min(SHARE * max(1.0, self._tail(state) / MAX_TAIL), MAX_SHARE)
             self._rest_until_ns = now + round(spent / share)
