@@ -14,7 +14,6 @@ from gradwatch_server.core.entries import Entry
 from gradwatch_server.core.views.snapshot import RunView
 from gradwatch_server.engine.engine import Engine
 from gradwatch_server.ingest.socket import Ingest
-from gradwatch_server.storage.postgres.database import PostgresStore
 from gradwatch_server.storage.sqlite.store import SQLiteStore
 from tests.support.waiting import wait_until
 
@@ -24,9 +23,8 @@ class RunningEngine:
 
     def __init__(self, directory: Path, endpoint: str, settings: dict[str, Any]) -> None:
         clock = settings.pop("clock", None) or Clock()
-        url = settings.pop("postgres", None)
-        opened: Any = PostgresStore.open(url, clock) if url else SQLiteStore.open(directory, clock)
-        self.store: SQLiteStore = opened
+        open_store = settings.pop("open_store", lambda: SQLiteStore.open(directory, clock))
+        self.store = open_store()
         self.path = Path(self.store.name)
         budget_use = BudgetUse(settings.pop("budgets", None))
         self.ingest = Ingest(endpoint, budget_use=budget_use)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 
@@ -22,7 +23,8 @@ def test_what_was_acknowledged_is_there_after_cuts_and_restarts(
     start: Start, peers: NewPeer, postgres: PostgresServer
 ) -> None:
     database = PostgresDatabase(postgres)
-    running = start(postgres=database.url)
+    open_store = partial(PostgresStore.open, database.url, Clock())
+    running = start(open_store=open_store)
     peer = peers(running.endpoint).attach()
     step = 0
     for _ in range(3):
@@ -35,7 +37,7 @@ def test_what_was_acknowledged_is_there_after_cuts_and_restarts(
     events = running.events()
     assert [state for _, _, state in events] == ["firing"]
 
-    running = start(postgres=database.url, endpoint=running.endpoint)
+    running = start(open_store=open_store, endpoint=running.endpoint)
 
     view = running.shows(frames=step + 1)
     assert (view.stored, view.lost) == (step + 2, 0)
@@ -48,12 +50,13 @@ def test_an_aggregator_that_was_cut_off_writes_nothing_after_another_one(
     start: Start, peers: NewPeer, postgres: PostgresServer
 ) -> None:
     database = PostgresDatabase(postgres)
-    running = start(postgres=database.url)
+    open_store = partial(PostgresStore.open, database.url, Clock())
+    running = start(open_store=open_store)
     peer = peers(running.endpoint).attach()
     running.shows(stored=1)
     store = running.store
     database.cut_off([pid for (pid,) in database.execute(_OTHERS, -1)])
-    PostgresStore.open(database.url, Clock()).close()
+    open_store().close()
     peer.stats(0, (1.0, 1.0))
 
     assert running.failed.wait(PATIENCE_S)
