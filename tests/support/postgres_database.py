@@ -32,7 +32,7 @@ _WAITING: Final = (
 )
 
 
-class PostgresDatabase:
+class FreshDatabase:
     """A new database.
 
     Args:

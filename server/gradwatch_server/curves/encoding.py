@@ -44,7 +44,7 @@ class DamagedBlockError(Exception):
     """Stored bytes are not those that were written."""
 
 
-class Place(NamedTuple):
+class TablePlace(NamedTuple):
     """Place of a table in a body.
 
     Args:
@@ -60,7 +60,7 @@ class Place(NamedTuple):
     same: Sequence[float] = ()
 
 
-class Head(NamedTuple):
+class BlockHead(NamedTuple):
     """Head of a block.
 
     Args:
@@ -70,7 +70,7 @@ class Head(NamedTuple):
     """
 
     arrays: Arrays
-    tables: Mapping[str, Place]
+    tables: Mapping[str, TablePlace]
 
 
 def encode_plain(plain: Any) -> bytes:
@@ -108,7 +108,7 @@ def encode_block(
     """Return head and body of a block.
 
     Args:
-        arrays: The arrays of `Head`.
+        arrays: The arrays of `BlockHead`.
         tables: Names and their arrays of (entries, items), all of the same items.
     """
     compressor = zstandard.ZstdCompressor(level=1, write_checksum=True)
@@ -127,7 +127,7 @@ def encode_block(
     return encode_plain([[pack(own) for own in arrays], places]), b"".join(body)
 
 
-def decode_head(data: bytes) -> Head:
+def decode_head(data: bytes) -> BlockHead:
     """Return the head of a block.
 
     Raises:
@@ -135,14 +135,14 @@ def decode_head(data: bytes) -> Head:
     """
     arrays, places = decode_plain(data)
     begin = 0
-    tables: dict[str, Place] = {}
+    tables: dict[str, TablePlace] = {}
     for name, num_items, lengths, same in places:
-        tables[name] = Place(begin, num_items, lengths, same)
+        tables[name] = TablePlace(begin, num_items, lengths, same)
         begin += sum(lengths)
-    return Head([unpack(own) for own in arrays], tables)
+    return BlockHead([unpack(own) for own in arrays], tables)
 
 
-def decode_rows(head: Head, table: str, read: Read, items: IndexArray | None = None) -> Rows:
+def decode_rows(head: BlockHead, table: str, read: Read, items: IndexArray | None = None) -> Rows:
     """Return the rows of some items of a table, of all without; others are not known.
 
     Raises:
@@ -154,7 +154,7 @@ def decode_rows(head: Head, table: str, read: Read, items: IndexArray | None = N
 
 
 def decode_buckets(
-    head: Head, width: int, table: str, read: Read, items: IndexArray | None = None
+    head: BlockHead, width: int, table: str, read: Read, items: IndexArray | None = None
 ) -> Buckets:
     """Return the buckets of some items of a table, of all without; others have no steps.
 
@@ -169,10 +169,10 @@ def decode_buckets(
 
 
 def _decode_table(
-    head: Head, table: str, read: Read, items: IndexArray | None, fills: Sequence[float]
+    head: BlockHead, table: str, read: Read, items: IndexArray | None, fills: Sequence[float]
 ) -> Arrays:
     entries = len(head.arrays[0])
-    place = head.tables.get(table, Place())
+    place = head.tables.get(table, TablePlace())
     wanted = np.arange(place.num_items) if items is None else items
     made: Arrays = [_filled(entries, len(wanted), fill) for fill in fills]
     for whole, number in zip(made, place.same, strict=False):

@@ -19,8 +19,8 @@ from gradwatch_server.curves.block import FIRST_ROWS, Block
 from gradwatch_server.curves.buckets import COUNTS, STATS, Buckets
 from gradwatch_server.curves.columns import RUN_TABLE
 from gradwatch_server.curves.encoding import (
+    BlockHead,
     DamagedBlockError,
-    Head,
     decode_buckets,
     decode_head,
     decode_rows,
@@ -172,6 +172,9 @@ class Levels:
                 source.piece = None
 
     def _close(self, block: Block, stored: StoredCurves) -> None:
+        # First, so that a fault below costs this block and not the next ones.
+        self._open, self._num_saved, self._numbers[0] = None, 0, block.number + 1
+        self._capacity = block.capacity
         piece: dict[str, Buckets] = {}
 
         def tables() -> Iterator[tuple[str, Rows]]:
@@ -182,8 +185,6 @@ class Levels:
         saved = _encoded_rows(block, tables(), self._track, is_closed=True)
         self.unsaved.append(saved)
         self._closed.append(block)
-        self._open, self._num_saved, self._numbers[0] = None, 0, block.number + 1
-        self._capacity = block.capacity
         self._feed(_Source(saved.facts, piece), 1, stored)
 
     def _feed(self, source: _Source, above: int, stored: StoredCurves) -> None:
@@ -298,7 +299,7 @@ def _read_open(stored: StoredCurves, facts: BlockFacts) -> Block | None:
         return None
 
 
-def _decode_open(facts: BlockFacts, head: Head, read: Read) -> Block:
+def _decode_open(facts: BlockFacts, head: BlockHead, read: Read) -> Block:
     found = {name: decode_rows(head, name, read) for name in head.tables}
     run = found.pop(RUN_TABLE)
     items = {name: found.pop(name) for name in ITEM_TABLES & found.keys()}

@@ -15,8 +15,8 @@ from gradwatch_server.curves.block import Block
 from gradwatch_server.curves.buckets import COUNTS, STATS, Buckets
 from gradwatch_server.curves.columns import RUN_COLUMNS, RUN_TABLE
 from gradwatch_server.curves.encoding import (
+    BlockHead,
     DamagedBlockError,
-    Head,
     decode_buckets,
     decode_head,
     decode_layers,
@@ -236,7 +236,7 @@ class History:
             partial(decode_buckets, head, width, wanted.table, block.read, wanted.items)
         )
 
-    def _head(self, block: StoredBlock) -> Head | None:
+    def _head(self, block: StoredBlock) -> BlockHead | None:
         return self._try(partial(decode_head, block.head))
 
     def _try(self, decode: Callable[[], T]) -> T | None:

@@ -12,7 +12,7 @@ from typing import Final
 from gradwatch_server.clock import Clock
 from gradwatch_server.core.state_codec import decode, encode
 from gradwatch_server.storage.checksums import is_good_event, of_event
-from gradwatch_server.storage.database import Database, Reader
+from gradwatch_server.storage.database import Database, SQLReader
 from gradwatch_server.storage.rows import PAGE_EVENTS, AlertEvent, NewAlertEvent
 from gradwatch_server.storage.saved_state import SAVE_PART
 
@@ -148,7 +148,7 @@ class AlertEvents:
             return self._newest(reader)
 
     @staticmethod
-    def _newest(reader: Reader) -> int:
+    def _newest(reader: SQLReader) -> int:
         (cursor,) = reader.row(_NEWEST)
         return int(cursor)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from gradwatch_server.curves.facts import BlockFacts, SavedBlock, StoredBlock
-from gradwatch_server.storage.database import Database, Reader
+from gradwatch_server.storage.database import Database, SQLReader
 
 _FACTS: Final = "level, number, epoch, first_step, last_step, entries, is_closed, upto"
 _UPDATED: Final = (
@@ -170,7 +170,7 @@ class StoredBlocks:
         attempt: Number of the attempt.
     """
 
-    def __init__(self, reader: Reader, run: str, attempt: int) -> None:
+    def __init__(self, reader: SQLReader, run: str, attempt: int) -> None:
         self._reader = reader
         self._of = run, attempt
         self._known_curve = -1

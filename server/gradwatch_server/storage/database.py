@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from gradwatch_server.storage.rows import Loss
 
 
-class Reader(Protocol):
+class SQLReader(Protocol):
     """Connection that reads."""
 
     def row(self, sql: str, values: Any = ()) -> Any:
@@ -25,7 +25,7 @@ class Reader(Protocol):
         """Return bytes of a value from an offset on, of the row whose id is *place*."""
 
 
-class Database(Reader, Protocol):
+class Database(SQLReader, Protocol):
     """The connection that writes. One thread at a time may use it."""
 
     is_writing: bool
@@ -55,7 +55,7 @@ class Database(Reader, Protocol):
     def transaction(self) -> AbstractContextManager[None]:
         """Commit what is written inside, all or none. One within another is part of that one."""
 
-    def reading(self) -> AbstractContextManager[Reader]:
+    def reading(self) -> AbstractContextManager[SQLReader]:
         """Open a connection that sees one moment, from any thread."""
 
     def used_bytes(self) -> int:

@@ -12,7 +12,7 @@ from gradwatch_server.storage.postgres.database import PostgresStore
 from tests.support.engine import Start
 from tests.support.peer import NewPeer
 from tests.support.postgres import PostgresServer
-from tests.support.postgres_database import PostgresDatabase
+from tests.support.postgres_database import FreshDatabase
 from tests.support.waiting import PATIENCE_S
 
 _OTHERS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> %s"
@@ -22,7 +22,7 @@ _OTHERS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() A
 def test_what_was_acknowledged_is_there_after_cuts_and_restarts(
     start: Start, peers: NewPeer, postgres: PostgresServer
 ) -> None:
-    database = PostgresDatabase(postgres)
+    database = FreshDatabase(postgres)
     open_store = partial(PostgresStore.open, database.url, Clock())
     running = start(open_store=open_store)
     peer = peers(running.endpoint).attach()
@@ -49,7 +49,7 @@ def test_what_was_acknowledged_is_there_after_cuts_and_restarts(
 def test_an_aggregator_that_was_cut_off_writes_nothing_after_another_one(
     start: Start, peers: NewPeer, postgres: PostgresServer
 ) -> None:
-    database = PostgresDatabase(postgres)
+    database = FreshDatabase(postgres)
     open_store = partial(PostgresStore.open, database.url, Clock())
     running = start(open_store=open_store)
     peer = peers(running.endpoint).attach()

@@ -21,7 +21,7 @@ from tests.server.storage.stopping import (
     database_of,
 )
 from tests.support.postgres import PostgresServer
-from tests.support.postgres_database import PostgresDatabase
+from tests.support.postgres_database import FreshDatabase
 
 
 class Place(Protocol):
@@ -127,7 +127,7 @@ class InPostgres:
     is_exclusive = has_readers = True
 
     def __init__(self, server: PostgresServer) -> None:
-        self._database = PostgresDatabase(server)
+        self._database = FreshDatabase(server)
 
     def open(self) -> Store:
         return Store(StoppingPostgres(self._database.url), Clock())

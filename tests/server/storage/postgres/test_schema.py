@@ -12,7 +12,7 @@ from gradwatch_server.storage.postgres import schema
 from gradwatch_server.storage.postgres.schema import migrate
 from gradwatch_server.storage.rows import StorageError, StorageFault
 from tests.support.postgres import PASSWORD, STRANGER, PostgresServer
-from tests.support.postgres_database import PostgresDatabase
+from tests.support.postgres_database import FreshDatabase
 from tests.support.waiting import PATIENCE_S, wait_until
 
 TABLES = [
@@ -24,8 +24,8 @@ ADD = "INSERT INTO gradwatch.alert_events VALUES (1, 'id', 'firing', 'gpt', '{}'
 
 
 @pytest.fixture
-def database(postgres: PostgresServer) -> PostgresDatabase:
-    return PostgresDatabase(postgres)
+def database(postgres: PostgresServer) -> FreshDatabase:
+    return FreshDatabase(postgres)
 
 
 def refusal(url: str) -> StorageError:
@@ -36,7 +36,7 @@ def refusal(url: str) -> StorageError:
 
 
 @pytest.mark.slow
-def test_an_empty_database_gets_the_tables(database: PostgresDatabase) -> None:
+def test_an_empty_database_gets_the_tables(database: FreshDatabase) -> None:
     migrate(database.url)
     database.execute(ADD)
     migrate(database.url)
@@ -46,7 +46,7 @@ def test_an_empty_database_gets_the_tables(database: PostgresDatabase) -> None:
     assert database.execute("SELECT alert_id FROM gradwatch.alert_events") == [("id",)]
 
 
-def test_processes_that_start_together_take_turns(database: PostgresDatabase) -> None:
+def test_processes_that_start_together_take_turns(database: FreshDatabase) -> None:
     together = threading.Barrier(3)
 
     def start(_: int) -> None:
@@ -59,7 +59,7 @@ def test_processes_that_start_together_take_turns(database: PostgresDatabase) ->
     assert database.tables() == TABLES
 
 
-def test_tables_of_an_unknown_version_are_refused(database: PostgresDatabase) -> None:
+def test_tables_of_an_unknown_version_are_refused(database: FreshDatabase) -> None:
     """The error says what to do; not a row is changed."""
     migrate(database.url)
     database.execute("UPDATE gradwatch.schema_version SET version_num = '9999'")
@@ -70,7 +70,7 @@ def test_tables_of_an_unknown_version_are_refused(database: PostgresDatabase) ->
     assert database.execute("SELECT version_num FROM gradwatch.schema_version") == [("9999",)]
 
 
-def test_a_full_disk_leaves_nothing(database: PostgresDatabase) -> None:
+def test_a_full_disk_leaves_nothing(database: FreshDatabase) -> None:
     database.fill()
     found = refusal(database.url)
 
@@ -82,7 +82,7 @@ def test_a_full_disk_leaves_nothing(database: PostgresDatabase) -> None:
     assert database.tables() == TABLES
 
 
-def test_a_lost_connection_leaves_nothing(database: PostgresDatabase) -> None:
+def test_a_lost_connection_leaves_nothing(database: FreshDatabase) -> None:
     with (
         psycopg.connect(database.url) as first,
         ThreadPoolExecutor(1) as threads,
