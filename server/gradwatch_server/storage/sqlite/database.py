@@ -18,7 +18,6 @@ from typing import Any, Final
 from gradwatch_server.storage.checksums import text_of
 from gradwatch_server.storage.rows import Loss, StorageError, StorageFault
 from gradwatch_server.storage.schema import SCHEMA_VERSION, statements
-from gradwatch_server.storage.sqlite.faults import storage_errors
 from gradwatch_server.storage.sqlite.files import (
     NEW,
     SIDE_FILES,
@@ -32,6 +31,7 @@ from gradwatch_server.storage.sqlite.files import (
 )
 from gradwatch_server.storage.sqlite.lock import LOCK_NAME
 from gradwatch_server.storage.sqlite.private_files import create_private
+from gradwatch_server.storage.sqlite.reader import SQLiteReader, storage_errors
 from gradwatch_server.storage.sqlite.salvage import Salvaged, salvage
 
 logger = logging.getLogger(__name__)
@@ -112,47 +112,6 @@ def _identity(path: Path) -> tuple[int, int] | None:
             return None
         raise
     return found.st_dev, found.st_ino
-
-
-class SQLiteReader:
-    """A connection that reads."""
-
-    def __init__(self, connection: sqlite3.Connection | None) -> None:
-        self._connection = connection
-
-    @property
-    def connection(self) -> sqlite3.Connection:
-        """The connection itself.
-
-        Raises:
-            StorageError: If it is closed.
-        """
-        if self._connection is None:
-            msg = "the database is closed"
-            raise StorageError(msg)
-        return self._connection
-
-    def row(self, sql: str, values: Any = ()) -> Any:
-        """Return the first row that a statement finds, None if there is none."""
-        with storage_errors():
-            return self.connection.execute(sql, values).fetchone()
-
-    def rows(self, sql: str, values: Any = ()) -> Iterator[Any]:
-        """Yield the rows that a statement finds, while they are found."""
-        with storage_errors():
-            found = self.connection.execute(sql, values)
-            while (row := found.fetchone()) is not None:
-                yield row
-
-    def part(self, table: str, column: str, place: int, offset: int, length: int) -> bytes:
-        """Return bytes of a value from an offset on, of the row whose id is *place*."""
-        with (
-            storage_errors(),
-            self.connection.blobopen(table, column, place, readonly=True) as blob,
-        ):
-            first = min(offset, len(blob))
-            blob.seek(first)
-            return blob.read(min(length, len(blob) - first))
 
 
 class SQLiteDatabase(SQLiteReader):

@@ -19,9 +19,9 @@ from gradwatch_server.storage.deliveries import (
     TargetChange,
 )
 from gradwatch_server.storage.rows import StorageError, StorageFault
-from gradwatch_server.storage.sqlite.faults import storage_errors
 from gradwatch_server.storage.sqlite.files import quarantine
 from gradwatch_server.storage.sqlite.private_files import create_private, make_private
+from gradwatch_server.storage.sqlite.reader import storage_errors
 
 logger = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from gradwatch_server.storage.encoding import EncodedEntry, NumberedEntry, unpac
 from gradwatch_server.storage.rows import StorageError, StorageFault
 from gradwatch_server.storage.schema import SCHEMA_VERSION
 from gradwatch_server.storage.sqlite.database import BUSY_S, uri_of
-from gradwatch_server.storage.sqlite.faults import storage_errors
 from gradwatch_server.storage.sqlite.files import num_bytes_of, side_of
+from gradwatch_server.storage.sqlite.reader import storage_errors
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME
 
 logger = logging.getLogger(__name__)
