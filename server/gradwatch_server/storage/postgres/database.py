@@ -24,7 +24,7 @@ from gradwatch_server.storage.store import Store
 
 PAGE_BYTES: Final = 8_192
 
-LOCK_S: Final = 1.0
+LOCK_S: Final = 3.0
 """Time in which PostgreSQL lets go of what a killed aggregator had."""
 
 _WRITER: Final = 0x6772_6164_7761_7465
