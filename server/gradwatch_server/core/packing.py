@@ -1,4 +1,4 @@
-"""Arrays as plain data: `[code, shape, bytes]`, each bit of which comes back; and large integers.
+"""Arrays as plain data: `[code, shape, bytes]`, each bit of which comes back.
 
 What a column holds mostly fits a narrower type than float64, or is one number over and over, such
 as a count of zero.
@@ -11,8 +11,6 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from gradwatch_server.core.arrays import BoolArray, FloatArray
-
 Packed: TypeAlias = "list[Any]"
 
 SAME: Final = "="
@@ -24,23 +22,24 @@ BITS: Final = "|b1"
 _SAMPLE: Final = 16
 _NARROW: Final = ("<u4", "<f4")
 _KNOWN: Final = frozenset({"<f8", "<i8", *_NARROW})
-_INT64: Final = 1 << 63
 
 
 def pack(array: npt.NDArray[Any]) -> Packed:
-    """Return an array of float64, int64 or bool as plain data."""
+    """Return an array of float64, float32, int64 or bool as plain data."""
     shape = list(array.shape)
     if array.dtype == np.bool_:
         return [BITS, shape, np.packbits(array).tobytes()]
     if array.dtype == np.int64:
         return ["<i8", shape, array.astype("<i8", copy=False).tobytes()]
-    return _pack_numbers(np.ascontiguousarray(array, dtype="<f8"), shape)
-
-
-def _pack_numbers(array: FloatArray, shape: list[int]) -> Packed:
-    bits = array.view(np.int64)
+    is_narrow = array.dtype == np.float32
+    own = np.ascontiguousarray(array, dtype="<f4" if is_narrow else "<f8")
+    bits = own.view(np.int32 if is_narrow else np.int64)
     if bits.size and (bits == bits.flat[0]).all():
-        return [SAME, shape, array.flat[0].tobytes()]
+        return [SAME, shape, own.flat[0].astype("<f8").tobytes()]
+    return ["<f4", shape, own.tobytes()] if is_narrow else _pack_numbers(own, shape)
+
+
+def _pack_numbers(array: npt.NDArray[Any], shape: list[int]) -> Packed:
     with np.errstate(over="ignore", invalid="ignore"):
         for code in _NARROW:
             # Most of what does not fit shows it at once.
@@ -69,22 +68,3 @@ def unpack(packed: Packed) -> npt.NDArray[Any]:
         msg = f"array code {code!a} is none of {sorted(_KNOWN)}, {SAME!r}, {BITS!r}"
         raise ValueError(msg)
     return np.frombuffer(data, code).reshape(shape)
-
-
-def unpack_numbers(packed: Packed) -> FloatArray:
-    """Return an array of float64, read-only."""
-    array: FloatArray = unpack(packed).astype(np.float64)
-    array.flags.writeable = False
-    return array
-
-
-def unpack_flags(packed: Packed) -> BoolArray:
-    """Return an array of flags, read-only."""
-    array: BoolArray = unpack(packed).astype(np.bool_, copy=False)
-    array.flags.writeable = False
-    return array
-
-
-def pack_integer(number: int) -> int | str:
-    """Return what msgpack can encode, and `int` reads: sums of counts that clients claim grow."""
-    return number if number < _INT64 else str(number)

@@ -19,7 +19,6 @@ from gradwatch_server.core.packing import pack, unpack
 
 T = TypeVar("T")
 
-_FLOAT32: Final = "float32"
 _CHECKSUM_BYTES: Final = 4
 
 
@@ -75,8 +74,6 @@ class _Writer:
 
     def encode(self, value: object) -> Any:
         if isinstance(value, np.ndarray):
-            if value.dtype == np.float32:
-                return [_FLOAT32, list(value.shape), value.tobytes()]
             return pack(value)
         if isinstance(value, deque):
             return [value.maxlen, list(value)]
@@ -100,9 +97,6 @@ class _Reader:
         if origin is object:
             return plain
         if origin is np.ndarray:
-            code, shape, data = plain
-            if code == _FLOAT32:
-                return np.frombuffer(data, "<f4").reshape(shape).copy()
             return np.array(unpack(plain), dtype=get_args(get_args(kind)[1])[0])
         if origin is deque:
             longest, items = plain

@@ -14,23 +14,20 @@ import numpy as np
 import numpy.typing as npt
 import zstandard
 
-from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
-from gradwatch_server.core.packing import pack, unpack
+from gradwatch_server.core.arrays import FloatArray, IndexArray
+from gradwatch_server.core.packing import Packed, pack, unpack
 from gradwatch_server.curves.buckets import COUNTS, STATS, Buckets
 from gradwatch_server.curves.facts import Read
-from gradwatch_server.curves.items import ItemKind
-from gradwatch_server.curves.layers import KnownLayers
 from gradwatch_server.curves.rows import Rows
 
 GROUP_ITEMS: Final = 128
-"""Items that are read together: 64 rows of them in float32 are 32 kB, decoded in some 30 µs."""
+"""Items that are read together: 64 rows of them in float32 are 32 kB."""
 
 MAX_BYTES: Final = 64 << 20
 """A group or a head that claims more is damaged."""
 
 _CHECKSUM_BYTES: Final = 4
-_SAME, _BITS, _COUNT, _NARROW, _WIDE = "=", "b", "<u4", "<f4", "<f8"
-_SIZES: Final = {_COUNT: 4, _NARROW: 4, _WIDE: 8}
+_SIZES: Final = {"<u4": 4, "<f4": 4, "<f8": 8, "<i8": 8}
 _FLOAT32: Final = np.finfo(np.float32)
 _FIRST_INEXACT: Final = 2.0**24
 """Float32 has all whole numbers below this one, float64 those below `_MAX_COUNT`."""
@@ -185,7 +182,7 @@ def _decode_table(
         columns = np.flatnonzero(group_of == group)
         try:
             for whole, own in zip(made, _plain(packed), strict=True):
-                whole[:, columns] = _decode(own, entries)[:, wanted[columns] % GROUP_ITEMS]
+                whole[:, columns] = _decode(own)[:, wanted[columns] % GROUP_ITEMS]
         except (ValueError, TypeError, IndexError) as error:
             msg = f"a group of {table} cannot be read: {error}"
             raise DamagedBlockError(msg) from error
@@ -201,40 +198,29 @@ def _same(array: npt.NDArray[Any]) -> float | None:
     if not array.size:
         return 0.0
     first = array.flat[0]
-    is_same = np.isnan(array) if np.isnan(first) else array == first
-    return float(first) if is_same[0].all() and is_same.all() else None
+    for part in (array[0], array):  # where they differ, the first row mostly shows it
+        if not (np.isnan(part) if np.isnan(first) else part == first).all():
+            return None
+    return float(first)
 
 
-def _encode(array: npt.NDArray[Any]) -> list[Any]:
-    """Return numbers or flags of (entries, items) as plain data, an item's numbers side by side."""
-    items = array.shape[1]
-    if (same := _same(array)) is not None:
-        return [items, _SAME, same]
-    if array.dtype == np.bool_:
-        return [items, _BITS, np.packbits(array.T).tobytes()]
-    code = _NARROW if array.dtype == np.float32 else _WIDE
-    if array.dtype != np.float32:
-        with np.errstate(invalid="ignore"):
-            counts = array.astype(_COUNT)
-        if (array == counts).all():
-            array, code = counts, _COUNT
-    # The bytes of all numbers by their place: those of signs and exponents are much the same.
-    planes = np.ascontiguousarray(array.T, dtype=code).view(np.uint8).reshape(-1, _SIZES[code])
-    return [items, code, planes.T.tobytes()]
+def _encode(array: npt.NDArray[Any]) -> Packed:
+    """Return numbers or flags of (entries, items) as plain data, an item's numbers side by side.
+
+    The bytes of all numbers lie by their place: those of signs and exponents are much the same.
+    """
+    code, shape, data = pack(array.T)
+    if code in _SIZES:
+        data = np.frombuffer(data, np.uint8).reshape(-1, _SIZES[code]).T.tobytes()
+    return [code, shape, data]
 
 
-def _decode(packed: Sequence[Any], entries: int) -> npt.NDArray[Any]:
-    """Return what `_encode` was given, (entries, items), as float64 or flags."""
-    items, code, data = packed
-    if code == _SAME:
-        return np.broadcast_to(np.float64(data), (entries, items))
-    if code == _BITS:
-        flags = np.unpackbits(np.frombuffer(data, np.uint8), count=entries * items)
-        return flags.astype(np.bool_).reshape(items, entries).T
-    planes = np.frombuffer(data, np.uint8).reshape(_SIZES[code], -1)
-    numbers = np.ascontiguousarray(planes.T).view(code).reshape(items, entries)
-    found: FloatArray = numbers.astype(np.float64).T
-    return found
+def _decode(packed: Packed) -> npt.NDArray[Any]:
+    """Return what `_encode` was given, (entries, items)."""
+    code, shape, data = packed
+    if code in _SIZES:
+        data = np.frombuffer(data, np.uint8).reshape(_SIZES[code], -1).T.tobytes()
+    return unpack([code, shape, data]).T
 
 
 def narrowed(values: FloatArray) -> npt.NDArray[np.floating[Any]]:
@@ -254,31 +240,3 @@ def narrowed(values: FloatArray) -> npt.NDArray[np.floating[Any]]:
         is_count = (np.abs(own) < _MAX_COUNT) & (np.rint(own) == own)
         is_lost = (differ & (np.isinf(narrow[large]) | is_count)).any()
     return values if is_lost else narrow
-
-
-def encode_layers(layers: KnownLayers) -> bytes:
-    """Return the layers of an attempt."""
-    groups = [[name, pack(members)] for name, members in layers.groups.items()]
-    numel = [float(own) for own in layers.numel]  # 2^64 is more than msgpack can encode
-    items = [[kind, own] for kind, own in layers.items.items()]
-    told = [layers.names, numel, groups, layers.is_ordered, layers.dtypes, layers.shards, items]
-    return encode_plain(told)
-
-
-def decode_layers(data: bytes) -> KnownLayers:
-    """Return what `encode_layers` was given.
-
-    Raises:
-        DamagedBlockError: If it was something else.
-    """
-    names, numel, groups, is_ordered, dtypes, shards, items = decode_plain(data)
-    members: dict[str, BoolArray] = {name: unpack(own) for name, own in groups}
-    return KnownLayers(
-        tuple(names),
-        tuple(int(own) for own in numel),
-        members,
-        bool(is_ordered),
-        tuple(dtypes),
-        tuple(shards),
-        {ItemKind(kind): tuple(own) for kind, own in items},
-    )

@@ -178,6 +178,7 @@ class Levels:
         piece: dict[str, Buckets] = {}
 
         def tables() -> Iterator[tuple[str, Rows]]:
+            # One after the other: large memory that is new costs more than the work on it.
             for name, rows in block.tables():
                 piece[name] = _kept(Buckets.of(rows, FAN))
                 yield name, rows
@@ -232,7 +233,10 @@ def _encoded_buckets(facts: BlockFacts, tables: Mapping[str, Buckets]) -> SavedB
     if not tables:
         return SavedBlock(facts, *encode_block([], ()))
     run = tables[RUN_TABLE]
-    found = ((name, [*narrowed(own.stats), *own.counts]) for name, own in tables.items())
+    found = (
+        (name, [*narrowed(own.stats), *own.counts.astype(np.float64)])
+        for name, own in tables.items()
+    )
     return SavedBlock(facts, *encode_block([run.numbers, run.times_ns], found))
 
 

@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 import numpy as np
 
 from gradwatch_server.core.arrays import IndexArray
+from gradwatch_server.core.state_codec import decode
 from gradwatch_server.curves.block import Block
 from gradwatch_server.curves.buckets import COUNTS, STATS, Buckets
 from gradwatch_server.curves.columns import RUN_COLUMNS, RUN_TABLE
@@ -19,7 +20,6 @@ from gradwatch_server.curves.encoding import (
     DamagedBlockError,
     decode_buckets,
     decode_head,
-    decode_layers,
     decode_rows,
     narrowed,
 )
@@ -77,7 +77,7 @@ class History:
         if self._layers is not None and (len(self._layers) or self._layers.items):
             return self._layers
         encoded = self._stored.layers()
-        found = self._try(partial(decode_layers, encoded)) if encoded else None
+        found = self._try(partial(decode, encoded, KnownLayers)) if encoded else None
         return found or KnownLayers()
 
     def spans(self) -> list[Span]:
@@ -239,10 +239,10 @@ class History:
     def _head(self, block: StoredBlock) -> BlockHead | None:
         return self._try(partial(decode_head, block.head))
 
-    def _try(self, decode: Callable[[], T]) -> T | None:
+    def _try(self, read: Callable[[], T]) -> T | None:
         """Return what is decoded; None if it is not what was written, which is told once."""
         try:
-            return decode()
+            return read()
         except (DamagedBlockError, ValueError, TypeError) as error:
             if not self._told:
                 logger.warning("a block of curves is left out (told once): %s", error)

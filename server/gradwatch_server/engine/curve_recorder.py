@@ -19,7 +19,7 @@ from gradwatch_server.core.entries import Forgotten
 from gradwatch_server.core.frames.closed_frame import ClosedFrame
 from gradwatch_server.core.frames.gains import GainFrame
 from gradwatch_server.core.state import State
-from gradwatch_server.curves.encoding import DamagedBlockError, decode_layers, encode_layers
+from gradwatch_server.core.state_codec import decode, encode
 from gradwatch_server.curves.facts import Track, height
 from gradwatch_server.curves.group_numbers import GroupNumbers
 from gradwatch_server.curves.items import ItemNames
@@ -47,9 +47,6 @@ IDLE_NS: Final = 30_000_000_000
 MAX_BYTES: Final = 256 << 20
 """Bytes of all attempts in memory; of more, those without a new row for longest go first."""
 
-MAX_UNSAVED_BYTES: Final = 16 << 20
-"""Bytes of blocks that a recovery writes at once."""
-
 SLICE_BLOCKS: Final = 16
 """Blocks that are deleted at once."""
 
@@ -73,8 +70,8 @@ class AttemptCurves:
         self._layers = KnownLayers()
         if encoded := self._stored.layers():
             try:
-                self._layers = decode_layers(encoded)
-            except DamagedBlockError as error:
+                self._layers = decode(encoded, KnownLayers)
+            except ValueError as error:
                 logger.warning("the layers of the curves of run %s are read anew: %s", run, error)
         self._saved_layers = self._layers
         self._names = ItemNames(self._layers.items)
@@ -104,12 +101,6 @@ class AttemptCurves:
     def has_unsaved(self) -> bool:
         """Presence of blocks that the store does not have."""
         return any(own.unsaved for own in self._tracks.values())
-
-    @property
-    def num_unsaved_bytes(self) -> int:
-        """Bytes of the blocks that the store does not have."""
-        unsaved = (block for own in self._tracks.values() for block in own.unsaved)
-        return sum(len(own.head) + len(own.body) for own in unsaved)
 
     def show(self) -> None:
         """Let readers see all rows that there are now."""
@@ -155,7 +146,7 @@ class AttemptCurves:
         """
         blocks = [block for own in self._tracks.values() for block in own.unsaved]
         layers = self._layers
-        encoded = None if layers is self._saved_layers else encode_layers(layers)
+        encoded = None if layers is self._saved_layers else encode(layers)
         self._store.save(*self._of, blocks, encoded)
 
     def note_saved(self) -> None:
@@ -254,16 +245,6 @@ class CurveRecorder:
                     kept.note_saved()
                 kept.show()
         self._changed.clear()
-
-    def write_some(self) -> None:
-        """Write the blocks of entries that are in the store, if they are many.
-
-        Raises:
-            StorageError: If the disk is full or fails.
-        """
-        if sum(self._kept[own].num_unsaved_bytes for own in self._changed) > MAX_UNSAVED_BYTES:
-            self.write()
-            self.committed()
 
     def save_open(self, runs: Iterable[str]) -> None:
         """Have `write` write the open blocks of runs, too, whose state is to be saved."""

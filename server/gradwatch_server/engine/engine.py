@@ -320,7 +320,7 @@ class Engine(threading.Thread):
         is_kept = self.curves.work(self.clock.now_ns())
         is_deleted = self.deletions.work(self.published.cursor)
         is_told = self._delivery.is_done and publisher.is_done
-        is_done = is_trimmed and is_kept and is_deleted and is_told
+        is_done = self._checkpointer.is_done and is_trimmed and is_kept and is_deleted and is_told
         if is_done and not (batch.lines or saves or began_s):
             self._quiet_until_ns = self._housekeeping.due_ns
 
@@ -355,10 +355,9 @@ class Engine(threading.Thread):
         Return False if stopped before.
         """
         events = [change.event for change in changes]
-        checkpoints = list(saves)
         self.curves.save_open(save.run for save in saves)
 
-        def write() -> int:
+        def write_with(checkpoints: Sequence[RunSave]) -> int:
             with self._store.transaction():
                 self._store.log.append(lines)
                 self.curves.write()
@@ -368,22 +367,29 @@ class Engine(threading.Thread):
                     write_silences(self._store, self._state.silences)
                 return self._store.alert_events.add(events) if events else self.published.cursor
 
-        def fail() -> None:
-            checkpoints.clear()  # they can wait, and must not keep records from being written
-            self._publish()
+        def write() -> int:
+            nonlocal saves
+            try:
+                return write_with(saves)
+            except StorageError as error:
+                if not saves or error.fault is StorageFault.GONE:
+                    raise
+                self._checkpointer.put_off(self.clock.now_ns(), error)
+            saves = ()  # they can wait, and must not keep records from being written
+            return write_with(saves)
 
         began_s = time.perf_counter()
         with self.metrics.log_write.time():
-            cursor = retry_write(write, self.published, self._stopping, fail, self._ingest.drain)
+            cursor = retry_write(
+                write, self.published, self._stopping, self._publish, self._ingest.drain
+            )
         self._work.write(time.perf_counter() - began_s)
         if cursor is None:
             return False
         self._is_ahead, self.published.cursor = False, cursor
         self._silences_version = self._state.silences.version
         self._checkpointer.committed()
-        self._checkpointer.saved(checkpoints, self._state)
-        if len(checkpoints) < len(saves):
-            self._checkpointer.put_off(self.clock.now_ns())
+        self._checkpointer.saved(saves, self._state)
         self.curves.committed()
         return True
 

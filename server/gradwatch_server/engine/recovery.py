@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Final
 
 from gradwatch_server.budgets import LoggedBudgets
 from gradwatch_server.clock import Clock
@@ -23,6 +24,9 @@ from gradwatch_server.storage.store import Store
 from gradwatch_wire.health import RankState
 
 logger = logging.getLogger(__name__)
+
+WRITTEN_ENTRIES: Final = 256
+"""Entries after which blocks of curves are written, which a whole log would fill memory with."""
 
 _SILENCES = "silences"
 
@@ -53,9 +57,12 @@ def recover(
         recorder.begin()
         publisher = Publisher(published, publish_share)
         applier = Applier(state, checkpointer, publisher, published, recorder)
-        for name, number, entry in checkpointer.restore(state):
+        for count, (name, number, entry) in enumerate(checkpointer.restore(state), 1):
             applier.apply(name, entry, number)
-            recorder.write_some()
+            if count % WRITTEN_ENTRIES == 0:
+                with store.transaction():
+                    recorder.write()
+                recorder.committed()
         _put_in_force(applier, store, recorder, clock)
         published.cursor = store.alert_events.newest()
         recorder.look(state)

@@ -93,6 +93,9 @@ class Checkpointer:
         self._rest_until_ns = 0
         self._trim_ns = 0
         self._failed = self._trim_failed = False
+        self._is_trimmed = True
+        self.is_done = True
+        """Whether no run is due that there was no time for."""
 
     def restore(self, state: State) -> Iterator[tuple[str, int, Entry]]:
         """Put the saved runs into a state, each with its newest good checkpoint.
@@ -180,15 +183,17 @@ class Checkpointer:
         if now < self._rest_until_ns and not at_end:
             return []
         too_old_ns = now - round(self._policy.checkpoint_s * 1e9)
-        is_long = at_end or self._tail(state) >= MAX_TAIL
+        tail = self._tail(state)
+        is_long = at_end or tail >= MAX_TAIL
         due = [n for n, own in self._unsaved.items() if is_long or own.since_ns <= too_old_ns]
         saves = self.encode(due, state)
-        if not saves:
-            self._rest_until_ns = now + LOOK_NS
-        else:
+        self.is_done = len(saves) == len(due)
+        if saves:
             spent = self._clock.now_ns() - now
-            share = min(SHARE * max(1.0, self._tail(state) / MAX_TAIL), MAX_SHARE)
+            share = min(SHARE * max(1.0, tail / MAX_TAIL), MAX_SHARE)
             self._rest_until_ns = now + round(spent / share)
+        else:
+            self._rest_until_ns = now + LOOK_NS
         return saves
 
     def encode(self, names: Sequence[str], state: State) -> list[RunSave]:
@@ -212,10 +217,10 @@ class Checkpointer:
             logger.warning("checkpoints can be written again")
             self._failed = False
 
-    def put_off(self, now: int) -> None:
+    def put_off(self, now: int, why: StorageError) -> None:
         """Note that runs could not be saved: they are due again later."""
         if not self._failed:
-            logger.warning("no checkpoint can be written, tried again (told once)")
+            logger.warning("no checkpoint can be written, tried again (told once): %s", why)
         self._failed = True
         self._rest_until_ns = now + RETRY_NS
 
@@ -232,17 +237,17 @@ class Checkpointer:
     def trim(self, now: int, state: State) -> bool:
         """Trim one slice, if it is its turn; return True if nothing is left to be trimmed now."""
         if now < self._trim_ns:
-            return True
+            return self._is_trimmed
         try:
-            is_done = not self._retention.trim(now, _Kept(self, state))
+            self._is_trimmed = not self._retention.trim(now, _Kept(self, state))
         except StorageError as error:
             if not self._trim_failed:
                 logger.warning("the store cannot be trimmed, tried again (told once): %s", error)
-            self._trim_failed, self._trim_ns = True, now + TRIM_NS
+            self._trim_failed, self._is_trimmed, self._trim_ns = True, True, now + TRIM_NS
             return True
         self._trim_failed, spent = False, self._clock.now_ns() - now
-        self._trim_ns = now + (TRIM_NS if is_done else round(spent / SHARE))
-        return is_done
+        self._trim_ns = now + (TRIM_NS if self._is_trimmed else round(spent / SHARE))
+        return self._is_trimmed
 
     def _encode(self, name: str, state: State) -> RunSave:
         run = state.runs.get(name)

@@ -39,10 +39,6 @@ class Database(SQLReader, Protocol):
         """Name in errors: its path or its address."""
 
     @property
-    def is_open(self) -> bool:
-        """State: true until it is closed."""
-
-    @property
     def page_bytes(self) -> int:
         """Bytes of a page, the least that a table or an index takes."""
 

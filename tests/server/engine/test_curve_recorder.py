@@ -25,6 +25,7 @@ from gradwatch_server.curves.facts import Wanted
 from gradwatch_server.curves.items import ItemKind, table_of
 from gradwatch_server.engine import curve_recorder
 from gradwatch_server.engine.curve_recorder import CurveRecorder
+from gradwatch_server.storage.retention import RetentionPolicy
 from gradwatch_server.storage.sqlite.store import SQLiteStore
 from gradwatch_wire import Column
 from tests.support.engine import Start
@@ -252,6 +253,37 @@ def test_buckets_that_left_memory_are_read_again(
     assert newest is not None
     assert (newest.first_step, newest.last_step, newest.entries) == (0, 1_023, 64)
     check(feed.read(16), 16, 0, 1_100)
+
+
+def test_a_reader_between_memory_and_store_counts_no_row_twice(feed: Feed) -> None:
+    """The store may have blocks that were open when the memory was looked at."""
+    feed.steps(0, 1_020)
+    (kept,) = feed.recorder._kept.values()
+    before = kept.shown
+    feed.steps(1_020, 1_100)
+    kept.shown = before
+
+    for width in (1, 16, 256):
+        check(feed.read(width), width, 0, 1_088)  # the rows after the last closed block come later
+
+
+def test_a_long_log_that_is_applied_anew_loses_no_row(start: Start, peers: NewPeer) -> None:
+    """Blocks are written on the way; the checkpoint and all curves are lost."""
+    running = start(retention=RetentionPolicy(checkpoint_s=1e9))
+    peer = peers(running.endpoint).attach()
+    peer.steps(0, *[1.0] * 600)
+    running.shows(frames=600)
+    running.engine._is_ahead = True  # as if it was killed
+    for table in ("curves", "blocks", "saved_runs", "saved_attempts"):
+        running.store.db.execute(f"DELETE FROM {table}")
+
+    running = start()
+
+    running.shows(frames=600)
+    with running.engine.curves.history("gpt", 1) as history:
+        assert [(own.first, own.last) for own in history.spans()] == [(0, 599)]
+        found = history.buckets(Wanted(0, "l2", np.arange(1), 0, 599), 1)
+    assert found.counts[0, :, 0].tolist() == [1] * 600
 
 
 @pytest.mark.slow

@@ -809,6 +809,8 @@ def test_a_checkpoint_that_finds_no_room_costs_no_record(
     wait_until(lambda: "no checkpoint can be written" in caplog.text)
     peer.acked(6)
     assert running.store.state.run("gpt") is None
+    assert running.published.fault is None
+    assert "nothing is acknowledged" not in caplog.text
 
     db.execute("PRAGMA max_page_count=1000000")
     wait_until(lambda: "checkpoints can be written again" in caplog.text)

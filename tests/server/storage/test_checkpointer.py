@@ -518,3 +518,17 @@ def test_killed_while_saving_nothing_is_lost(tmp_path: Path) -> None:
         assert found.story() == story_of_log(found)
         assert found.store.db.row("PRAGMA integrity_check") == ("ok",)
         found.close()
+
+
+def test_runs_that_there_was_no_time_for_are_due_again(begin: Begin) -> None:
+    """The engine does not rest before they are saved."""
+    own = begin(checkpoint_s=1.0)
+    for number in (1, 2):
+        own.open(f"run{number}", numbered(number))
+    found = []
+    for minutes in (1, 2):
+        saves = own.checkpointer.due(time.time_ns() + minutes * 60 * SECOND, own.state)
+        own.checkpointer.saved(saves, own.state)
+        found.append((len(saves), own.checkpointer.is_done))
+
+    assert found == [(1, False), (1, True)]

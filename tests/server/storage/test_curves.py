@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gradwatch_server.curves.encoding import encode_layers
+from gradwatch_server.core.state_codec import encode
 from gradwatch_server.curves.facts import BlockFacts, SavedBlock, Track
 from gradwatch_server.curves.layers import KnownLayers
 from gradwatch_server.storage.curves import CurveStore
@@ -25,7 +25,7 @@ def block_of(number: int, epoch: int, *, is_closed: bool = True) -> SavedBlock:
 def write(store: CurveStore) -> None:
     """Write two epochs of blocks, some of them twice, and a wide block of each 16."""
     layers = KnownLayers(("a", "b"), (1, 2), {}, True, (), (), {})
-    store.save(RUN, ATTEMPT, [], encode_layers(layers))
+    store.save(RUN, ATTEMPT, [], encode(layers))
     store.save("other", 2, [block_of(9, 0)])
     for number in range(50):
         epoch = int(number >= 36)

@@ -55,9 +55,9 @@ def storage_errors() -> Iterator[None]:
     try:
         yield
     except psycopg.Error as error:
-        is_gone = error.sqlstate is None or error.sqlstate[:2] in ("08", "57")
-        fault = StorageFault.BUSY if is_gone else StorageFault.FAILED
-        fault = _FAULTS.get(error.sqlstate or "", fault)
+        state = error.sqlstate or ""  # none where there is no connection
+        is_cut = state[:2] in ("", "08", "57")
+        fault = _FAULTS.get(state, StorageFault.BUSY if is_cut else StorageFault.FAILED)
         text = " ".join(str(error).split()) or "the connection is lost"
         if fault is StorageFault.FULL:
             text = f"the disk of PostgreSQL is full: {text}"
@@ -125,11 +125,6 @@ class PostgresDatabase(PostgresReader):
         port = own.get("port", 5432)
         return f"postgresql://{own.get('host', 'localhost')}:{port}/{own.get('dbname', '')}"
 
-    @property
-    def is_open(self) -> bool:
-        """State: true until it is closed."""
-        return not self._connection.closed
-
     def _connect(self) -> psycopg.Connection[Any]:
         with storage_errors():
             connection = psycopg.connect(self._url, autocommit=True)
@@ -141,12 +136,15 @@ class PostgresDatabase(PostgresReader):
         connection = self._connect()
         reader = PostgresReader(connection)
         deadline_s = time.monotonic() + LOCK_S
-        while not reader.row("SELECT pg_try_advisory_lock(?)", (_WRITER,))[0]:
-            if time.monotonic() > deadline_s:
-                connection.close()
-                msg = f"another aggregator has {self.name}; end it, or choose another database"
-                raise StorageError(msg, StorageFault.LOCKED)
-            time.sleep(0.02)
+        try:
+            while not reader.row("SELECT pg_try_advisory_lock(?)", (_WRITER,))[0]:
+                if time.monotonic() > deadline_s:
+                    msg = f"another aggregator has {self.name}; end it, or choose another database"
+                    raise StorageError(msg, StorageFault.LOCKED)
+                time.sleep(0.02)
+        except StorageError:
+            connection.close()
+            raise
         return connection
 
     def _find(self, sql: str, values: Any) -> psycopg.Cursor[Any]:
