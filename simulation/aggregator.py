@@ -273,7 +273,7 @@ class Aggregator:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether messages wait for their turn."""
+        """Presence of messages that wait for their turn."""
         return self.engine is not None and bool(self.engine._ingest._queue)
 
     def check(self) -> None:

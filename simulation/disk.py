@@ -21,7 +21,7 @@ WRITING: Final = frozenset({"BEGIN", "COMMIT", "INSERT", "DELETE", "UPDATE"})
 
 
 class Disk(SQLiteDatabase):
-    """What outlives the aggregator. Its writing statements ask first whether they may succeed."""
+    """Database that outlives the aggregator. Statements that write ask first if they may."""
 
     def __init__(self, before: Hook, after: Hook) -> None:
         self._before, self._after = before, after

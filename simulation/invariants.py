@@ -80,7 +80,7 @@ class Account:
 
     @property
     def buffer(self) -> SendBuffer:
-        """Where the worker keeps what is not acknowledged."""
+        """Outbox in which the worker keeps what is not acknowledged."""
         return self.outbox.buffer
 
     def holds(self, seq: int) -> bool:
@@ -109,7 +109,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What was committed at some time, as it is put back with a copy of the data directory.
+    """Facts committed up to some time, as a copy of the data directory puts them back.
 
     Args:
         entries: The logs of all runs.
@@ -126,7 +126,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """What leaves memory: sessions, whether that is all of a run, and whether any of it trains."""
+    """Sessions that leave memory, whether they are all of a run, and whether any of them trains."""
 
     sessions: Sequence[bytes]
     is_whole: bool

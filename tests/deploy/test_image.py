@@ -1,4 +1,4 @@
-"""What the Dockerfile says, done without Docker: as its user, with a root that is read-only.
+"""Steps of the Dockerfile without Docker: as its user, with a root that is read-only.
 
 The base images are missing here. What is installed is what the Dockerfile says, and nothing else of
 what the tests run with.

@@ -33,7 +33,7 @@ VISIT = """async (addresses) => {
 
 
 class Metrics:
-    """What a tab holds, once the garbage is collected."""
+    """Memory of a tab, once the garbage is collected."""
 
     def __init__(self, shown: Any) -> None:
         self._session = shown.page.context.new_cdp_session(shown.page)

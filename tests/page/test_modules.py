@@ -1,4 +1,4 @@
-"""What the page computes by itself, run in the browser."""
+"""Computations of the page by itself, run in the browser."""
 
 from __future__ import annotations
 

@@ -370,7 +370,7 @@ def assert_found(promise: str, parts: Parts, faults: Any = None) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_command_runs_seeds_or_shows_one() -> None:
-    """What `scripts/simulate` starts."""
+    """Run as `scripts/simulate` does."""
     assert "3 seeds kept every promise" in run_command("--seeds", "3")
     shared = run_command("--seeds", "24", "--jobs", "2")
     alone = run_command("--seeds", "24")

@@ -16,7 +16,7 @@ SPILLED = {"versions": {"spill": "1"}}
 
 
 def shown(job: Any) -> dict[int, Any]:
-    """What `/runs/{id}/ranks` shows, by rank."""
+    """Answer of `/runs/{id}/ranks` by rank."""
     view = view_run(job.state.runs[job.run])
     return {rank["rank"]: rank for rank in describe_ranks(view, {}, job.now_ns)["ranks"]}
 

@@ -87,7 +87,7 @@ DEEDS = st.lists(
 
 
 class Story:
-    """What happens to a job, one deed at a time."""
+    """Events of a job, one at a time."""
 
     def __init__(self, cluster: Any, **settings: Any) -> None:
         self.job = cluster(world=3, names=("a", "b"), groups={"g": (1,)}, **settings)

@@ -1,4 +1,4 @@
-"""Who gets in when there is no room, and who has to go, over real sockets."""
+"""Admission when there is no room, and eviction for it, over real sockets."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_evictions_hold_over_a_restart(start: Start, peers: NewPeer) -> None:
 
 @pytest.mark.slow
 def test_sessions_are_bounded_by_their_bytes(start: Start, peers: NewPeer) -> None:
-    """What is empty goes for those that send something (S21)."""
+    """Empty runs go for those that send something (S21)."""
     running = start(budgets=Budgets(sessions_bytes=1 << 19))
     trains = peers(running.endpoint, run="trains").attach()
     trains.steps(0, 1.0)

@@ -1,4 +1,4 @@
-"""What all attempts hold together is bounded: whose goes is decided by the engine, in the log."""
+"""Memory of all attempts is bounded: the engine decides whose goes, in the log."""
 
 from __future__ import annotations
 

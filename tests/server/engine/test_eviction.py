@@ -1,4 +1,4 @@
-"""What goes first when there is no room: what is empty, then what ended, longest ago."""
+"""Order of eviction when there is no room: empty runs, then those that ended longest ago."""
 
 from __future__ import annotations
 

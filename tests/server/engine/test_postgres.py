@@ -15,7 +15,11 @@ from tests.support.postgres import PostgresServer
 from tests.support.postgres_database import FreshDatabase
 from tests.support.waiting import PATIENCE_S
 
-_OTHERS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> %s"
+_PIDS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
+
+
+def cut_off_all(database: FreshDatabase) -> None:
+    database.cut_off([pid for (pid,) in database.execute(_PIDS)])
 
 
 @pytest.mark.slow
@@ -31,7 +35,7 @@ def test_what_was_acknowledged_is_there_after_cuts_and_restarts(
         peer.steps(step, *[1.0] * 50)
         step += 50
         running.shows(frames=step)
-        database.cut_off([pid for (pid,) in database.execute(_OTHERS, -1)])
+        cut_off_all(database)
     peer.stats(step, (math.nan, 1.0))
     running.shows(frames=step + 1)
     events = running.events()
@@ -55,7 +59,7 @@ def test_an_aggregator_that_was_cut_off_writes_nothing_after_another_one(
     peer = peers(running.endpoint).attach()
     running.shows(stored=1)
     store = running.store
-    database.cut_off([pid for (pid,) in database.execute(_OTHERS, -1)])
+    cut_off_all(database)
     open_store().close()
     peer.stats(0, (1.0, 1.0))
 

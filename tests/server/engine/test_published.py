@@ -1,4 +1,4 @@
-"""What readers see: whole snapshots, made no more often than they can tell, of what there is."""
+"""Snapshots for readers: whole, and made no more often than readers can tell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a message reads."""
+"""Wording of messages."""
 
 from __future__ import annotations
 

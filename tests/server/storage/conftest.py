@@ -25,18 +25,18 @@ from tests.support.postgres_database import FreshDatabase
 
 
 class Place(Protocol):
-    """Where one store is kept; it outlives the processes that open it.
+    """Place of one store; it outlives the processes that open it.
 
     A new implementation of `Store` adds one of these to `PLACES`, and has to pass the contract.
     """
 
     @property
     def is_exclusive(self) -> bool:
-        """Whether a second writer is refused while the first has it."""
+        """Exclusiveness: true if a second writer is refused while the first has it."""
 
     @property
     def has_readers(self) -> bool:
-        """Whether other threads may read while it is written."""
+        """Concurrency: true if other threads may read while it is written."""
 
     def open(self) -> Store:
         """Open the store as a new process does."""
@@ -58,7 +58,7 @@ class Place(Protocol):
 
 
 class SQLitePlace:
-    """What both places of SQLite have in common."""
+    """Base of both places of SQLite."""
 
     def stop_at(self, store: Store, write: int) -> None:
         database_of(store).left = write
@@ -185,5 +185,5 @@ def store(place: Place) -> Iterator[Store]:
 
 @pytest.fixture
 def stopped() -> type[BaseException]:
-    """What `Place.stop_at` raises."""
+    """Exception that `Place.stop_at` raises."""
     return Killed

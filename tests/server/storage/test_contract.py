@@ -1,4 +1,4 @@
-"""What every store keeps to, wherever it is: this suite runs over all `PLACES` of the conftest."""
+"""Contract of every store: this suite runs over all `PLACES` of the conftest."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def test_trimming_keeps_what_the_rest_is_read_with(store: Store) -> None:
 
 
 def test_heads_go_once_nothing_is_read_with_them(store: Store) -> None:
-    """Those of sessions that left memory, as far as rows are trimmed; all of a run that did."""
+    """Heads go of sessions that left memory, as far as rows are trimmed; all of a run that did."""
     store.log.append([Line("gpt", Entry(0, Began(0, {}, {})))])
     store.log.append([opened(), received(MANIFEST)])
     store.log.append(ticks(1, 1))

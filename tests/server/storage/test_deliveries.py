@@ -1,4 +1,4 @@
-"""What is kept of notifications: after a crash it is what was saved last."""
+"""Deliveries that are kept: after a crash those that were saved last."""
 
 from __future__ import annotations
 

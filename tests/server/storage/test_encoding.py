@@ -1,4 +1,4 @@
-"""How entries are spelt in a store: nothing that came over the wire is lost or made up."""
+"""Spelling of entries in a store: nothing that came over the wire is lost or made up."""
 
 from __future__ import annotations
 

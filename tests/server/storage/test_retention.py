@@ -60,7 +60,7 @@ def fill(store: SQLiteStore, count: int, layers: int = 1) -> None:
 
 @dataclass(frozen=True)
 class Keep:
-    """What must stay: entries after a number, heads of the sessions in memory."""
+    """Entries that must stay: those after a number, heads of the sessions in memory."""
 
     upto: int = 1 << 60
     in_memory: Collection[bytes] | None = (SESSION,)

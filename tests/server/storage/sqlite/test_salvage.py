@@ -1,4 +1,4 @@
-"""What is left of a damaged file: all that can be read, and a start that says what cannot."""
+"""Rest of a damaged file: all that can be read, and a start that says what cannot."""
 
 from __future__ import annotations
 
