@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Final, Protocol
 
-from gradwatch_server.budget_use import BudgetUse
-from gradwatch_server.budgets import Budgets
+from gradwatch_server.budgets import Budgets, BudgetUse
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.entries import Entry, Forgotten

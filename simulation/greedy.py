@@ -23,26 +23,16 @@ KIB: Final = 1 << 10
 
 SMALL: Final[dict[str, Any]] = {
     "runs": 8,
-    "attempts": 16,
     "attempts_per_min": 30,
-    "sessions_bytes": 384 * KIB,
-    "open_frames_bytes": 24 * KIB,
-    "manifests_bytes": 32 * KIB,
+    "run_bytes": 2_048 * KIB,
+    "total_bytes": 2_560 * KIB,
+    "alert_events_per_min": 1,
 }
-"""Budgets as they are set where somebody is greedy, also where settings have to be larger: what he
-takes is to reach them, an honest run is not. Of these the aggregator has those that it knows."""
+"""Budgets where somebody is greedy, also smaller than they may be set: a greedy peer reaches them,
+an honest run does not."""
 
-SMALL_IN_THE_LOG: Final = (
-    "open_frames_bytes_per_attempt",
-    "manifests_bytes_per_session",
-    "layers_bytes_per_attempt",
-    "alert_events",
-    "alert_events_per_min",
-)
-"""Those that are as small as they may be set: the log holds them, and is read as settings are."""
-
-AFTER_A_ROUND: Final = frozenset({"open_frames_bytes", "manifests_bytes"})
-"""Those that what a batch brings may exceed, until the next round."""
+AFTER_A_ROUND: Final = frozenset({"run_bytes", "total_bytes"})
+"""Budgets that a batch may exceed, until the next round."""
 
 MOST: Final = 80
 """Things that a greedy peer does until it has enough."""
@@ -57,13 +47,8 @@ BUFFER_BYTES: Final = 32 * KIB
 
 
 def small_budgets() -> Budgets:
-    """Return budgets that are small, as far as the aggregator knows them."""
-    fields = Budgets.model_fields
-    known = {name: value for name, value in SMALL.items() if name in fields}
-    for name in SMALL_IN_THE_LOG:
-        if name in fields:
-            known[name] = next(own.ge for own in fields[name].metadata if hasattr(own, "ge"))
-    return Budgets.model_construct(**known)
+    """Return budgets that greedy peers reach."""
+    return Budgets.model_construct(**SMALL)
 
 
 class GreedyPeer:

@@ -104,7 +104,7 @@ def http_config(
         loop="asyncio",
         http=Connection.under(limits),
         ws="none",
-        timeout_keep_alive=math.ceil(limits.use.limits.idle_s) + LATER_S,
+        timeout_keep_alive=math.ceil(limits.use.limits.http_wait_s) + LATER_S,
         callback_notify=every_second,
         timeout_notify=0,
         ssl_certfile=settings.http_tls_cert,

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from gradwatch_server.budget_use import BudgetUse
+from gradwatch_server.budgets import BudgetUse
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +28,9 @@ GUARDED: Final = (
 
 WINDOW_S: Final = 60.0
 """Time over which lines are counted."""
+
+LINES_PER_CAUSE: Final = 1
+"""Lines of one kind about one caller in that time."""
 
 MAX_TOLD: Final = 10
 """Kinds and peers that are named when it is told what was left out."""
@@ -61,14 +64,14 @@ class LogLimits(logging.Filter):
         with self._lock:
             total = self._passed.total()
             full = total >= limits.log_lines_per_min
-            if not full and self._passed[cause] < limits.log_lines:
+            if not full and self._passed[cause] < LINES_PER_CAUSE:
                 self._passed[cause] += 1
                 self._use["log_lines_per_min"].used = total + 1
                 return True
             # Peers without number must not fill this either.
             is_known = cause in self._held or len(self._held) < limits.log_lines_per_min
             self._held[cause if is_known else ("others", "")] += 1
-            self._use["log_lines_per_min" if full else "log_lines"].num_refused += 1
+            self._use["log_lines_per_min"].num_refused += 1
             return False
 
     def tell(self) -> None:

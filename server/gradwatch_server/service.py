@@ -20,7 +20,7 @@ from gradwatch_server.api.security.access import AccessPolicy
 from gradwatch_server.api.security.hosts import Hosts
 from gradwatch_server.api.security.middleware import SecurityMiddleware
 from gradwatch_server.api.tls import check_tls
-from gradwatch_server.budget_use import BudgetUse
+from gradwatch_server.budgets import BudgetUse
 from gradwatch_server.clock import Clock
 from gradwatch_server.engine.engine import Engine
 from gradwatch_server.http_server import (

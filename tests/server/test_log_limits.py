@@ -8,8 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gradwatch_server.budget_use import BudgetUse
-from gradwatch_server.budgets import Budgets
+from gradwatch_server.budgets import Budgets, BudgetUse
 from gradwatch_server.log_limits import GUARDED, MAX_TOLD, WINDOW_S, LogLimits
 
 logger = logging.getLogger(GUARDED[0])
@@ -34,7 +33,7 @@ class Log:
 
 @pytest.fixture
 def log(caplog: pytest.LogCaptureFixture) -> Iterator[Log]:
-    made = Log(caplog, log_lines=1, log_lines_per_min=20)
+    made = Log(caplog, log_lines_per_min=20)
     with made.limits.guarding():
         yield made
 
@@ -46,7 +45,7 @@ def test_a_kind_is_told_once_for_each_peer(log: Log) -> None:
     log.tell("nonsense: %d", 7, peer="10.0.0.2")
     log.tell("slow", peer="10.0.0.1")
     assert log.lines == ["nonsense: 0", "nonsense: 7", "slow"]
-    assert log.use["log_lines"].num_refused == 299
+    assert log.use["log_lines_per_min"].num_refused == 299
     log.now_s = WINDOW_S
     log.limits.tell()
 
@@ -67,7 +66,7 @@ def test_peers_without_number_fill_neither_log_nor_memory(log: Log) -> None:
     assert len(told) == MAX_TOLD + 1
     counts = [int(line.split(": ")[1].split()[0]) for line in told]
     assert sum(counts) == 2_000 - 20
-    assert log.use["log_lines_per_min"].num_refused + log.use["log_lines"].num_refused == 1_980
+    assert log.use["log_lines_per_min"].num_refused == 1_980
 
 
 def test_a_traceback_of_the_event_loop_is_told_once(

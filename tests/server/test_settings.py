@@ -99,13 +99,13 @@ def test_rules_of_file_and_environment_are_put_together(
 def test_budgets_of_file_and_environment_are_put_together(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (folder / "gradwatch.toml").write_text("[budgets]\nruns = 5\nattempts = 20\n")
+    (folder / "gradwatch.toml").write_text("[budgets]\nruns = 5\nrun_bytes = 20_000_000\n")
     monkeypatch.setenv("GRADWATCH_BUDGETS__RUNS", "6")
 
     budgets = load_settings(None).budgets
 
-    assert (budgets.runs, budgets.attempts) == (6, 20)
-    assert budgets.sessions_bytes == 128 << 20
+    assert (budgets.runs, budgets.run_bytes) == (6, 20_000_000)
+    assert budgets.total_bytes == 1 << 30
 
 
 def test_variables_of_the_client_are_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +139,7 @@ def test_variables_of_the_client_are_no_settings(monkeypatch: pytest.MonkeyPatch
             "setting 'budgets.runs': Input should be greater than or equal to 1",
         ),
         ("[budgets]\nruns = 1.5", "setting 'budgets.runs': should be a whole number"),
-        ("[budgets]\nidle_s = nan", "setting 'budgets.idle_s': "),
+        ("[budgets]\nhttp_wait_s = nan", "setting 'budgets.http_wait_s': "),
     ],
 )
 def test_a_bad_file_is_refused_by_the_name_of_the_key(folder: Path, text: str, says: str) -> None:

@@ -12,8 +12,7 @@ from typer.main import get_command
 
 from gradwatch_server.api.app import make_app
 from gradwatch_server.api.metrics import table as metrics
-from gradwatch_server.budget_use import BudgetUse
-from gradwatch_server.budgets import TABLE, Budgets, table
+from gradwatch_server.budgets import TABLE, Budgets, BudgetUse, table
 from gradwatch_server.cli.app import app
 from gradwatch_server.cli.doctor import documentation as checks
 from gradwatch_server.core.alerting.alert import Acknowledgement, Alert, Update, Worst

@@ -21,7 +21,6 @@ from gradwatch_server.core.attempt import Attempt
 from gradwatch_server.core.entries import Tick
 from gradwatch_server.core.sequence import Outcome, SequenceCheck, SequenceTracker
 from gradwatch_server.engine.engine import Engine
-from gradwatch_server.engine.eviction import Usefulness
 from gradwatch_server.storage.rows import StorageError
 from gradwatch_wire.session.outbox import Outbox
 from gradwatch_wire.session.send_buffer import BufferedRecord, SendBuffer
@@ -328,26 +327,25 @@ def test_a_rare_bug_is_found(
     ("bug", "does", "greedy", "promise"),
     [
         (
-            "gradwatch_server.engine.admission.Admission._is_crowded",
-            False,
-            "attempts",
+            "gradwatch_server.engine.memory.RunMemory.find_lacking",
+            None,
+            "names",
             "budgets are kept to",
         ),
-        ("gradwatch_server.engine.room.Room.lacking", None, "names", "budgets are kept to"),
         (
-            "gradwatch_server.engine.eviction._usefulness",
-            Usefulness.ENDED_EMPTY,
+            "gradwatch_server.engine.memory._is_unheard",
+            True,
             "names",
             "nothing leaves memory that trains",
         ),
         (
-            "gradwatch_server.engine.room.Room._victim",
+            "gradwatch_server.engine.memory.RunMemory._find_victim",
             None,
             "names",
             "no honest process is refused",
         ),
     ],
-    ids=["takes any attempt", "takes any run", "lets anything go", "lets nothing go"],
+    ids=["takes any run", "lets anything go", "lets nothing go"],
 )
 def test_a_bug_that_serves_a_greedy_peer_is_found(
     bug: str, does: Any, greedy: str, promise: str, monkeypatch: pytest.MonkeyPatch

@@ -100,7 +100,7 @@ def make_app(
         listing=listing,
         metrics=metrics,
         notifications=parts.notifications,
-        curve_reads=CurveReads(engine.budget_use),
+        curve_reads=CurveReads(),
         stream_tokens=parts.stream_tokens,
         stream_limit=StreamLimit(engine.budget_use, None if limits is None else limits.most),
     )

@@ -10,7 +10,7 @@ import termios
 from collections import Counter
 from typing import Final
 
-from gradwatch_server.budget_use import BudgetUse
+from gradwatch_server.budgets import BudgetUse
 from gradwatch_server.open_files import most_open
 
 SHARE_OF_FILES: Final = 4

@@ -8,6 +8,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable, MutableMapping
+from enum import Enum
 from http import HTTPStatus
 from typing import Any, ClassVar, Final
 
@@ -23,15 +24,19 @@ CONNECTION: Final = "gradwatch.connection"
 MALFORMED: Final = "http"
 """Kind under which requests that are no HTTP are counted."""
 
-HEADER: Final = "header_s"
-BODY: Final = "body_s"
-IDLE: Final = "idle_s"
-WRITE: Final = "write_s"
-"""Budgets with the deadline of what a connection waits for."""
+
+class Wait(Enum):
+    """Event that a connection waits for."""
+
+    HEADER = "header"
+    BODY = "body"
+    IDLE = "idle"
+    WRITE = "write"
+
 
 _TOO_LATE: Final = {
-    HEADER: "the header of the request did not come in time",
-    BODY: "the body of the request did not come in time",
+    Wait.HEADER: "the header of the request did not come in time",
+    Wait.BODY: "the body of the request did not come in time",
 }
 
 
@@ -44,7 +49,7 @@ class Connection(H11Protocol):
     """
 
     limits: ClassVar[ConnectionLimits]
-    _waiting_for: str | None = None
+    _waiting_for: Wait | None = None
     _deadline: asyncio.TimerHandle | None = None
     _unsent = 0  # bytes that the caller had not taken at the last look
 
@@ -106,46 +111,46 @@ class Connection(H11Protocol):
         """Keep the deadline of what the connection waits for now."""
         self._wait_for(self._find_wait())
 
-    def _find_wait(self) -> str | None:
-        """Return the budget of what the connection waits for, None for an answer of ours."""
+    def _find_wait(self) -> Wait | None:
+        """Return what the connection waits for, None for an answer of ours."""
         is_flushing = self.transport.is_closing() and self.transport.get_write_buffer_size()
         if self.flow.write_paused or is_flushing:
-            return WRITE
+            return Wait.WRITE
         if self._has_body():
-            return BODY
+            return Wait.BODY
         if self.conn.their_state is not h11.IDLE:
             return None
-        return HEADER if self.cycle is None or self.conn.trailing_data[0] else IDLE
+        return Wait.HEADER if self.cycle is None or self.conn.trailing_data[0] else Wait.IDLE
 
-    def _wait_for(self, budget: str | None) -> None:
+    def _wait_for(self, wait: Wait | None) -> None:
         """Begin to wait for something else; a wait that goes on keeps its deadline."""
-        if budget == self._waiting_for:
+        if wait == self._waiting_for:
             return
-        self._waiting_for = budget
+        self._waiting_for = wait
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-        if budget is not None:
+        if wait is not None:
             self._unsent = untaken(self.transport)
-            self._deadline = self.loop.call_later(self.limits.use.limit(budget), self._expire)
+            self._deadline = self.loop.call_later(self.limits.use.limits.http_wait_s, self._expire)
 
     def _expire(self) -> None:
         """End the connection, unless the caller of a long answer took some of it meanwhile."""
-        budget, before = self._waiting_for, self._unsent
+        wait, before = self._waiting_for, self._unsent
         unsent = untaken(self.transport)
         self._waiting_for = None
-        if budget in (WRITE, IDLE) and 0 < unsent < before:
-            self._wait_for(budget)
+        if wait in (Wait.WRITE, Wait.IDLE) and 0 < unsent < before:
+            self._wait_for(wait)
             return
-        if budget is None:
+        if wait is None:
             return
-        self.limits.use[budget].num_refused += 1
         is_begun = self._has_body() or self.conn.trailing_data[0]
-        if unsent or budget == WRITE:
+        self.limits.use["http_wait_s"].num_refused += 1
+        if unsent or wait is Wait.WRITE:
             self.logger.warning("The caller does not take its answer")
             self.transport.abort()  # a close would wait until the caller has read all
-        elif budget in _TOO_LATE and is_begun:
-            self._refuse(408, _TOO_LATE[budget])
+        elif wait in _TOO_LATE and is_begun:
+            self._refuse(408, _TOO_LATE[wait])
         else:
             self.transport.close()
 
@@ -213,10 +218,10 @@ class Handshake(asyncio.Protocol):
         self._early += data
 
     async def _shake(self, transport: asyncio.Transport) -> None:
-        loop, header_s = asyncio.get_running_loop(), self._limits.use.limits.header_s
+        loop, http_wait_s = asyncio.get_running_loop(), self._limits.use.limits.http_wait_s
         with contextlib.suppress(OSError):  # it took too long, was none, or its caller left
             encrypted = await loop.start_tls(
-                transport, self, self._context, server_side=True, ssl_handshake_timeout=header_s
+                transport, self, self._context, server_side=True, ssl_handshake_timeout=http_wait_s
             )
             if encrypted is None or encrypted.is_closing():
                 return

@@ -133,12 +133,12 @@ class FramesClosed:
     Args:
         run: The run.
         attempt: Which of its attempts.
-        most_bytes: What its records that wait may take from here on.
+        limit: Bytes that its records that wait may take from here on.
     """
 
     run: str
     attempt: int
-    most_bytes: int
+    limit: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,11 +147,11 @@ class ManifestsDropped:
 
     Args:
         session: The session.
-        most_bytes: What its manifests may take from here on.
+        limit: Bytes that its manifests may take from here on.
     """
 
     session: bytes
-    most_bytes: int
+    limit: int
 
 
 @dataclass(frozen=True, slots=True)

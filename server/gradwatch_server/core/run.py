@@ -36,7 +36,7 @@ from gradwatch_server.core.entries import (
 from gradwatch_server.core.frames.closed_frame import FrameRecorder
 from gradwatch_server.core.frames.window import WINDOW_STEPS
 from gradwatch_server.core.losses import MAX_COUNT
-from gradwatch_server.core.session import EXCEPTION, Session
+from gradwatch_server.core.session import ATTEMPT_BYTES, EXCEPTION, Session, session_bytes
 from gradwatch_wire import Bye, Envelope, Event, Gains, Hello, Manifest, Stats
 from gradwatch_wire.health import RankState
 from gradwatch_wire.session.replayed import is_replayed
@@ -58,6 +58,7 @@ class Run(AttemptHistory):
     Attributes:
         attempts: Its attempts, which are saved by themselves.
         sessions: Its sessions by id.
+        sessions_bytes: Memory of its sessions and attempts, without frames.
         rules: The rules in force.
         budgets: The budgets in force.
         window_steps: Frames that the window of an attempt holds.
@@ -79,6 +80,7 @@ class Run(AttemptHistory):
     def __post_init__(self) -> None:
         super().__init__()
         self.sessions: dict[bytes, Session] = {}
+        self.sessions_bytes = 0
         self.window_steps = WINDOW_STEPS
         self.recorder: FrameRecorder | None = None
         self.is_relearnt = False
@@ -98,6 +100,7 @@ class Run(AttemptHistory):
         attempt.active_alerts.silences = self.silences
         attempt.closed.recorder = self.recorder
         self.sessions.update((session.id, session) for session in attempt.sessions.values())
+        self.sessions_bytes += attempt.sessions_bytes
         super().adopt(attempt)
 
     def record_with(self, recorder: FrameRecorder | None) -> None:
@@ -153,15 +156,14 @@ class Run(AttemptHistory):
         match body:
             case Forgotten(_, attempts):
                 self._forget(attempts)
-            case FramesClosed(_, number, most_bytes):
+            case FramesClosed(_, number, limit):
                 for attempt in self.judged:
                     if attempt.number == number:
                         attempt.revision += 1
-                        budget = "open_frames_bytes"
-                        yield from attempt.keep_to(most_bytes, budget, now_ns, self.rules)
-            case ManifestsDropped(session_id, most_bytes) if session_id in self.sessions:
+                        yield from attempt.keep_to(limit, "total_bytes", now_ns, self.rules)
+            case ManifestsDropped(session_id, limit) if session_id in self.sessions:
                 session = self.sessions[session_id]
-                self._touched(session).manifests.keep_to(session, most_bytes, "manifests_bytes")
+                self._touched(session).manifests.keep_to(session, limit)
             case Acknowledged(_, number, alert_id, by, comment):
                 who = Acknowledgement(by, comment, now_ns)
                 for attempt in self.attempts:
@@ -220,6 +222,7 @@ class Run(AttemptHistory):
             last = self.attempts[-1].number if self.attempts else self.num_forgotten
             attempt = Attempt.begin(self.name, last + 1, hello, now_ns, self.window_steps)
             yield from self.begin(attempt, now_ns, self.rules)
+            self.sessions_bytes += ATTEMPT_BYTES
         # The token is a secret: the log leaves it out, and so does the saved state.
         session = Session(session_id, replace(hello, token=""), attempt.number, now_ns)
         session.is_from_files = is_replayed(hello)
@@ -227,6 +230,7 @@ class Run(AttemptHistory):
         attempt.join(session)
         attempt.note_sign(session, now_ns)
         self.sessions[session_id] = session
+        self.sessions_bytes += session_bytes(hello)
         yield from self.succeed(attempt, hello, now_ns, self.rules)
 
     def _return(self, session: Session, hello: Hello, now_ns: int) -> Iterator[Alert]:
@@ -267,7 +271,8 @@ class Run(AttemptHistory):
             case Stats() as stats:
                 yield from attempt.add_stats(session, stats, now_ns, self.rules)
             case Manifest() as manifest:
-                attempt.add_manifest(session, manifest, self.budgets)
+                attempt.add_manifest(session, manifest, self.budgets.layers_bytes)
+                self._keep_manifests(attempt, session)
             case Gains() as gains:
                 attempt.add_gains(session, gains, now_ns)
             case Event() as event:
@@ -277,10 +282,17 @@ class Run(AttemptHistory):
                 state = RankState.FAILED if reason == EXCEPTION else RankState.ENDED
                 yield from attempt.leave(session, state, now_ns, self.rules)
         yield from attempt.close_frames(now_ns, self.rules)
-        share = self.budgets.open_frames_bytes_per_attempt
-        if attempt.open.num_bytes > share:
-            budget = "open_frames_bytes_per_attempt"
-            yield from attempt.keep_to(share * attempt.shares, budget, now_ns, self.rules)
+        others = sum(own.open.num_bytes for own in self.judged if own is not attempt)
+        limit = self.budgets.open_frames_bytes - others
+        if attempt.open.num_bytes > limit:
+            yield from attempt.keep_to(limit, "run_bytes", now_ns, self.rules)
+
+    def _keep_manifests(self, attempt: Attempt, session: Session) -> None:
+        """Drop manifests until those of the run fit, the newest last."""
+        while sum(own.manifests.num_bytes for own in self.judged) > self.budgets.manifests_bytes:
+            if not any(own.manifests.drop_oldest(own.sessions.values()) for own in self.judged):
+                attempt.manifests.drop_newest(session)
+                return
 
     def _gap(self, session_id: bytes, first: int, last: int, now_ns: int) -> Iterator[Alert]:
         session = self.sessions[session_id]
@@ -293,6 +305,7 @@ class Run(AttemptHistory):
     def _forget(self, attempts: int) -> None:
         for session in self.forget(attempts):
             del self.sessions[session.id]
+        self.sessions_bytes = sum(own.sessions_bytes for own in self.attempts)
         self.num_forgotten = max(self.num_forgotten, attempts)
 
 

@@ -12,7 +12,7 @@ from gradwatch_server.core.frames.frame import COLUMNS_READ, RankPart
 from gradwatch_server.core.frames.idle import Idle
 from gradwatch_server.core.frames.layers import numbers
 from gradwatch_server.core.frames.layout import Layout
-from gradwatch_server.core.frames.sizes import RECORD_BYTES, array_bytes
+from gradwatch_server.core.frames.sizes import RECORD_BYTES, array_bytes, names_bytes
 from gradwatch_server.core.losses import Losses
 from gradwatch_wire import Event, Hello, Stats
 from gradwatch_wire.columns import L2, WEIGHT_BITS
@@ -22,8 +22,15 @@ from gradwatch_wire.names import EventName
 EXCEPTION: Final = "exception"
 """What the BYE of a rank says that ended with one."""
 
-MAX_MANIFEST_LAYERS = 1 << 20
-"""Layers of all manifests together that a session may name; the oldest manifests are dropped."""
+SESSION_BYTES: Final = 3_000
+"""Memory of a session beside the texts of its HELLO, measured with tracemalloc."""
+
+TEXT_COPIES: Final = 3
+"""Copies of these texts in memory: in the session, in the log's cache, and while it is saved. The
+process grew by 35 kB for each of 5,000 sessions with 7.4 kB of them."""
+
+ATTEMPT_BYTES: Final = 14_500
+"""Memory of an attempt before its first record, measured likewise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +40,6 @@ class DeclaredManifest:
     layout: Layout
     ordered: bool
     idle: Idle | None = None
-
-    @property
-    def size(self) -> int:
-        """Layers that count towards `MAX_MANIFEST_LAYERS`; a manifest without any counts, too."""
-        layers = len(self.layout.index) * (1 if self.layout.shards is None else 4)
-        idle = 0 if self.idle is None else len(self.idle)
-        return layers + len(self.layout.modules) + idle + 16
 
     @property
     def own_bytes(self) -> int:
@@ -115,7 +115,6 @@ class Session:
         self.heard_ns = self.heard_ns or self.last_ns
         self.stepped_ns = self.stepped_ns or self.last_ns
         self.manifests_bytes = sum(own.num_bytes for own in self.manifests.values())
-        self._manifests_size = sum(own.size for own in self.manifests.values())
 
     def note_sign(self, now_ns: int) -> None:
         """Note a sign of life."""
@@ -140,35 +139,20 @@ class Session:
 
     def declare(self, number: int, manifest: DeclaredManifest) -> DeclaredManifest | None:
         """Note what a manifest declared; return the one that it takes the place of, if any."""
-        replaced = None if number not in self.manifests else self._pop_manifest(number)
+        replaced = None if number not in self.manifests else self.pop_manifest(number)
         self.manifests[number] = manifest
         self.manifests_bytes += manifest.num_bytes
-        self._manifests_size += manifest.size
         return replaced
-
-    def drop_manifests(self, most_bytes: int, least: int) -> list[DeclaredManifest]:
-        """Let the oldest manifests go that are too many; records of them fit none then.
-
-        Args:
-            most_bytes: What they may take.
-            least: So many of the newest stay.
-        """
-        dropped = []
-        while len(self.manifests) > least and (
-            self.manifests_bytes > most_bytes or self._manifests_size > MAX_MANIFEST_LAYERS
-        ):
-            dropped.append(self._pop_manifest(next(iter(self.manifests))))
-        return dropped
 
     def clear_manifests(self) -> None:
         """Let all manifests go."""
         self.manifests.clear()
-        self.manifests_bytes = self._manifests_size = 0
+        self.manifests_bytes = 0
 
-    def _pop_manifest(self, number: int) -> DeclaredManifest:
+    def pop_manifest(self, number: int) -> DeclaredManifest:
+        """Let a manifest go, and return it; records of it fit none then."""
         manifest = self.manifests.pop(number)
         self.manifests_bytes -= manifest.num_bytes
-        self._manifests_size -= manifest.size
         return manifest
 
     def read(self, stats: Stats) -> RankPart | None:
@@ -198,6 +182,12 @@ class Session:
         if event.name == EventName.SKIPPED_STEP and event.step > self.last_skipped:
             self.num_skipped += 1
             self.last_skipped = event.step
+
+
+def session_bytes(hello: Hello) -> int:
+    """Return the memory of a session, bytes."""
+    texts = (hello.run, hello.host, hello.job, *hello.versions, *hello.versions.values())
+    return SESSION_BYTES + TEXT_COPIES * names_bytes(texts)
 
 
 def _weight_bits(stats: Stats, layers: int) -> IndexArray | None:

@@ -11,12 +11,12 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import dropwhile
 from typing import Final, TypeAlias
 
-from gradwatch_server.budget_use import BudgetUse
+from gradwatch_server.budgets import BudgetUse
 from gradwatch_server.core.state import State
-from gradwatch_server.engine.eviction import num_over
-from gradwatch_server.engine.room import Room
+from gradwatch_server.engine.memory import MAX_ATTEMPTS, RunMemory, has_ended
 from gradwatch_server.ingest.inbox import Inbox
 from gradwatch_server.ingest.message import Message
 from gradwatch_wire import Hello, Refuse
@@ -106,7 +106,7 @@ def _launch(hello: Hello) -> Launch:
     return hello.run, hello.job, hello.world
 
 
-class Verdict(Enum):
+class AdmissionResult(Enum):
     """Decision about a HELLO."""
 
     ADMITTED = "admitted"
@@ -117,24 +117,25 @@ class Verdict(Enum):
 class Admission:
     """Refuses what may not come in; each refusal is counted and told to the peer."""
 
-    def __init__(self, ingest: Inbox, state: State, budget_use: BudgetUse) -> None:
-        self.room = Room(state, budget_use)
+    def __init__(
+        self, ingest: Inbox, state: State, memory: RunMemory, budget_use: BudgetUse
+    ) -> None:
+        self._memory = memory
         self._ingest = ingest
         self._state = state
         self._use = budget_use
         self._limits = budget_use.limits
         self._rate = AttemptRate(self._limits.attempts_per_min)
         self._waiting: deque[Message] = deque()
-        self._grown = Counter(dict.fromkeys(state.runs, 0))  # attempts that runs began in a round
+        self.grown = Counter(dict.fromkeys(state.runs, 0))
+        """Run to the attempts that it began since the last round began."""
         self._is_making_room = False
         self._told: set[tuple[str, str]] = set()  # kind of refusal and client
 
     def next_round(self) -> Iterator[Message]:
         """Begin a round, and yield what waited for it; what is in its way goes."""
-        self.room.next_round()
         self._rate.next_round(self._state.runs)
-        self.room.trim(self._grown)
-        self._grown.clear()
+        self.grown.clear()
         self._is_making_room = True
         for _ in range(len(self._waiting)):
             yield self._waiting.popleft()
@@ -144,11 +145,6 @@ class Admission:
         """Let a HELLO wait for the next round."""
         if len(self._waiting) < MAX_WAITING and len(message.raw) <= MAX_HELLO_BYTES:
             self._waiting.append(message)
-
-    def returns(self, message: Message) -> None:
-        """Note that a session that is known says HELLO again, with its key."""
-        if message.client is not None:
-            self.room.claim(message.envelope.session, message.client.name)
 
     def may_write(self, message: Message) -> bool:
         """Tell whether who sent a message may write the run it is for; refuse it if not."""
@@ -161,37 +157,39 @@ class Admission:
         self._refuse(message, "owner", reason)
         return False
 
-    def judge(self, message: Message, hello: Hello, now_ns: int) -> Verdict:
+    def judge(self, message: Message, hello: Hello, now_ns: int) -> AdmissionResult:
         """Say whether a HELLO opens a new session; if not it is refused, or waits."""
         malformed = _malformed(hello, len(message.raw))
         if malformed is not None:
             self._refuse(message, *malformed)
-            return Verdict.REFUSED
+            return AdmissionResult.REFUSED
         run = self._state.runs.get(hello.run)
         is_found = run is not None and run.find(hello) is not None
         begins = self._rate.begins(hello, is_found=is_found)
         if begins and self._is_crowded(message, hello.run):
-            return Verdict.REFUSED
+            return AdmissionResult.REFUSED
         client = message.client.name if message.client is not None else ""
-        lacking = self.room.lacking(hello, client, begins=begins)
+        lacking = self._memory.find_lacking(hello, client, begins=begins)
         if lacking is not None and not self._is_making_room:
             self.wait(message)
-            return Verdict.WAITS
+            return AdmissionResult.WAITS
         if begins and not self._may_begin(hello, now_ns):
-            return Verdict.WAITS  # until its client says it again
-        if lacking is not None and (lacking := self.room.make(hello, client, begins=begins)):
+            return AdmissionResult.WAITS  # until its client says it again
+        if lacking is not None:
+            lacking = self._memory.make_room(hello, client, begins=begins)
+        if lacking is not None:
             self._use[lacking].num_refused += 1
-            self._refuse(message, lacking, self.room.refusal(lacking, client))
-            return Verdict.REFUSED
+            self._refuse(message, lacking, self._memory.refusal(lacking, hello, client))
+            return AdmissionResult.REFUSED
         if not begins:
             self._rate.join(hello)
-        self.room.add(message.envelope.session, hello, client, begins=begins)
-        return Verdict.ADMITTED
+        self._memory.add(hello, client, begins=begins)
+        return AdmissionResult.ADMITTED
 
     def _may_begin(self, hello: Hello, now_ns: int) -> bool:
         """Count an attempt that begins; tell whether it may now."""
         if self._rate.begin(hello, now_ns):
-            self._grown[hello.run] += 1
+            self.grown[hello.run] += 1
             return True
         self._use["attempts_per_min"].num_refused += 1
         if self._rate.is_first_told(hello.run):
@@ -203,11 +201,12 @@ class Admission:
     def _is_crowded(self, message: Message, name: str) -> bool:
         """Refuse a further attempt while one lives that keeps as many as allowed in memory."""
         run = self._state.runs.get(name)
-        in_state = 0 if run is None else len(run.attempts) - num_over(run)
-        num_kept = in_state + self._grown[name]
-        if num_kept < self._limits.attempts:
+        in_state = 0
+        if run is not None:
+            in_state = len(list(dropwhile(has_ended, run.attempts)))
+        num_kept = in_state + self.grown[name]
+        if num_kept < MAX_ATTEMPTS:
             return False
-        self._use["attempts"].num_refused += 1
         reason = (
             f"run {name!a} has {num_kept} attempts in memory, of which the oldest still lives; "
             "give this job a run of its own"

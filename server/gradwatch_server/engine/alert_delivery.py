@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
-from gradwatch_server.budget_use import BudgetUse
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.attempt.attempt import Attempt
 from gradwatch_server.core.session import Session
@@ -24,6 +23,9 @@ from gradwatch_wire.jsonable import jsonable
 
 FIRST_RANKS: Final = 16
 """Ranks of the origin that are told at once; of a job of thousands it can be all of them."""
+
+COPIES_PER_ROUND: Final = 64
+"""Copies for the other ranks in one round: one takes 20 us."""
 
 MAX_WAITING: Final = 65_536
 """Copies that wait; of an alert beyond them the other ranks are not told."""
@@ -62,22 +64,17 @@ class _Copies:
 class AlertDelivery:
     """Tells each alert to rank 0 and the ranks of its origin at once, to all others by and by."""
 
-    def __init__(
-        self, state: State, peers: Mapping[bytes, bytes], ingest: Inbox, budget_use: BudgetUse
-    ) -> None:
+    def __init__(self, state: State, peers: Mapping[bytes, bytes], ingest: Inbox) -> None:
         """Tell nothing yet.
 
         Args:
             state: Where the sessions are found.
             peers: Session to where its answers go.
             ingest: What sends them.
-            budget_use: How many copies may be sent at once.
         """
         self._state = state
         self._peers = peers
         self._ingest = ingest
-        self._most = budget_use.limits.alert_copies
-        self._use = budget_use["alert_copies"]
         self._waiting: deque[_Copies] = deque()
         self._num_waiting = 0
 
@@ -105,9 +102,7 @@ class AlertDelivery:
                 self._send(session, packed)
             else:
                 others.append(session)
-        if self._num_waiting + len(others) > MAX_WAITING:
-            self._use.num_refused += len(others)
-        elif others:
+        if others and self._num_waiting + len(others) <= MAX_WAITING:
             self._waiting.append(_Copies(packed, others))
             self._num_waiting += len(others)
 
@@ -120,10 +115,9 @@ class AlertDelivery:
         """Tell others, as many as may be told at once."""
         for session, packed in self._next():
             self._send(session, packed)
-        self._use.used = self._num_waiting
 
     def _next(self) -> Iterator[tuple[Session, PackedRecord]]:
-        for _ in range(min(self._most, self._num_waiting)):
+        for _ in range(min(COPIES_PER_ROUND, self._num_waiting)):
             copies = self._waiting[0]
             yield copies.sessions.popleft(), copies.packed
             self._num_waiting -= 1

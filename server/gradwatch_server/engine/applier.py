@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.entries import Entry, Forgotten
@@ -31,7 +31,7 @@ class Applier:
         self.publisher = publisher
         self.on_forgotten: Callable[[bytes], None] = lambda _session: None
         self.on_entry: Callable[[Entry], None] = lambda _entry: None
-        self.on_changed: Callable[[Collection[str]], None] = lambda _runs: None
+        self.on_changed: Callable[[str], None] = lambda _run: None
         self._published = published
         self._recorder = recorder
 
@@ -54,7 +54,7 @@ class Applier:
             return []
         if name in self.state.runs:
             self.publisher.note_changed((name,))
-        self.on_changed((name,))
+        self.on_changed(name)
         self.on_entry(entry)
         return alerts
 

@@ -14,27 +14,26 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
-from gradwatch_server.budget_use import BudgetUse
+from gradwatch_server.budgets import BudgetUse
 from gradwatch_server.clock import Clock
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.entries import RulesSet
 from gradwatch_server.core.sequence import SequenceTracker
 from gradwatch_server.core.state import State
 from gradwatch_server.engine.alert_delivery import AlertChange, AlertDelivery
-from gradwatch_server.engine.alert_use import AlertUse
 from gradwatch_server.engine.batch import Batch
 from gradwatch_server.engine.commands import Commands
-from gradwatch_server.engine.core_memory import CoreMemory
 from gradwatch_server.engine.curve_recorder import CurveRecorder
 from gradwatch_server.engine.housekeeping import Housekeeping
 from gradwatch_server.engine.intake import Intake
+from gradwatch_server.engine.memory import RunMemory
 from gradwatch_server.engine.metrics import EngineMetrics
 from gradwatch_server.engine.published import PublishedState
 from gradwatch_server.engine.recovery import recover, write_silences
 from gradwatch_server.engine.run_commands import Deletions
 from gradwatch_server.engine.run_log import RunLog
 from gradwatch_server.engine.work_meter import WorkMeter
-from gradwatch_server.ingest.inbox import Inbox
+from gradwatch_server.ingest.inbox import PEER_SHARE, Inbox
 from gradwatch_server.ingest.message import Message
 from gradwatch_server.storage.retention import RetentionPolicy
 from gradwatch_server.storage.rows import Line, RunSave, StorageError, StorageFault
@@ -179,7 +178,7 @@ class Engine(threading.Thread):
         self._hello = Welcome(
             boot_id=self.boot_id,
             http=http_url,
-            max_in_flight_bytes=min(limits.in_flight_bytes, limits.queue_bytes_per_peer),
+            max_in_flight_bytes=min(limits.in_flight_bytes, limits.queue_bytes // PEER_SHARE),
         )
         self.refused: Mapping[str, int] = ingest.refused
         self.ingest_endpoint = ingest.endpoint
@@ -205,7 +204,6 @@ class Engine(threading.Thread):
             retention=self._retention,
             window_steps=window_steps,
             recorder=self.curves,
-            publish_share=self.budget_use.limits.publish_share,
         )
         self._state = self._applier.state
         self._checkpointer = self._applier.checkpointer
@@ -214,7 +212,7 @@ class Engine(threading.Thread):
         """Make the parts that work on the state, once it is there."""
         self._new_rules = NewRules(self._state)
         self._tracker = SequenceTracker({s.id: s.acked for s in self._state.sessions.values()})
-        self._alert_use = AlertUse(self._state, self.budget_use)
+        self._memory = RunMemory(self._state, self.budget_use)
         self._housekeeping = Housekeeping(
             self._state,
             self.published,
@@ -230,13 +228,13 @@ class Engine(threading.Thread):
             self.metrics,
             self.boot_id,
             self._housekeeping.beat,
+            self._memory,
             self.budget_use,
             self._store.state,
         )
-        self._core_memory = CoreMemory(self._state, self.budget_use)
-        self._applier.on_changed = self._core_memory.note_changed
+        self._applier.on_changed = self._memory.note_changed
         peers = self._intake.peers
-        self._delivery = AlertDelivery(self._state, peers, self._ingest, self.budget_use)
+        self._delivery = AlertDelivery(self._state, peers, self._ingest)
         self._silences_version = self._state.silences.version  # of what is committed
         self._is_ahead = False  # whether the state has entries that are not committed
         self._quiet_until_ns = 0  # before it, only messages and commands need a round
@@ -300,8 +298,6 @@ class Engine(threading.Thread):
         self._intake.ask_again(now_ns, batch)
         self._housekeeping.wake(now_ns, batch)
         self._housekeeping.add(now_ns, batch)
-        self._alert_use.look(now_ns)
-        self._core_memory.add(now_ns, batch)
         self.commands.take(self._state, now_ns, batch)
         changes = self._fold(batch.lines)
         self._ingest.listen()
@@ -405,7 +401,6 @@ class Engine(threading.Thread):
         """Tell readers, ranks, streams and the process's own log what is committed."""
         self._run_log.write()
         if changes:
-            self._alert_use.note(change.event for change in changes)
             self._on_alerts()
             # A run may have left memory later in the same batch.
             self._delivery.tell(own for own in changes if own.alert.run in self._state.runs)

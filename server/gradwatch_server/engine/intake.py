@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from gradwatch_server.budget_use import BudgetUse
+from gradwatch_server.budgets import BudgetUse
 from gradwatch_server.core.entries import Entry, Gap, Opened, Progress, Received
 from gradwatch_server.core.sequence import Outcome, SequenceTracker
 from gradwatch_server.core.state import State
-from gradwatch_server.engine.admission import Admission, Verdict
+from gradwatch_server.engine.admission import Admission, AdmissionResult
 from gradwatch_server.engine.batch import Answer, Batch
+from gradwatch_server.engine.memory import RunMemory
 from gradwatch_server.engine.metrics import EngineMetrics
 from gradwatch_server.engine.published import PublishedState
 from gradwatch_server.ingest.inbox import Inbox
@@ -49,6 +50,7 @@ class Intake:
         metrics: EngineMetrics,
         boot_id: bytes,
         on_beat: Callable[[Progress], None],
+        memory: RunMemory,
         budget_use: BudgetUse,
         saved: SavedState,
     ) -> None:
@@ -62,7 +64,8 @@ class Intake:
         self._metrics = metrics
         self._boot_id = boot_id
         self._on_beat = on_beat
-        self._admission = Admission(ingest, state, budget_use)
+        self._memory = memory
+        self._admission = Admission(ingest, state, memory, budget_use)
         self._asked_ns: dict[bytes, int] = {}  # session -> when its peer was looked for
         self._missing: dict[bytes, Dropped] = {}  # session -> a record that is to come again
         self._rewound_ns: dict[bytes, int] = {}  # session -> when it was asked to
@@ -72,14 +75,15 @@ class Intake:
 
         Return the peers that these came from.
         """
+        for run, body in self._memory.begin_round(self._admission.grown):
+            batch.add(run, now_ns, body)
         waited = []
         for later_ns, message in enumerate(self._admission.next_round()):
             # Each at a time of its own: after a restart runs are in the order of their beginnings.
             self.take(message, now_ns + later_ns, batch)
             waited.append(message.peer)
-        forgotten = self._admission.room.forgotten()
-        gone = [Line(body.run, Entry(now_ns, body)) for body in forgotten]
-        batch.lines[:0] = gone
+        gone = self._memory.gone()
+        batch.lines[:0] = [Line(run, Entry(now_ns, body)) for run, body in gone]
         return waited
 
     def ask_again(self, now_ns: int, batch: Batch) -> None:
@@ -109,7 +113,7 @@ class Intake:
         session = message.envelope.session
         if not self._admission.may_write(message) or not self._is_of_its_peer(message, now_ns):
             return
-        if session in self._admission.room.going:
+        if session in self._memory.leaving:
             self._turn_away(message)
         elif self._dispatch(message, now_ns, batch):
             self._published.last_seen[session] = now_ns
@@ -124,7 +128,6 @@ class Intake:
         self._missing.pop(session, None)
         self._rewound_ns.pop(session, None)
         self._published.last_seen.pop(session, None)
-        self._admission.room.remove(session)
 
     def _turn_away(self, message: Message) -> None:
         """Answer for a session that leaves memory in this round: it may begin anew in the next."""
@@ -184,9 +187,10 @@ class Intake:
         session = message.envelope.session
         if session in self._tracker:
             self._tracker.open(session)
-            self._admission.returns(message)
+            if message.client is not None:
+                self._memory.claim(self._run_of[session], message.client.name)
             self._return(session, hello, now_ns, batch)
-        elif self._admission.judge(message, hello, now_ns) is Verdict.ADMITTED:
+        elif self._admission.judge(message, hello, now_ns) is AdmissionResult.ADMITTED:
             self._tracker.open(session)
             self._begin(hello.run, now_ns, batch)
             self._run_of[session] = hello.run
@@ -201,7 +205,7 @@ class Intake:
     def _begin(self, name: str, now_ns: int, batch: Batch) -> None:
         """Begin the log of a run that is not in memory, or leaves it in this round."""
         run = self._state.runs.get(name)
-        leaves = run is not None and self._admission.room.leaves(run)
+        leaves = run is not None and self._memory.leaves(run)
         if name in batch.begun or (run is not None and not leaves):
             return
         attempts = run.attempts[-1].number if run else self._saved.forgotten(name).attempts

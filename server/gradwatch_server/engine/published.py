@@ -27,6 +27,9 @@ MAX_PAUSE_NS: Final = 2_000_000_000
 SLICE_S: Final = 0.005
 """Of many runs that changed, those are made first that waited longest, and others after a pause."""
 
+SHARE: Final = 0.1
+"""Share of the engine's time that snapshots may take."""
+
 LOSS_TOLD_NS: Final = 3_600_000_000_000
 """How long it is told what the start found missing."""
 
@@ -121,15 +124,8 @@ class PublishedState:
 class Publisher:
     """Makes new snapshots of the runs that changed."""
 
-    def __init__(self, published: PublishedState, share: float = 1.0) -> None:
-        """Publish nothing yet.
-
-        Args:
-            published: What readers see.
-            share: The part of the time that making snapshots may take.
-        """
+    def __init__(self, published: PublishedState) -> None:
         self._published = published
-        self._share = share
         self._pause_ns = PUBLISH_NS
         self._changed: dict[str, None] = {}  # the one that waited longest first
         self._removed: set[str] = set()
@@ -175,4 +171,4 @@ class Publisher:
         self._removed.clear()
         self._published_ns = now_ns
         took_ns = (time.perf_counter() - began_s) * 1e9
-        self._pause_ns = max(PUBLISH_NS, round(min(took_ns / self._share, MAX_PAUSE_NS)))
+        self._pause_ns = max(PUBLISH_NS, round(min(took_ns / SHARE, MAX_PAUSE_NS)))

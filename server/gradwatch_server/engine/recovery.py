@@ -41,7 +41,6 @@ def recover(
     retention: RetentionPolicy,
     window_steps: int,
     recorder: CurveRecorder,
-    publish_share: float = 1.0,
 ) -> Applier:
     """Read the checkpoints and the logs after them; begin anew if the store is damaged.
 
@@ -55,7 +54,7 @@ def recover(
         _read_silences(store, state)
         checkpointer = Checkpointer(store, retention, clock)
         recorder.begin()
-        publisher = Publisher(published, publish_share)
+        publisher = Publisher(published)
         applier = Applier(state, checkpointer, publisher, published, recorder)
         for count, (name, number, entry) in enumerate(checkpointer.restore(state), 1):
             applier.apply(name, entry, number)

@@ -79,9 +79,7 @@ class FairQueue(Generic[T]):
     def __init__(self, max_bytes: int, max_bytes_per_peer: int) -> None:
         self.num_bytes = 0
         self.num_dropped = 0
-        """Messages for which there was no room in all, since the start."""
-        self.num_dropped_of_peer = 0
-        """Messages that were too much of one peer, since the start."""
+        """Messages for which there was no room, since the start."""
         self._max_bytes = max_bytes
         self._max_bytes_per_peer = max_bytes_per_peer
         self._peers: dict[bytes, _Peer[T]] = {}
@@ -93,11 +91,6 @@ class FairQueue(Generic[T]):
     def __bool__(self) -> bool:
         """Tell whether there is a message."""
         return bool(self._waiting)
-
-    @property
-    def most_bytes(self) -> int:
-        """Bytes of the peer that has most."""
-        return max((own.num_bytes for own in self._waiting.values()), default=0)
 
     def has_room(self, peer: bytes) -> bool:
         """Tell whether half of what a peer may have here is free."""
@@ -111,7 +104,7 @@ class FairQueue(Generic[T]):
         """
         own = self._peers.get(peer)
         if own is not None and own.num_bytes + num_bytes > self._max_bytes_per_peer:
-            self.num_dropped_of_peer += 1
+            self.num_dropped += 1
             return [(peer, message)]
         if own is None:
             own = self._peers[peer] = _Peer(_Group(num_peers=1), self._floor_s)

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from gradwatch_server.budget_use import BudgetUse
+from gradwatch_server.budgets import BudgetUse
 from gradwatch_server.ingest.fair_queue import FairQueue
 from gradwatch_server.ingest.message import Arrived, Dropped, Message, PackedRecord
 from gradwatch_server.ingest.throttle import Floods, Throttle
@@ -26,6 +26,9 @@ logger = logging.getLogger(__name__)
 
 BATCH_MESSAGES: Final = 512
 BATCH_BYTES: Final = 4 << 20
+
+PEER_SHARE: Final = 8
+"""One connection may fill one part in so many of the queue."""
 
 MESSAGE_BYTES: Final = 500
 """Bytes that a message takes in memory beside its own."""
@@ -52,8 +55,9 @@ class Inbox(ABC):
         self._throttle = Throttle()
         self._use = budget_use
         limits = budget_use.limits
-        self._floods = Floods(limits.queue_bytes_per_peer)
-        self._queue: FairQueue[Arrived] = FairQueue(limits.queue_bytes, limits.queue_bytes_per_peer)
+        peer_bytes = limits.queue_bytes // PEER_SHARE
+        self._floods = Floods(peer_bytes)
+        self._queue: FairQueue[Arrived] = FairQueue(limits.queue_bytes, peer_bytes)
         self._seconds: Callable[[], float] = time.perf_counter
         self._batch_messages = BATCH_MESSAGES
 
@@ -128,9 +132,8 @@ class Inbox(ABC):
 
     def _report(self) -> None:
         """Say what is used."""
-        in_all, of_peer = self._use["queue_bytes"], self._use["queue_bytes_per_peer"]
-        in_all.used, in_all.num_refused = self._queue.num_bytes, self._queue.num_dropped
-        of_peer.used, of_peer.num_refused = self._queue.most_bytes, self._queue.num_dropped_of_peer
+        use, queue = self._use["queue_bytes"], self._queue
+        use.used, use.num_refused = queue.num_bytes, queue.num_dropped
 
     def _check(
         self, client: Client | None, peer: bytes, raw: bytes, now_s: float

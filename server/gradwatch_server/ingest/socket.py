@@ -8,7 +8,7 @@ from typing import Final
 
 import zmq
 
-from gradwatch_server.budget_use import BudgetUse
+from gradwatch_server.budgets import BudgetUse
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.ingest.connections import Connections
 from gradwatch_server.ingest.inbox import Inbox, bytes_of

@@ -136,8 +136,8 @@ def _encode_body(line: Line) -> tuple[int, bytes | None, bytes | None]:
             return _GAP, session, msgpack.packb((first, last))
         case Lost(session):
             return _LOST, session, None
-        case ManifestsDropped(session, most_bytes):
-            return _MANIFESTS_DROPPED, session, msgpack.packb(most_bytes)
+        case ManifestsDropped(session, limit):
+            return _MANIFESTS_DROPPED, session, msgpack.packb(limit)
         case Received():
             msg = f"a record needs the bytes it came as: {line.entry.body!r:.80}"
             raise AssertionError(msg)
@@ -172,8 +172,8 @@ def _encode_notice(
             return _BUDGETS, None, json.dumps(dict(budgets)).encode()
         case Forgotten(run, attempts):
             return _FORGOTTEN, None, msgpack.packb((run, attempts))
-        case FramesClosed(run, attempt, most_bytes):
-            return _FRAMES_CLOSED, None, msgpack.packb((run, attempt, most_bytes))
+        case FramesClosed(run, attempt, limit):
+            return _FRAMES_CLOSED, None, msgpack.packb((run, attempt, limit))
 
 
 def _encode_request(request: Request) -> tuple[int, bytes]:

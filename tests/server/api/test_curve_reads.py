@@ -10,16 +10,17 @@ from typing import Any
 import pytest
 from fastapi import HTTPException
 
+from gradwatch_server.api import curve_reads
 from gradwatch_server.api.curve_reads import CurveReads
-from gradwatch_server.budget_use import BudgetUse
-from gradwatch_server.budgets import Budgets
 from tests.support.aggregator import Serve
 from tests.support.peer import NewPeer
 from tests.support.problems import problem
 
 
-def test_a_few_read_at_once_and_the_next_one_is_told_when_to_come_back() -> None:
-    use = BudgetUse(Budgets(curve_reads=2, curve_reads_waiting=3))
+def test_a_few_read_at_once_and_the_next_one_is_told_when_to_come_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(curve_reads, "MAX_WAITING", 3)
     may_go, began = threading.Event(), threading.Semaphore(0)
 
     def read() -> int:
@@ -28,11 +29,11 @@ def test_a_few_read_at_once_and_the_next_one_is_told_when_to_come_back() -> None
         return 7
 
     async def scenario() -> list[Any]:
-        reads = CurveReads(use)
+        reads = CurveReads()
         running = [asyncio.ensure_future(reads.run(read)) for _ in range(5)]
         for _ in range(2):
             await asyncio.to_thread(began.acquire)
-        assert (use["curve_reads"].used, use["curve_reads_waiting"].used) == (2, 3)
+        assert not began.acquire(blocking=False)
         with pytest.raises(HTTPException, match="3 others wait") as refused:
             await reads.run(read)
         assert refused.value.status_code == 503
@@ -41,49 +42,50 @@ def test_a_few_read_at_once_and_the_next_one_is_told_when_to_come_back() -> None
         return await asyncio.gather(*running)
 
     assert asyncio.run(scenario()) == [7] * 5
-    assert (use["curve_reads"].used, use["curve_reads_waiting"].used) == (0, 0)
-    assert use["curve_reads_waiting"].num_refused == 1
 
 
-def test_a_place_comes_back_whatever_becomes_of_its_reader() -> None:
-    use = BudgetUse(Budgets(curve_reads=1, curve_reads_waiting=3))
-    may_go, began = threading.Event(), threading.Event()
+def test_a_place_comes_back_whatever_becomes_of_its_reader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(curve_reads, "MAX_READING", 1)
+    may_go, began = threading.Event(), threading.Semaphore(0)
 
     def slow() -> None:
-        began.set()
+        began.release()
         may_go.wait()
 
     async def scenario() -> None:
-        reads = CurveReads(use)
+        reads = CurveReads()
         with pytest.raises(ZeroDivisionError):
             await reads.run(lambda: 1 // 0)
         reading = asyncio.ensure_future(reads.run(slow))
-        await asyncio.to_thread(began.wait)
+        await asyncio.to_thread(began.acquire)
         waiting = asyncio.ensure_future(reads.run(slow))
         await asyncio.sleep(0)
         for own in (reading, waiting):
             own.cancel()
         await asyncio.gather(reading, waiting, return_exceptions=True)
-        assert use["curve_reads"].used == 1  # its thread reads on
+        later = asyncio.ensure_future(reads.run(slow))
+        await asyncio.sleep(0.05)
+        assert not began.acquire(blocking=False)  # the first thread reads on
         may_go.set()
+        await later
         assert await reads.run(lambda: 3) == 3
 
     asyncio.run(scenario())
-    assert (use["curve_reads"].used, use["curve_reads_waiting"].used) == (0, 0)
 
 
 @pytest.mark.exhaustive
 def test_a_crowd_gets_its_answers_or_is_told_to_come_back(serve: Serve, peers: NewPeer) -> None:
-    tight = {"GRADWATCH_BUDGETS__CURVE_READS": "1", "GRADWATCH_BUDGETS__CURVE_READS_WAITING": "1"}
-    service = serve(**tight)
+    service = serve()
     peer = peers(service.ingest).attach(tuple(f"layer.{n}" for n in range(90)))
     for step in range(400):
         peer.stats(step, (1.0,) * 90)
     peer.acked()
     service.shows(peer)
 
-    with ThreadPoolExecutor(24) as crowd:
-        asked = [crowd.submit(service.get, "/runs/gpt/heatmap?columns=512") for _ in range(48)]
+    with ThreadPoolExecutor(100) as crowd:
+        asked = [crowd.submit(service.get, "/runs/gpt/heatmap?columns=512") for _ in range(200)]
         peer.stats(400, (1.0,) * 90)
         peer.acked()
         answers = [own.result() for own in asked]

@@ -8,8 +8,7 @@ from typing import Any
 
 from gradwatch_server.api.routes.streams import EVICTED, EventStream
 from gradwatch_server.api.security.stream_limit import StreamLimit
-from gradwatch_server.budget_use import BudgetUse
-from gradwatch_server.budgets import Budgets
+from gradwatch_server.budgets import Budgets, BudgetUse
 
 
 def test_the_newest_of_a_caller_takes_the_place_of_his_oldest() -> None:

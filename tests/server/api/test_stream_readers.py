@@ -96,7 +96,7 @@ def test_readers_who_never_read_lose_their_place_and_harm_nobody(
     server: Callable[..., Any], peers: NewPeer, listen: Listen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S30: all others see each event once and in order, and each event is encoded once."""
-    running, http = server(write_s=1.0)
+    running, http = server(http_wait_s=1.0)
     encoded: list[int] = []
     encode = alert_stream_module.encode_event
 

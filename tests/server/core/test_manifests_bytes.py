@@ -8,9 +8,10 @@ import pytest
 
 from gradwatch_server.budgets import Budgets
 from gradwatch_server.core.entries import BudgetsSet, ManifestsDropped
-from gradwatch_server.core.session import Session
 from tests.server.core.test_saved_state import restored, same, story_of
 from tests.support.core import Cluster
+
+BYTES = 16 << 20
 
 NAMES = [f"layer {i}" for i in range(1_000)]
 
@@ -28,26 +29,41 @@ def taken(job: Any) -> int:
     return int(sum(layouts.values()) + sum(own.own_bytes for own in known))
 
 
-def test_the_oldest_manifests_of_a_session_go() -> None:
+def test_the_oldest_manifests_go_of_the_session_with_most() -> None:
     """Records of them fit none any more, and are counted; those of the newest are read."""
-    job = limited(Cluster(names=NAMES), manifests_bytes_per_session=100_000).start()
-    for number in range(2, 30):
+    job = limited(Cluster(world=2, names=NAMES), run_bytes=BYTES).start()
+    for number in range(2, 400):
         job.declare(0, NAMES[number:], manifest_id=number)
-    (session,) = job.attempt.sessions.values()
+    session, other = job.attempt.sessions.values()
     kept = list(session.manifests)
-    job.stats(0, 0, [1.0] * 999, manifest_id=1)
-    job.stats(0, 1, [1.0] * 971, manifest_id=29)
+    for rank in range(2):
+        job.stats(rank, 0, [1.0] * 1_000, manifest_id=1)
+    for rank, many, number in ((0, 601, 399), (1, 1_000, 1)):
+        job.stats(rank, 1, [1.0] * many, manifest_id=number)
 
-    assert 5 < len(kept) < 15
-    assert kept == list(range(30 - len(kept), 30))
-    assert session.manifests_bytes <= 100_000
-    assert job.attempt.manifests.num_dropped == {"manifests_bytes_per_session": 29 - len(kept)}
-    assert job.closed == [1]
+    assert 50 < len(kept) < 390
+    assert kept == list(range(400 - len(kept), 400))
+    assert list(other.manifests) == [1]
+    assert job.attempt.manifests.num_bytes <= BYTES // 8
+    assert job.attempt.manifests.num_dropped == {"run_bytes": 399 - len(kept)}
+    assert job.closed[-1] == 1
     assert job.health()["records"]["unresolved"] == 1
 
 
+def test_where_every_rank_has_one_the_newest_is_not_taken() -> None:
+    job = limited(Cluster(world=200, names=NAMES), run_bytes=BYTES)
+    for rank in range(200):
+        job.open(rank)
+        job.declare(rank, shards=(f"{rank}/200",) * len(NAMES))
+    known = [rank for rank, own in job.attempt.sessions.items() if own.manifests]
+
+    assert known == list(range(len(known)))
+    assert 10 < len(known) < 100
+    assert job.attempt.manifests.num_bytes == taken(job) <= BYTES // 8
+
+
 def test_what_is_counted_is_what_is_there() -> None:
-    job = limited(Cluster(world=3, names=NAMES), manifests_bytes_per_session=60_000).start()
+    job = limited(Cluster(world=3, names=NAMES), run_bytes=BYTES).start()
     assert job.attempt.manifests.num_bytes == taken(job) < 3 * 8_000
     for number in range(40):
         rank, many = number % 3, 500 + number // 2
@@ -70,10 +86,10 @@ def test_what_is_counted_is_what_is_there() -> None:
 
 @pytest.mark.slow
 def test_a_restart_anywhere_changes_nothing() -> None:
-    job = limited(Cluster(names=NAMES[:50]), manifests_bytes_per_session=6_000).start()
-    for number in range(2, 12):
-        job.declare(0, NAMES[: 50 + number], manifest_id=number, frozen=(NAMES[0],))
-        job.stats(0, number, [1.0] * (48 + number), manifest_id=number - 2)
+    job = limited(Cluster(names=NAMES[:5]), run_bytes=220_000).start()
+    for number in range(2, 40):
+        job.declare(0, NAMES[: 5 + number % 10], manifest_id=number, frozen=(NAMES[0],))
+        job.stats(0, number, [1.0] * (5 + (number - 2) % 10), manifest_id=number - 2)
     live = Cluster().state
     others: list[Any] = []
     for entry in job.entries:
@@ -97,12 +113,13 @@ def test_an_entry_drops_those_of_one_session() -> None:
     job.put(ManifestsDropped(bytes(16), 0))
 
     assert (list(first.manifests), list(second.manifests)) == ([], [1, 2])
-    assert job.attempt.manifests.num_dropped == {"manifests_bytes": 2}
+    assert job.attempt.manifests.num_dropped == {"total_bytes": 2}
     assert job.attempt.manifests.num_bytes == taken(job)
 
 
 def test_names_and_groups_of_an_attempt_are_bounded() -> None:
-    job = limited(Cluster(names=NAMES[:100]), layers_bytes_per_attempt=29_000).start()
+    limit = 100 * 5_000 + 29_000
+    job = limited(Cluster(names=NAMES[:100]), run_bytes=-(-8 * limit // 3)).start()
     job.declare(0, ["x" * 512 + str(i) for i in range(50)], manifest_id=2)
     groups = {f"g{i}": tuple(range(100)) for i in range(9)}
     job.declare(0, NAMES[:100], manifest_id=3, groups=groups)
@@ -110,23 +127,6 @@ def test_names_and_groups_of_an_attempt_are_bounded() -> None:
 
     assert len(job.attempt.layers.names) == 100
     assert list(job.attempt.layers.groups()) == ["g0", "g1"]
-    assert job.attempt.layers.num_bytes <= 29_000
+    assert job.attempt.layers.num_bytes <= limit
     assert job.health()["records"]["unresolved"] == 1
     assert job.closed == [0]
-
-
-def test_a_manifest_costs_the_same_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    looked_at = 0
-    size = Session.declare.__globals__["DeclaredManifest"].size
-
-    def counted(own: Any) -> Any:
-        nonlocal looked_at
-        looked_at += 1
-        return size.fget(own)
-
-    monkeypatch.setattr("gradwatch_server.core.session.DeclaredManifest.size", property(counted))
-    job = Cluster(names=("a",)).start()
-    for number in range(2, 200):
-        job.declare(0, manifest_id=number)
-
-    assert looked_at <= 200

@@ -12,13 +12,13 @@ from unittest import mock
 import pytest
 import zmq
 
-from gradwatch_server.budget_use import BudgetUse
-from gradwatch_server.budgets import Budgets
+from gradwatch_server.budgets import Budgets, BudgetUse
 from gradwatch_server.core.entries import Entry, Forgotten, Lost, Opened
 from gradwatch_server.engine import intake
-from gradwatch_server.engine.admission import Admission, Verdict
+from gradwatch_server.engine.admission import Admission, AdmissionResult
 from gradwatch_server.engine.batch import Batch
 from gradwatch_server.engine.housekeeping import Housekeeping
+from gradwatch_server.engine.memory import MAX_ATTEMPTS, RunMemory
 from gradwatch_server.engine.published import PublishedState
 from gradwatch_server.ingest.inbox import Inbox
 from gradwatch_server.ingest.message import Message
@@ -168,7 +168,7 @@ def test_evictions_hold_over_a_restart(start: Start, peers: NewPeer) -> None:
 @pytest.mark.slow
 def test_sessions_are_bounded_by_their_bytes(start: Start, peers: NewPeer) -> None:
     """Empty runs go for those that send something (S21)."""
-    running = start(budgets=Budgets(sessions_bytes=1 << 19))
+    running = start(budgets=Budgets.model_construct(total_bytes=1 << 19))
     trains = peers(running.endpoint, run="trains").attach()
     trains.steps(0, 1.0)
     wide = {f"part-{number}": "\U0001f600" + "x" * 200 for number in range(30)}
@@ -180,7 +180,7 @@ def test_sessions_are_bounded_by_their_bytes(start: Start, peers: NewPeer) -> No
     trains.steps(1, 1.0)
 
     running.shows("trains", frames=2)
-    use = running.engine.budget_use["sessions_bytes"]
+    use = running.engine.budget_use["total_bytes"]
     assert use.used is not None
     assert 0 < use.used <= 1 << 19
     assert use.num_evicted > 10
@@ -190,7 +190,7 @@ def test_sessions_are_bounded_by_their_bytes(start: Start, peers: NewPeer) -> No
 
 def test_a_job_that_is_too_large_does_not_evict_itself(start: Start, peers: NewPeer) -> None:
     """The ranks that there is no room for are refused."""
-    running = start(budgets=Budgets(sessions_bytes=1 << 16))
+    running = start(budgets=Budgets.model_construct(run_bytes=3 << 18))
     peer = peers(running.endpoint)
     answers = []
     for rank in range(20):
@@ -201,16 +201,16 @@ def test_a_job_that_is_too_large_does_not_evict_itself(start: Start, peers: NewP
     assert kinds == sorted(kinds, key=lambda kind: kind is Refuse)
     assert kinds.count(Welcome) > 10
     assert isinstance(answers[-1], Refuse)
-    assert "of budget sessions_bytes = 65536" in answers[-1].reason
+    assert "budget run_bytes = 786432" in answers[-1].reason
     assert forgotten(running) == []
 
 
 @pytest.mark.slow
 def test_a_crash_loop_keeps_its_newest_attempts(start: Start, peers: NewPeer) -> None:
     """Older ones leave memory while it goes on; numbers go on too (S28)."""
-    running = start(budgets=Budgets(attempts=16))
+    running = start(budgets=Budgets(attempts_per_min=1_000))
     peer = peers(running.endpoint)
-    for job in range(40):
+    for job in range(90):
         peer.session, peer.seq = os.urandom(16), 0
         peer.greeting = Hello(run="crash", rank=0, world=1, job=str(job))
         peer.greet()
@@ -218,10 +218,9 @@ def test_a_crash_loop_keeps_its_newest_attempts(start: Start, peers: NewPeer) ->
         peer.acked()
     peers(running.endpoint, run="crash", job="last").attach().steps(0, 1.0)
 
-    view = running.shows("crash", attempt=41, frames=1)
-    assert [own.number for own in view.attempts] == list(range(26, 42))
-    assert running.engine.budget_use["attempts"].used == 16
-    assert len(running.engine._intake.peers) == 16
+    view = running.shows("crash", attempt=91, frames=1)
+    assert [own.number for own in view.attempts] == list(range(28, 92))
+    assert len(running.engine._intake.peers) == MAX_ATTEMPTS
     assert running.published.num_apply_errors == 0
 
 
@@ -230,10 +229,10 @@ def test_an_attempt_that_trains_on_keeps_a_crash_loop_within_bounds(
     start: Start, peers: NewPeer
 ) -> None:
     """The looping job is told to use another name."""
-    running = start(budgets=Budgets(attempts=16))
+    running = start(budgets=Budgets(attempts_per_min=1_000))
     trains = peers(running.endpoint, run="shared", job="long").attach()
     peer = peers(running.endpoint)
-    for job in range(16):
+    for job in range(MAX_ATTEMPTS):
         peer.session, peer.seq = os.urandom(16), 0
         answer = peer.say(Hello(run="shared", rank=0, world=1, job=str(job)))
         if isinstance(answer, Welcome):
@@ -248,15 +247,16 @@ def test_an_attempt_that_trains_on_keeps_a_crash_loop_within_bounds(
 
 def test_a_run_that_is_new_begins_no_more_attempts_in_one_round_than_may_live() -> None:
     ingest = mock.create_autospec(Inbox, instance=True, refused=Counter())
-    admission = Admission(ingest, WholeState(), BudgetUse(Budgets(attempts=16)))
+    state, use = WholeState(), BudgetUse(Budgets(attempts_per_min=100))
+    admission = Admission(ingest, state, RunMemory(state, use), use)
     verdicts = []
-    for job in range(18):
+    for job in range(MAX_ATTEMPTS + 2):
         hello = Hello(run="new", rank=0, world=1, job=str(job))
         envelope = Envelope(session=os.urandom(16), record=hello)
         message = Message(b"peer", envelope, encode(envelope))
         verdicts.append(admission.judge(message, hello, 0))
 
-    assert Counter(verdicts) == {Verdict.ADMITTED: 16, Verdict.REFUSED: 2}
+    assert Counter(verdicts) == {AdmissionResult.ADMITTED: MAX_ATTEMPTS, AdmissionResult.REFUSED: 2}
 
 
 def test_a_run_begins_only_so_many_attempts_a_minute(

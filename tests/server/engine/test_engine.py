@@ -442,12 +442,12 @@ def test_new_budgets_hold_from_the_restart_on(start: Start, peers: NewPeer) -> N
     running = start()
     peers(running.endpoint).attach()
     running.shows(stored=1)
-    for budgets in (Budgets(runs=7), *[Budgets(open_frames_bytes_per_attempt=1 << 22)] * 2):
+    for budgets in (Budgets(runs=7), *[Budgets(run_bytes=1 << 25)] * 2):
         running = start(endpoint=running.endpoint, budgets=budgets)
 
     assert running.engine._state.budgets == budgets.logged()
     said = [e.body.budgets for e in running.entries() if isinstance(e.body, BudgetsSet)]
-    assert [own["open_frames_bytes_per_attempt"] for own in said] == [1 << 22]
+    assert [own["run_bytes"] for own in said] == [1 << 25]
     assert running.engine._state.runs["gpt"].budgets == budgets.logged()
     assert said[-1].keys() == LoggedBudgets.model_fields.keys()
 

@@ -101,7 +101,7 @@ def test_snapshots_take_only_their_share_of_the_time(
         monkeypatch.setattr("gradwatch_server.engine.published.view_run", view)
 
     published = PublishedState()
-    publisher = Publisher(published, share=0.1)
+    publisher = Publisher(published)
 
     def publishes(now_ms: int) -> bool:
         before = published.runs

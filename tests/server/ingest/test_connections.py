@@ -9,8 +9,7 @@ from contextlib import suppress
 import pytest
 import zmq
 
-from gradwatch_server.budget_use import BudgetUse
-from gradwatch_server.budgets import Budgets
+from gradwatch_server.budgets import Budgets, BudgetUse
 from gradwatch_server.ingest.socket import Ingest
 from gradwatch_wire import Bye, Envelope, encode
 from tests.support.waiting import wait_until

@@ -107,7 +107,7 @@ def test_one_peer_cannot_fill_the_queue() -> None:
 
     assert dropped == [(b"greedy", n) for n in range(3, 10)]
     assert queue.put(b"honest", 0, 100) == []
-    assert (queue.num_bytes, queue.most_bytes, queue.num_dropped_of_peer) == (400, 300, 7)
+    assert (queue.num_bytes, queue.num_dropped) == (400, 7)
     assert not queue.has_room(b"greedy")
     assert queue.has_room(b"honest")
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from gradwatch_server.api.metrics.metric import Metric, Value, one
 from gradwatch_server.api.metrics.snapshot import Snapshot
-from gradwatch_server.budget_use import BudgetUse, Use
+from gradwatch_server.budgets import BudgetUse, Use
 from gradwatch_server.engine.metrics import INGEST_LAG, LOG_WRITE
 from gradwatch_wire import __version__
 

@@ -88,7 +88,7 @@ METRICS: Final = (
     ),
     Metric(
         "gradwatch_runs_left_out",
-        "Runs without numbers of their own, beyond the budget `metric_runs`.",
+        "Runs without numbers of their own, beyond 50.",
         lambda snapshot: one(len(snapshot.runs) - len(snapshot.labelled)),
     ),
     Metric(

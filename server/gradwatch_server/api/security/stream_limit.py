@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from gradwatch_server.api.connection_limits import untaken
-from gradwatch_server.budget_use import BudgetUse
+from gradwatch_server.budgets import BudgetUse
 
 SHARE_OF_CONNECTIONS: Final = 0.5
 """Streams are at most so many of the connections, so that others can still ask."""
@@ -81,9 +81,8 @@ class StreamLimit:
         self._use = use
         self._clock_s = clock_s
         self._places: list[Place] = []  # oldest first
-        self.most = use.limits.streams
-        if num_connections is not None:
-            self.most = max(1, min(self.most, int(num_connections * SHARE_OF_CONNECTIONS)))
+        connections = num_connections or use.limits.http_connections
+        self.most = max(1, int(connections * SHARE_OF_CONNECTIONS))
 
     def acquire(self, caller: str, transport: asyncio.Transport | None = None) -> Place:
         """Return a place for a stream; if there is none left, another one loses his."""
@@ -91,7 +90,7 @@ class StreamLimit:
         if of[caller] >= min(self._use.limits.streams_per_caller, self.most):
             self._evict(caller, "streams_per_caller")
         elif len(self._places) >= self.most:
-            self._evict(of.most_common(1)[0][0], "streams")
+            self._evict(of.most_common(1)[0][0], "http_connections")
         place = Place(caller, transport, self._clock_s)
         self._places.append(place)
         self._note()
@@ -112,5 +111,4 @@ class StreamLimit:
 
     def _note(self) -> None:
         of = Counter(place.caller for place in self._places)
-        self._use["streams"].used = len(self._places)
         self._use["streams_per_caller"].used = max(of.values(), default=0)

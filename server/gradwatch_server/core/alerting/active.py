@@ -223,7 +223,7 @@ class ActiveAlerts:
         own, verdict = self._active.get(key), evaluation.verdict
         if own is None:
             taken = {alert.id for alert in self._resolved if alert.rule == key[0]}
-            most = self.allowance.budget.limits.alert_body_bytes
+            most = self.allowance.budget.limits.alert_bytes
             own = ActiveAlert.begin(key[0], evaluation, context, taken, most)
             self._active[key] = own
         elif np.count_nonzero(bad := self._bad(own, evaluation)):

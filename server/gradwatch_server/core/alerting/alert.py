@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final
 
-from gradwatch_server.budget import UNLIMITED
+from gradwatch_server.budgets import UNLIMITED
 from gradwatch_server.core.alerting.fitting import MAX_RANKS, fitted
 from gradwatch_server.core.alerting.hints import hints_for
 from gradwatch_server.core.alerting.origin import Origin

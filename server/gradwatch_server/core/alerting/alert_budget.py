@@ -8,6 +8,9 @@ from typing import Final
 from gradwatch_server.budgets import LoggedBudgets
 from gradwatch_wire.health import Severity
 
+AT_ONCE: Final = 200
+"""Events that a run may have at once: a fault in every one of 64 groups, three times over."""
+
 MINUTE_NS: Final = 60_000_000_000
 
 RESERVED: Final = {Severity.INFO: 4, Severity.WARNING: 8}
@@ -38,10 +41,10 @@ class AlertBudget:
 
     def acquire(self, now_ns: int, severity: Severity) -> bool:
         """Tell whether an event is allowed, and count it if it is."""
-        most, interval_ns = self.limits.alert_events, self._interval_ns
+        interval_ns = self._interval_ns
         due_ns = max(self.ahead_ns, now_ns)
-        reserved = most // RESERVED[severity] if severity in RESERVED else 0
-        if interval_ns and due_ns - now_ns > (most - reserved - 1) * interval_ns:
+        reserved = AT_ONCE // RESERVED[severity] if severity in RESERVED else 0
+        if interval_ns and due_ns - now_ns > (AT_ONCE - reserved - 1) * interval_ns:
             return False
         self.ahead_ns = due_ns + interval_ns
         return True

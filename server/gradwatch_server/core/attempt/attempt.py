@@ -8,7 +8,6 @@ from typing import Self
 
 import numpy as np
 
-from gradwatch_server.budgets import LoggedBudgets
 from gradwatch_server.core.alerting.active import ActiveAlerts
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.origin import FirstBad
@@ -30,7 +29,12 @@ from gradwatch_server.core.frames.window import Window
 from gradwatch_server.core.liveness import Liveness
 from gradwatch_server.core.losses import DeclaredLoss, LostRange
 from gradwatch_server.core.pace import known_seconds
-from gradwatch_server.core.session import DeclaredManifest, Session
+from gradwatch_server.core.session import (
+    ATTEMPT_BYTES,
+    DeclaredManifest,
+    Session,
+    session_bytes,
+)
 from gradwatch_wire import Event, Gains, Hello, Manifest, Stats
 from gradwatch_wire.health import AlertState, RankState
 from gradwatch_wire.names import LayerOrder, Scalar
@@ -38,10 +42,6 @@ from gradwatch_wire.session.replayed import is_replayed
 
 ATTACH_GRACE_NS = 10_000_000_000
 """Frames wait for ranks that never said HELLO only this long after the attempt began."""
-
-
-RANKS_PER_SHARE = 1_024
-"""For each so many ranks that live an attempt has a share of the room for open frames."""
 
 
 @dataclass
@@ -128,9 +128,20 @@ class Attempt:
         return self.ranks.sessions
 
     @property
-    def shares(self) -> int:
-        """Shares of the room for open frames: one step of many ranks takes much."""
-        return max(1, -(-len(self.ranks.alive) // RANKS_PER_SHARE))
+    def frames_bytes(self) -> int:
+        """Memory of its open steps, manifests, layers and all that is known of these."""
+        return self.open.num_bytes + self.manifests.num_bytes + self.layers.num_bytes
+
+    @property
+    def sessions_bytes(self) -> int:
+        """Memory of its sessions, and of the attempt beside them."""
+        sizes = (session_bytes(own.hello) for own in self.sessions.values())
+        return ATTEMPT_BYTES + sum(sizes)
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of all of it."""
+        return self.sessions_bytes + (0 if self.retired else self.frames_bytes)
 
     @property
     def layers(self) -> Layers:
@@ -232,19 +243,24 @@ class Attempt:
         if self.ranks.alive:
             yield from self.judge_liveness(now_ns, rules)
 
-    def add_manifest(self, session: Session, manifest: Manifest, budgets: LoggedBudgets) -> None:
-        """Give each layer of the manifest a place; known names keep theirs."""
+    def add_manifest(self, session: Session, manifest: Manifest, layers_bytes: int) -> None:
+        """Give each layer of the manifest a place; known names keep theirs.
+
+        Args:
+            session: Session that sent it.
+            manifest: The manifest.
+            layers_bytes: Bytes that layers may take.
+        """
         if self.retired:
             return
-        layout = self.layers.declare(manifest, budgets.layers_bytes_per_attempt)
+        layout = self.layers.declare(manifest, layers_bytes)
         if layout is None:
             self._note_unresolved(session)
             return
         ordered = manifest.order == LayerOrder.FORWARD
         idle = Idle.declare(manifest, self.layers)
         declared = DeclaredManifest(layout, ordered, idle)
-        most_bytes, budget = budgets.manifests_bytes_per_session, "manifests_bytes_per_session"
-        self.manifests.declare(session, manifest.manifest_id, declared, most_bytes, budget)
+        self.manifests.declare(session, manifest.manifest_id, declared)
         self.closed.note_layers()
 
     def add_event(self, session: Session, event: Event) -> None:
@@ -337,13 +353,13 @@ class Attempt:
             rules,
         )
 
-    def keep_to(self, most_bytes: int, budget: str, now_ns: int, rules: Rules) -> Iterator[Alert]:
+    def keep_to(self, limit: int, budget: str, now_ns: int, rules: Rules) -> Iterator[Alert]:
         """Close the oldest steps that wait early, until their records take no more than this."""
-        if self.open.num_bytes <= most_bytes:
+        if self.open.num_bytes <= limit:
             return
-        yield from self._take_in(self.open.release_held(most_bytes), now_ns, rules)
-        gains = self.open.close_gains_early(most_bytes, budget)
-        yield from self._add_closed(self.open.close_early(most_bytes, budget), gains, rules)
+        yield from self._take_in(self.open.release_held(limit), now_ns, rules)
+        gains = self.open.close_gains_early(limit, budget)
+        yield from self._add_closed(self.open.close_early(limit, budget), gains, rules)
 
     def _add_closed(
         self,

@@ -13,13 +13,12 @@ class Manifests:
     """Counts what the sessions of an attempt declared. Ranks of one layout share it: it is once.
 
     Attributes:
-        num_bytes: What all of them take.
-        most_bytes: The most that those of one session took together, so far.
+        num_bytes: Memory of all of them.
         num_dropped: Budget to the manifests that went because it left no room, since the start.
     """
 
     def __init__(self) -> None:
-        self.num_bytes = self.most_bytes = 0
+        self.num_bytes = 0
         self.num_dropped: Counter[str] = Counter()
         self._uses: Counter[Layout] = Counter()
 
@@ -27,45 +26,45 @@ class Manifests:
         """Count what a session declared before it is seen here."""
         for manifest in session.manifests.values():
             self._add(manifest)
-        self.most_bytes = max(self.most_bytes, session.manifests_bytes)
 
-    def declare(
-        self,
-        session: Session,
-        number: int,
-        manifest: DeclaredManifest,
-        most_bytes: int,
-        budget: str,
-    ) -> None:
-        """Note what a session declared; its oldest go until they take no more than *most_bytes*."""
+    def declare(self, session: Session, number: int, manifest: DeclaredManifest) -> None:
+        """Record what a session declared."""
         replaced = session.declare(number, manifest)
         if replaced is not None:
             self._remove(replaced)
         self._add(manifest)
-        self.keep_to(session, most_bytes, budget, least=1)
-        self.most_bytes = max(self.most_bytes, session.manifests_bytes)
 
-    def keep_to(self, session: Session, most_bytes: int, budget: str, *, least: int = 0) -> None:
-        """Drop the oldest manifests of a session until they take no more than this.
+    def drop_oldest(self, sessions: Iterable[Session]) -> bool:
+        """Drop the oldest manifest of the session that takes most; return False if none may go.
 
-        Args:
-            session: Whose.
-            most_bytes: How much.
-            budget: What is told to have left no room.
-            least: So many of the newest stay.
+        The newest manifest of each session stays: it is needed for what comes.
         """
-        dropped = session.drop_manifests(most_bytes, least)
-        for manifest in dropped:
-            self._remove(manifest)
-        if dropped:
-            self.num_dropped[budget] += len(dropped)
+        droppable = [own for own in sessions if len(own.manifests) > 1]
+        if not droppable:
+            return False
+        session = max(droppable, key=lambda own: own.manifests_bytes)
+        self._drop(session, next(iter(session.manifests)), "run_bytes")
+        return True
+
+    def keep_to(self, session: Session, limit: int) -> None:
+        """Drop the oldest manifests of a session until they take no more than *limit* bytes."""
+        while session.manifests and session.manifests_bytes > limit:
+            self._drop(session, next(iter(session.manifests)), "total_bytes")
+
+    def drop_newest(self, session: Session) -> None:
+        """Drop the manifest that a session declared last."""
+        self._drop(session, next(reversed(session.manifests)), "run_bytes")
+
+    def _drop(self, session: Session, number: int, budget: str) -> None:
+        self._remove(session.pop_manifest(number))
+        self.num_dropped[budget] += 1
 
     def clear(self, sessions: Iterable[Session]) -> None:
         """Let all of them go: nothing comes any more that needs them."""
         for session in sessions:
             session.clear_manifests()
         self._uses.clear()
-        self.num_bytes = self.most_bytes = 0
+        self.num_bytes = 0
 
     def _add(self, manifest: DeclaredManifest) -> None:
         if not self._uses[manifest.layout]:

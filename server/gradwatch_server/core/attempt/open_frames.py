@@ -123,37 +123,35 @@ class OpenFrames:
         """Close the gains that are due likewise."""
         return self._gains.close(alive, now_ns, self.world, awaits_others=awaits_others)
 
-    def release_held(self, most_bytes: int) -> Placed[TakenPart]:
+    def release_held(self, limit: int) -> Placed[TakenPart]:
         """Return all that is held if it is what takes too much, see `close_early`."""
-        if self._order.num_bytes <= self._share(most_bytes):
+        if self._order.num_bytes <= self._share(limit):
             return Placed()
         return self._order.release_all(self._frames.last_closed)
 
-    def close_early(self, most_bytes: int, budget: str) -> Iterator[Gathered[RankPart]]:
+    def close_early(self, limit: int, budget: str) -> Iterator[Gathered[RankPart]]:
         """Close the oldest frames, if it is they that take too much, and count them."""
-        return self._close_early(self._frames, most_bytes, budget)
+        return self._close_early(self._frames, limit, budget)
 
-    def close_gains_early(self, most_bytes: int, budget: str) -> Iterator[Gathered[RankGains]]:
+    def close_gains_early(self, limit: int, budget: str) -> Iterator[Gathered[RankGains]]:
         """Close the oldest gains likewise."""
-        return self._close_early(self._gains, most_bytes, budget)
+        return self._close_early(self._gains, limit, budget)
 
-    def _close_early(
-        self, steps: Assembler[T], most_bytes: int, budget: str
-    ) -> Iterator[Gathered[T]]:
-        for gathered in steps.close_early(self._share(most_bytes)):
+    def _close_early(self, steps: Assembler[T], limit: int, budget: str) -> Iterator[Gathered[T]]:
+        for gathered in steps.close_early(self._share(limit)):
             self.num_closed_early[budget] += 1
             yield gathered
 
-    def _share(self, most_bytes: int) -> int:
+    def _share(self, limit: int) -> int:
         """Return what each of frames, gains and held records may take for all to fit.
 
         What takes little takes it from what takes much.
         """
         sizes = sorted((self._frames.num_bytes, self._gains.num_bytes, self._order.num_bytes))
-        rest = max(most_bytes, 0)
+        rest = max(limit, 0)
         for place, size in enumerate(sizes):
             share = rest // (len(sizes) - place)
             if size > share:
                 return share
             rest -= size
-        return most_bytes
+        return limit

@@ -139,9 +139,9 @@ class Assembler(Generic[T]):
                 return
             yield self._close_oldest()
 
-    def close_early(self, most_bytes: int) -> Iterator[Gathered[T]]:
-        """Close, oldest first, steps that still wait, until no more than *most_bytes* are held."""
-        while self._open and self.num_bytes > most_bytes:
+    def close_early(self, limit: int) -> Iterator[Gathered[T]]:
+        """Close, oldest first, steps that still wait, until no more than *limit* are held."""
+        while self._open and self.num_bytes > limit:
             yield self._close_oldest()
 
     def _close_oldest(self) -> Gathered[T]:

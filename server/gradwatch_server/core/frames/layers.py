@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2s
 from sys import intern
@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from gradwatch_server.budget import UNLIMITED
+from gradwatch_server.budgets import UNLIMITED
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
 from gradwatch_server.core.frames.layout import Layout, Shards
 from gradwatch_server.core.frames.sizes import names_bytes
@@ -19,6 +19,9 @@ from gradwatch_wire import Column, Manifest
 from gradwatch_wire.limits import MAX_GROUPS, MAX_LAYERS
 from gradwatch_wire.packed_column import ITEMSIZE
 from gradwatch_wire.shards import Shard, parse_shard
+
+LAYER_BYTES: Final = 5_000
+"""Memory of the baselines of a layer, its last norms and its counts, measured with tracemalloc."""
 
 MEMBER_BYTES: Final = 64
 """What a layer takes as a member of a group."""
@@ -39,7 +42,7 @@ class Layers:
         shards: In how many shards each is held, 1 of a whole one; the most that a rank said.
 
     Attributes:
-        num_bytes: Bytes that names and groups take in memory.
+        num_bytes: Memory of names and groups, and of what is known of each layer.
     """
 
     names: list[str] = field(default_factory=list)
@@ -53,20 +56,20 @@ class Layers:
         self._masks: Mapping[str, BoolArray] | None = None
         self._layouts: WeakValueDictionary[bytes, Layout] = WeakValueDictionary()
         num_members = sum(map(len, self._groups.values()))
-        self.num_bytes = names_bytes(self.names) + MEMBER_BYTES * num_members
+        self.num_bytes = layers_bytes(self.names) + MEMBER_BYTES * num_members
 
-    def declare(self, manifest: Manifest, most_bytes: int = UNLIMITED) -> Layout | None:
+    def declare(self, manifest: Manifest, limit: int = UNLIMITED) -> Layout | None:
         """Give each layer of the manifest a place; None if they are too many.
 
         Ranks of one layout get one object, by which their records are known to be alike.
 
         Args:
             manifest: What a rank declared.
-            most_bytes: What names and groups may take; groups beyond it are left out.
+            limit: Bytes that names and groups may take; groups beyond it are left out.
         """
         new = [name for name in manifest.names if name not in self._places]
-        num_bytes = self.num_bytes + names_bytes(new)
-        if len(self.names) + len(new) > MAX_LAYERS or (new and num_bytes > most_bytes):
+        num_bytes = self.num_bytes + layers_bytes(new)
+        if len(self.names) + len(new) > MAX_LAYERS or (new and num_bytes > limit):
             return None
         self.num_bytes = num_bytes
         told = zip(manifest.names, numbers(manifest.numel), manifest.dtypes, strict=True)
@@ -78,7 +81,7 @@ class Layers:
                 self.dtypes.append(intern(dtype))
                 self.shards.append(1)
         index = np.array([self._places[name] for name in manifest.names], dtype=np.int64)
-        self._add_groups(manifest, index.tolist(), most_bytes)
+        self._add_groups(manifest, index.tolist(), limit)
         shards = _shards(manifest.shards)
         if shards is not None:
             for place, count in zip(index.tolist(), shards.count.tolist(), strict=True):
@@ -99,14 +102,14 @@ class Layers:
         key += repr(layout.modules).encode() if layout.modules else b""
         return self._layouts.setdefault(key, layout)
 
-    def _add_groups(self, manifest: Manifest, index: list[int], most_bytes: int) -> None:
+    def _add_groups(self, manifest: Manifest, index: list[int], limit: int) -> None:
         for group, members in manifest.groups.items():
             known = self._groups.get(group)
             new = {index[i] for i in members}.difference(known or ())
             num_bytes = self.num_bytes + MEMBER_BYTES * len(new)
             # The layers of one group too many stay in no group: watched all the same.
             has_room = known is not None or len(self._groups) < MAX_GROUPS
-            if has_room and (num_bytes <= most_bytes or not new):
+            if has_room and (num_bytes <= limit or not new):
                 self._groups.setdefault(group, set()).update(new)
                 self.num_bytes = num_bytes
         self._masks = None
@@ -122,6 +125,11 @@ class Layers:
         mask[list(members)] = True
         mask.flags.writeable = False  # readers in other threads hold it
         return mask
+
+
+def layers_bytes(names: Collection[str]) -> int:
+    """Return the memory of layers without their groups."""
+    return names_bytes(names) + LAYER_BYTES * len(names)
 
 
 _FLOAT64: Final = np.dtype(np.float64)

@@ -7,49 +7,48 @@ import socket
 from typing import Any
 
 from gradwatch_server.api.security.stream_limit import StreamLimit
-from gradwatch_server.budget_use import BudgetUse
-from gradwatch_server.budgets import Budgets
+from gradwatch_server.budgets import Budgets, BudgetUse
 
 
-def limit_of(streams: int, per_caller: int, num_connections: int | None = None) -> Any:
-    use = BudgetUse(Budgets(streams=streams, streams_per_caller=per_caller))
-    return StreamLimit(use, num_connections), use
+def limit_of(connections: int, per_caller: int) -> Any:
+    use = BudgetUse(Budgets(streams_per_caller=per_caller))
+    return StreamLimit(use, connections), use
 
 
 def test_one_caller_takes_no_place_of_another() -> None:
     """Beyond his share it is his own oldest stream that goes."""
-    limit, use = limit_of(8, 2)
+    limit, use = limit_of(16, 2)
     other = limit.acquire("10.0.0.1")
     own = [limit.acquire("10.0.0.2") for _ in range(3)]
 
     assert [place.evicted for place in (other, *own)] == [False, True, False, False]
     assert use["streams_per_caller"].num_evicted == 1
-    assert (use["streams"].used, use["streams_per_caller"].used) == (3, 2)
+    assert use["streams_per_caller"].used == 2
 
 
 def test_when_all_are_taken_he_pays_who_has_most() -> None:
-    limit, use = limit_of(4, 3)
+    limit, use = limit_of(8, 3)
     few = limit.acquire("10.0.0.1")
     many = [limit.acquire("10.0.0.2") for _ in range(3)]
     limit.acquire("10.0.0.3")
 
     assert [place.evicted for place in (few, *many)] == [False, True, False, False]
-    assert use["streams"].num_evicted == 1
+    assert use["http_connections"].num_evicted == 1
 
 
 def test_a_place_is_given_back_once() -> None:
-    limit, use = limit_of(8, 1)
+    limit, use = limit_of(16, 1)
     first, second = limit.acquire("a"), limit.acquire("a")
     limit.release(first)
     limit.release(second)
     limit.release(second)
 
-    assert use["streams"].used == 0
+    assert use["streams_per_caller"].used == 0
 
 
 def test_streams_leave_half_of_the_connections_to_others() -> None:
-    assert limit_of(256, 64, 64)[0].most == 32
-    assert limit_of(256, 64, 1)[0].most == 1
+    assert limit_of(64, 64)[0].most == 32
+    assert limit_of(1, 64)[0].most == 1
 
 
 def test_of_one_callers_streams_that_goes_which_nobody_reads() -> None:

@@ -20,7 +20,7 @@ from tests.support.core import Cluster
 
 NAN = math.nan
 SECOND = 1_000_000_000
-SMALL = {"alert_events": 16, "alert_events_per_min": 60}
+SMALL = {"alert_events_per_min": 60}
 
 
 def told(alerts: Iterable[Alert]) -> list[str]:
@@ -40,7 +40,7 @@ def firing(job: Any) -> list[Alert]:
 
 def test_all_at_once_then_one_a_second() -> None:
     budget = AlertBudget()
-    budget.limits = LoggedBudgets(alert_events=200, alert_events_per_min=60)
+    budget.limits = LoggedBudgets(alert_events_per_min=60)
     now_ns = 1_763_000_000 * SECOND
 
     def taken(severity: Severity) -> int:
@@ -97,7 +97,7 @@ def test_an_alert_whose_event_waits_stays_as_it_is_and_counts() -> None:
 @pytest.mark.slow
 def test_one_that_fires_stays_so_until_its_end_can_be_told() -> None:
     job = Cluster(names=("a",)).start()
-    job.put(BudgetsSet({"alert_events": 17, "alert_events_per_min": 60}))
+    job.put(BudgetsSet(SMALL))
     step = flap(job, 0, 30)
 
     assert told(job.alerts)[-1] == "firing"
@@ -165,7 +165,7 @@ def test_other_runs_have_budgets_of_their_own() -> None:
 @pytest.mark.slow
 def test_people_are_answered() -> None:
     job = Cluster(names=("a",)).start()
-    job.put(BudgetsSet({"alert_events": 17, "alert_events_per_min": 60}))
+    job.put(BudgetsSet(SMALL))
     step = flap(job, 0, 30)
     (alert,) = firing(job)
 
@@ -179,7 +179,7 @@ def test_people_are_answered() -> None:
 def test_news_wait_and_come_together() -> None:
     names = [f"l{n}" for n in range(8)]
     job = Cluster(names=names).start()
-    job.put(BudgetsSet({"alert_events": 16, "alert_events_per_min": 1}))
+    job.put(BudgetsSet({"alert_events_per_min": 1}))
     step = flap(job, 0, 7)
     job.step(step, [NAN] + [1.0] * 7)
     for bad in range(2, 9):
@@ -218,7 +218,7 @@ def test_it_goes_on_over_a_restart(place: int) -> None:
 @pytest.mark.slow
 def test_how_many_wait_is_counted_once_each() -> None:
     job = Cluster(names=("a",)).start()
-    job.put(BudgetsSet({"alert_events": 17, "alert_events_per_min": 60}))
+    job.put(BudgetsSet(SMALL))
     flap(job, 0, 30)
     budget = job.state.runs["gpt"].alert_budget
 

@@ -147,7 +147,7 @@ def test_what_fits_is_left_as_it_is() -> None:
     """An honest alert has all of its names."""
     names = [f"transformer.h.{n}.attention.weight" for n in range(40)]
     job = Cluster(names=names).start()
-    job.put(BudgetsSet({"alert_body_bytes": LEAST}))
+    job.put(BudgetsSet({"alert_bytes": LEAST}))
     (alert,) = job.step(0, math.nan)
     plain = alert.to_dict()
 
@@ -160,7 +160,7 @@ def test_hostile_names_in_a_log_are_told_within_bounds() -> None:
     names = ["\x01" * 500 + f"{n}" for n in range(300)]
     groups = {"\x02" * 400 + f"{n}": tuple(range(n * 5, n * 5 + 5)) for n in range(60)}
     job = Cluster(names=names, groups=groups).start()
-    job.put(BudgetsSet({"alert_body_bytes": 16_384}))
+    job.put(BudgetsSet({"alert_bytes": 16_384}))
     alerts = job.step(0, math.nan)
 
     assert len(alerts) == 60
@@ -199,7 +199,7 @@ def test_a_text_is_cut_between_characters() -> None:
 
 
 def test_the_default_is_what_the_table_says() -> None:
-    field = LoggedBudgets.model_fields["alert_body_bytes"]
+    field = LoggedBudgets.model_fields["alert_bytes"]
 
     assert field.default == 16_384
     assert any(getattr(own, "ge", None) == LEAST for own in field.metadata)
