@@ -136,6 +136,7 @@ class GreedyPeer:
         outbox = Outbox(BUFFER_BYTES)
         self._sessions.append(Session(session_id, hello, outbox))
         account = Account(f"{self.kind} {session_id[:2].hex()}", outbox, None, BUFFER_BYTES)
+        account.is_greedy = True
         self._accounts.append(account)
         self._invariants.accounts[session_id] = account
 
