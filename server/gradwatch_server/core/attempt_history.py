@@ -16,6 +16,9 @@ from gradwatch_wire.session.replayed import is_replayed
 MAX_LIVE: Final = 8
 """Attempts of a run that are judged at the same time, the newest."""
 
+MAX_SHOWN: Final = 8
+"""Attempts of which readers see the last frames, the newest and those that are judged."""
+
 RETURN_NS: Final = 3_600_000_000_000
 """An attempt that was lost may come back this long after it was heard of last, or after the
 aggregator itself was away: a network that is away for a while. After that, one that begins takes
@@ -63,6 +66,12 @@ class AttemptHistory:
             self._judged = [own for own in self.attempts if not own.retired]
             self._num_known = len(self.attempts)
         return self._judged
+
+    @property
+    def shown(self) -> Sequence[Attempt]:
+        """The attempts of which readers see the last frames, oldest first."""
+        older = [own for own in self.attempts[:-MAX_SHOWN] if not own.retired]
+        return older + self.attempts[-MAX_SHOWN:]
 
     @property
     def live(self) -> Sequence[Attempt]:
@@ -150,6 +159,9 @@ class AttemptHistory:
                 if own not in kept:
                     yield from own.retire(now_ns, rules)
         self.adopt(attempt)
+        for own in self.attempts[-MAX_SHOWN - 1 : -MAX_SHOWN]:
+            if own.retired:
+                own.closed.forget_frames()
 
     def adopt(self, attempt: Attempt) -> None:
         """Add an attempt as it is."""

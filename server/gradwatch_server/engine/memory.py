@@ -386,7 +386,7 @@ class RunMemory:
 
 def _measure_run(run: Run, own: _RunUse) -> None:
     own.sessions_bytes = own.num_bytes = run.sessions_bytes
-    for attempt in run.judged:
+    for attempt in run.shown:
         own.num_bytes += attempt.frames_bytes
         own.open_bytes += attempt.open.num_bytes
         own.manifests_bytes += attempt.manifests.num_bytes

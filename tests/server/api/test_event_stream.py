@@ -43,9 +43,9 @@ def test_the_newest_of_a_caller_takes_the_place_of_his_oldest() -> None:
         told = [await answers.get() for _ in range(3)]
         assert set(told) == {("first", EVICTED), ("third", b":\n\n"), ("third", 200)}
         await tasks.pop("first")
-        assert use["streams"].used == 2
+        assert use["streams_per_caller"].used == 2
         gate.set()
         await asyncio.gather(*tasks.values())
-        assert use["streams"].used == 0
+        assert use["streams_per_caller"].used == 0
 
     asyncio.run(asyncio.wait_for(scenario(), 30))

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gradwatch_server.core.attempt.counts import MAX_EVENT_NAMES
-from gradwatch_server.core.attempt_history import RETURN_NS
+from gradwatch_server.core.attempt_history import MAX_SHOWN, RETURN_NS
 from gradwatch_server.core.frames import layers
 from gradwatch_server.core.views.snapshot import view_run
 from gradwatch_wire import Column
@@ -146,15 +146,17 @@ def test_the_time_in_which_the_aggregator_was_away_ends_no_attempt() -> None:
     assert (alert.attempt, alert.rule) == (1, "nonfinite")
 
 
-def test_attempts_that_are_over_hold_no_arrays() -> None:
+def test_old_attempts_that_are_over_hold_no_arrays() -> None:
     """A job that restarts a thousand times must not keep a thousand windows and last frames."""
     job = Cluster(world=2, names=[f"l{i}" for i in range(200)]).start()
     for step in range(40):
         job.step(step)
-    for rank in range(2):
-        job.bye(rank)
-    job.start()
-    first = job.state.runs["gpt"].attempts[0]
+    first = job.attempt
+    for number in range(MAX_SHOWN):
+        for rank in range(2):
+            job.bye(rank)
+        assert first.last_frame is not None
+        job.start(job=str(number))
 
     assert (first.last_frame, first.closed.last_flags, first.closed.last_gains) == (
         None,
@@ -296,30 +298,6 @@ def test_layers_of_an_attempt_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     assert job.attempt.layers.names == ["a", "b", "c"]
     assert job.closed == [1]
     assert job.health()["records"]["unresolved"] == 2
-
-
-def test_manifests_of_a_session_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest are dropped: a model that changes its layers all the time is followed still."""
-    monkeypatch.setattr("gradwatch_server.core.session.MAX_MANIFEST_LAYERS", 100)
-    job = Cluster(names=("a",)).start()
-    for number in range(2, 50):
-        job.declare(0, ["a"], manifest_id=number)
-    manifests = job.attempt.sessions[0].manifests
-    job.stats(0, 0, manifest_id=49)
-
-    assert list(manifests) == list(range(45, 50))
-    assert job.closed == [0]
-
-
-def test_manifests_of_shards_count_for_what_they_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradwatch_server.core.session.MAX_MANIFEST_LAYERS", 100)
-    job = Cluster(names=("a", "b"), world=2).start()
-    for number in range(2, 50):
-        job.declare(0, manifest_id=number)
-        job.declare(1, manifest_id=number, shards=("0/2", "0/2"))
-
-    assert len(job.attempt.sessions[0].manifests) == 5
-    assert len(job.attempt.sessions[1].manifests) == 4
 
 
 # Any log at all: what a random cluster does.

@@ -44,6 +44,10 @@ ATTACH_GRACE_NS = 10_000_000_000
 """Frames wait for ranks that never said HELLO only this long after the attempt began."""
 
 
+RETIRED_PART = 8
+"""Part of the memory of layers that stays of an attempt that is retired: names and last frame."""
+
+
 @dataclass
 class Attempt:
     """Knowledge of the aggregator about one attempt, derived from its log entries.
@@ -130,6 +134,8 @@ class Attempt:
     @property
     def frames_bytes(self) -> int:
         """Memory of its open steps, manifests, layers and all that is known of these."""
+        if self.retired:
+            return self.layers.num_bytes // RETIRED_PART
         return self.open.num_bytes + self.manifests.num_bytes + self.layers.num_bytes
 
     @property
@@ -141,7 +147,7 @@ class Attempt:
     @property
     def num_bytes(self) -> int:
         """Memory of all of it."""
-        return self.sessions_bytes + (0 if self.retired else self.frames_bytes)
+        return self.sessions_bytes + self.frames_bytes
 
     @property
     def layers(self) -> Layers:
@@ -381,6 +387,7 @@ class Attempt:
             yield from self._take_in(self.open.release(rank, alone=False), now_ns, rules)
         yield from self._close((), now_ns, rules)
         self.retired = True
+        self.revision += 1
         self.closed.retire()
         self.manifests.clear(self.sessions.values())
 

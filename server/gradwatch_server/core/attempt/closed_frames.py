@@ -200,12 +200,16 @@ class ClosedFrames:
         yield from self.active_alerts.update(observation, flags, rules, context)
 
     def retire(self) -> None:
-        """Free what only frames to come would need; alerts and `first_bad` stay."""
-        self.window, self.outputs, self.judge = Window(1), OutputHistory(), Judge()
-        self.last_frame, self.last_flags, self.last_gains = None, None, None
+        """Free what only frames to come would need; readers see the last ones still."""
+        self.window.forget_norms()
+        self.outputs, self.judge, self.memories = OutputHistory(), Judge(), Memories()
+        self._context, self._rules, self.predecessor = None, None, None
+
+    def forget_frames(self) -> None:
+        """Free what readers see of the frames; alerts and `first_bad` stay."""
+        self.window, self.noise_scale = Window(1), NoiseScale.of(1)
         self.layers, self._context = Layers(), None
-        self.noise_scale = NoiseScale.of(1)
-        self.memories, self._rules, self.predecessor = Memories(), None, None
+        self.last_frame, self.last_flags, self.last_gains = None, None, None
 
     def resize_window(self, steps: int) -> None:
         """Let the window hold another number of frames from now on."""

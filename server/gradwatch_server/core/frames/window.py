@@ -120,6 +120,10 @@ class Window:
         steps, total_norm, known, score, coverage, loss = rows
         return Series(steps.astype(np.int64), total_norm, known > 0.0, score, coverage, loss)
 
+    def forget_norms(self) -> None:
+        """Free the norms of all layers; the numbers per step stay."""
+        self.recent, self.spaced = _no_rows(), _no_rows()
+
     def resize(self, capacity: int) -> None:
         """Hold another number of frames from now on."""
         order = self._order()[-capacity:]

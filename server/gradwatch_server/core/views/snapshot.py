@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from operator import is_
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.flags import Flags
@@ -28,9 +28,6 @@ from gradwatch_server.core.pace import Gaps
 from gradwatch_server.core.run import Run
 from gradwatch_server.core.session import Session
 from gradwatch_wire.health import RankState
-
-MAX_OTHERS: Final = 8
-"""Attempts that are over and still shown, the newest."""
 
 T = TypeVar("T")
 
@@ -207,13 +204,11 @@ def _view_line(attempt: Attempt, before: AttemptView | None) -> AttemptView:
 def _is_still(view: RunView, attempt: Attempt, rules: Rules) -> bool:
     """Tell whether nothing of an attempt changed that is not of the run as a whole.
 
-    No entry may be of it, and yet frames close with time. Of one that is retired the frames are
-    gone, which its view still has.
+    No entry may be of it, and yet frames close with time.
     """
-    if view.revision != attempt.revision or attempt.retired:
-        return view.revision == attempt.revision
     return (
-        view.frames == attempt.num_frames
+        view.revision == attempt.revision
+        and view.frames == attempt.num_frames
         and view.updated_ns == attempt.updated_ns
         and view.late == attempt.counts.num_late
         and view.rules is rules
@@ -224,9 +219,7 @@ def _is_still(view: RunView, attempt: Attempt, rules: Rules) -> bool:
 
 def _others(run: Run, current: Attempt) -> list[Attempt]:
     """Return the other attempts that are shown: those that live, and the newest."""
-    newest = [own for own in run.attempts[-MAX_OTHERS:] if own.retired]
-    shown = [*(own for own in run.judged), *newest]
-    return sorted((own for own in shown if own is not current), key=lambda own: own.number)
+    return [own for own in run.shown if own is not current]
 
 
 def _view_attempt(

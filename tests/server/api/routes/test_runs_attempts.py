@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from gradwatch_server.core.views.snapshot import MAX_OTHERS
+from gradwatch_server.core.attempt_history import MAX_SHOWN
 from gradwatch_wire import Bye
 from tests.support.aggregator import Aggregator, Serve
 from tests.support.peer import NewPeer
 from tests.support.problems import problem
 from tests.support.waiting import wait_until
 
-ATTEMPTS = MAX_OTHERS + 4
+ATTEMPTS = MAX_SHOWN + 4
 ROUTES = ("", "/health", "/ranks", "/gains", "/groups", "/noise-scale", "/alerts")
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 
 from gradwatch_server.budgets import Budgets, LoggedBudgets
+from gradwatch_server.core.alerting import alert_budget
 from gradwatch_server.core.alerting.alert import Alert, ResolvedBy
 from gradwatch_server.core.alerting.alert_budget import MINUTE_NS, AlertBudget
 from gradwatch_server.core.entries import Acknowledged, BudgetsSet
@@ -21,6 +22,17 @@ from tests.support.core import Cluster
 NAN = math.nan
 SECOND = 1_000_000_000
 SMALL = {"alert_events_per_min": 60}
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Allow only so many events at once: `few(17)`; 16 where nothing is said."""
+
+    def allow(at_once: int) -> None:
+        monkeypatch.setattr(alert_budget, "AT_ONCE", at_once)
+
+    allow(16)
+    return allow
 
 
 def told(alerts: Iterable[Alert]) -> list[str]:
@@ -69,6 +81,7 @@ def test_a_log_without_budgets_has_no_bounds() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few")
 def test_an_alert_whose_event_waits_stays_as_it_is_and_counts() -> None:
     job = Cluster(names=("a",)).start()
     job.put(BudgetsSet(SMALL))
@@ -95,7 +108,8 @@ def test_an_alert_whose_event_waits_stays_as_it_is_and_counts() -> None:
 
 
 @pytest.mark.slow
-def test_one_that_fires_stays_so_until_its_end_can_be_told() -> None:
+def test_one_that_fires_stays_so_until_its_end_can_be_told(few: Callable[[int], None]) -> None:
+    few(17)
     job = Cluster(names=("a",)).start()
     job.put(BudgetsSet(SMALL))
     step = flap(job, 0, 30)
@@ -113,6 +127,7 @@ def test_one_that_fires_stays_so_until_its_end_can_be_told() -> None:
     assert firing(job) == []
 
 
+@pytest.mark.usefixtures("few")
 def test_the_first_critical_one_of_a_rule_is_told_in_any_case() -> None:
     job = Cluster(names=("a", "b"), groups={"g": (0,), "h": (1,)}).start()
     job.rules(vanishing={"enabled": False}, dead_layer={"enabled": False})
@@ -127,6 +142,7 @@ def test_the_first_critical_one_of_a_rule_is_told_in_any_case() -> None:
     assert (failed.rule, failed.severity, failed.change) == ("liveness", "critical", "firing")
 
 
+@pytest.mark.usefixtures("few")
 def test_what_matters_less_leaves_room_for_what_matters_more() -> None:
     """An info that flaps cannot keep a warning from being told."""
     job = Cluster(names=("a", "b")).start()
@@ -144,6 +160,7 @@ def test_what_matters_less_leaves_room_for_what_matters_more() -> None:
     assert (fired.rule, fired.severity) == ("exploding", "warning")
 
 
+@pytest.mark.usefixtures("few")
 def test_other_runs_have_budgets_of_their_own() -> None:
     one = Cluster(names=("a",)).start()
     one.put(BudgetsSet(SMALL))
@@ -163,7 +180,8 @@ def test_other_runs_have_budgets_of_their_own() -> None:
 
 
 @pytest.mark.slow
-def test_people_are_answered() -> None:
+def test_people_are_answered(few: Callable[[int], None]) -> None:
+    few(17)
     job = Cluster(names=("a",)).start()
     job.put(BudgetsSet(SMALL))
     step = flap(job, 0, 30)
@@ -176,6 +194,7 @@ def test_people_are_answered() -> None:
     assert (over.change, over.resolved_by) == ("resolved", ResolvedBy.RULE_OFF)
 
 
+@pytest.mark.usefixtures("few")
 def test_news_wait_and_come_together() -> None:
     names = [f"l{n}" for n in range(8)]
     job = Cluster(names=names).start()
@@ -195,6 +214,7 @@ def test_news_wait_and_come_together() -> None:
 @pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("place", [50, 205, 336, 471])
+@pytest.mark.usefixtures("few")
 def test_it_goes_on_over_a_restart(place: int) -> None:
     names, groups = ("a", "b"), {"g": (0,), "h": (1,)}
     alerts = []
@@ -216,7 +236,8 @@ def test_it_goes_on_over_a_restart(place: int) -> None:
 
 
 @pytest.mark.slow
-def test_how_many_wait_is_counted_once_each() -> None:
+def test_how_many_wait_is_counted_once_each(few: Callable[[int], None]) -> None:
+    few(17)
     job = Cluster(names=("a",)).start()
     job.put(BudgetsSet(SMALL))
     flap(job, 0, 30)
