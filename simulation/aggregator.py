@@ -97,6 +97,9 @@ class SimulatedInbox(Inbox):
         """Charge the same for everything."""
         super().charge(peer, COST_S)
 
+    def wake(self) -> None:
+        """Nothing waits."""
+
     def drain(self, seconds: float, stopping: threading.Event) -> None:
         """Read what is there, and let the world go on."""
         self._read(0)
@@ -159,7 +162,7 @@ class Aggregator:
 
     def _before(self, word: str) -> None:
         if self.engine is not None:
-            self._world.invariants.check_published(self.engine.published.runs)
+            self._world.invariants.check_published(self.engine.published.views)
         self._world.point(f"before {word}")
         if self._world.fails(word):
             raise StorageError("database or disk is full", StorageFault.FULL)
@@ -171,7 +174,7 @@ class Aggregator:
 
     def _watch_forgetting(self, engine: Engine) -> None:
         """Look at what leaves memory before it is gone: it is committed after that."""
-        apply = engine._applier.apply
+        apply = engine._applier.apply  # its parts are the same until it dies
 
         def look_and_apply(name: str, entry: Entry, number: int) -> list[Alert]:
             if isinstance(entry.body, Forgotten):
@@ -225,6 +228,8 @@ class Aggregator:
         """Do one round."""
         if self.engine is None:
             return
+        for name in self.engine.published.revisions:
+            self.engine.publishing.request(name)  # somebody looks at everything, all the time
         try:
             self.engine._round()
         except Killed:

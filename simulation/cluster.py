@@ -67,6 +67,7 @@ class Cluster:
         self._fuse = 0
         self._replayed = Replay()
         self._copy: tuple[bytes, Committed] | None = None  # of the data directory
+        self._is_recovered = True
         self._down_until_s = 0.0
         self.aggregator = Aggregator(self, parts.engine)
         self.job = Job(
@@ -149,6 +150,7 @@ class Cluster:
     def _tick(self) -> None:
         self._move()
         self._serve()
+        self._check_recovered()
         self.invariants.check_workers()
         self.job.check_accepted()
         self.aggregator.check()
@@ -180,7 +182,7 @@ class Cluster:
             self._fuse = self._random.randint(1, 2 * self.scenario.crash_points or 1)
             if not self.aggregator.boot():
                 return
-            self._check_replay()
+            self._is_recovered = False
         if self.faults.is_frozen:
             return
         if self.scenario.relapse and self.faults.chance(COPY_CHANCE):
@@ -193,6 +195,13 @@ class Cluster:
             if self.faults.chance(self.scenario.people):
                 self.aggregator.ask(self._random)
             self.aggregator.step()
+
+    def _check_recovered(self) -> None:
+        """Check all runs once they are in memory after a start."""
+        engine = self.aggregator.engine
+        if not self._is_recovered and engine is not None and engine._recovery.is_done:
+            self._is_recovered = True
+            self._check_replay()
 
     def _go_back(self, committed: Committed) -> None:
         self.invariants.go_back(committed)

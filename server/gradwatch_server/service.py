@@ -190,7 +190,7 @@ class _Aggregator:
         stack.enter_context(collector.pausing_briefly())
         engine.start()
         stack.callback(engine.stop)
-        self._notifications.start(Standing(lambda: engine.published.runs))
+        self._notifications.start(Standing(engine.find_view))
         stack.callback(self._notifications.stop)
         stack.enter_context(reloading.handing_to(engine.set_rules))
         for warning in exposure_warnings(self._settings):

@@ -49,10 +49,15 @@ class RunningEngine:
             raise
         self.published = self.engine.published
         self.engine.start()
+        if settings.pop("waits", True):
+            wait_until(
+                lambda: self.engine._recovery.is_done or not self.engine.is_alive(),
+                "all runs are in memory",
+            )
 
     def view(self, run: str = "gpt") -> Any:
-        """Return what is published of a run."""
-        return self.published.runs.get(run)
+        """Return what readers see of a run, None if there is no such run."""
+        return self.engine.find_view(run)
 
     def shows(self, run: str = "gpt", **expected: Any) -> Any:
         """Wait until a run's view has these values."""

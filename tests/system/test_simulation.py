@@ -110,7 +110,8 @@ class ShowsTooEarly(Engine):
     """Lets readers see a batch before it is committed."""
 
     def _commit(self, lines: Sequence[Any], changes: Sequence[Any], saves: Sequence[Any]) -> bool:
-        self._applier.publisher.publish(self._state, self.clock.now_ns(), force=True)
+        self.publishing.publish()
+        self.publishing.build(list(self.published.revisions))
         return super()._commit(lines, changes, saves)
 
 
@@ -137,10 +138,12 @@ class ForgetsAlerts(Engine):
 class ForgetsOnRestart(Engine):
     """Comes back without the newest step of each rank."""
 
-    def _recover(self, *settings: Any) -> None:
-        super()._recover(*settings)
-        for session in self._state.sessions.values():
+    def _recover(self, batch: Any) -> list[str]:
+        known = set(self._state.sessions)
+        wanted = super()._recover(batch)
+        for session in (own for key, own in self._state.sessions.items() if key not in known):
             session.last_step = -1
+        return wanted
 
 
 class TrimsTooMuch(Engine):
@@ -199,10 +202,12 @@ class GivesUpEarly(TracksWith):
 class ForgetsWhatManifestsSaid(Engine):
     """Comes back without them."""
 
-    def _recover(self, *settings: Any) -> None:
-        super()._recover(*settings)
-        for session in self._state.sessions.values():
+    def _recover(self, batch: Any) -> list[str]:
+        known = set(self._state.sessions)
+        wanted = super()._recover(batch)
+        for session in (own for key, own in self._state.sessions.items() if key not in known):
             session.manifests.clear()
+        return wanted
 
 
 class MiscountsLoss(Engine):

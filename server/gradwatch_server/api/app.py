@@ -19,11 +19,11 @@ from gradwatch_server.api.listing import RunListing
 from gradwatch_server.api.metrics import exposition
 from gradwatch_server.api.metrics.snapshot import take_snapshot
 from gradwatch_server.api.parameters import refuse_unknown
-from gradwatch_server.api.revisions import Revisions
 from gradwatch_server.api.routes import ROUTERS
 from gradwatch_server.api.security.stream_limit import StreamLimit
 from gradwatch_server.api.security.stream_tokens import StreamTokens
 from gradwatch_server.api.state import ApiState
+from gradwatch_server.api.views import Views
 from gradwatch_server.engine.engine import Engine
 from gradwatch_server.notify.notifications import Notifications
 from gradwatch_server.page.routes import make_routes
@@ -64,8 +64,8 @@ def make_app(
     """
     parts = parts or ApiParts()
     limits = parts.connection_limits
-    revisions = Revisions(engine)
-    listing, rendering = RunListing(engine, revisions), asyncio.Lock()
+    views = Views(engine)
+    listing, rendering = RunListing(engine, views), asyncio.Lock()
     refused = limits.refused if limits is not None else {}
 
     async def metrics() -> bytes:
@@ -96,7 +96,7 @@ def make_app(
         engine=engine,
         alert_events=alert_events,
         alert_stream=alert_stream,
-        revisions=revisions,
+        views=views,
         listing=listing,
         metrics=metrics,
         notifications=parts.notifications,

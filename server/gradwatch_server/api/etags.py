@@ -15,14 +15,8 @@ def boot_of(api: ApiState) -> str:
 
 
 def tag_of(api: ApiState, view: RunView) -> str:
-    """Return the tag of what is known of an attempt just now.
-
-    One that no snapshot shows has another tag each time: nothing says whether it changed.
-    """
-    current = api.published.runs.get(view.name)
-    if current is not None and any(own is view for own in (current, *current.others)):
-        return tag_with(api, api.revisions.of(current))
-    return tag_with(api, f"{view.attempt}-{api.now_ns()}")
+    """Return the tag of what is known of an attempt just now."""
+    return tag_with(api, f"{view.attempt}-{api.views.tag(view)}")
 
 
 def tag_with(api: ApiState, number: int | str) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from gradwatch_server.api.problems import encode
-from gradwatch_server.api.revisions import Revisions
+from gradwatch_server.api.views import Views
 from gradwatch_server.core.views.health import health
 from gradwatch_server.core.views.ranks import LastSeen
 from gradwatch_server.core.views.runs import shorten
@@ -37,7 +37,7 @@ class Summary:
 
     Args:
         view: The snapshot of the run.
-        number: The revision.
+        tag: Changes whenever readers see something else of the run.
         encoded: The row of `/runs`, JSON.
         phase: The phase of its life.
         status: The status.
@@ -52,7 +52,7 @@ class Summary:
     """
 
     view: RunView
-    number: int
+    tag: str
     encoded: bytes
     phase: Phase
     status: Status
@@ -95,56 +95,72 @@ class RunListing:
     """The runs of an engine in short, for one event loop.
 
     Args:
-        engine: Publishes the snapshots.
-        revisions: Their numbers.
+        engine: The engine.
+        views: Views of its runs.
+
+    Attributes:
+        number: Grows whenever readers see something else of any run.
     """
 
-    def __init__(self, engine: Engine, revisions: Revisions) -> None:
+    def __init__(self, engine: Engine, views: Views) -> None:
+        self.number = 0
         self._engine = engine
-        self._revisions = revisions
+        self._views = views
         self._kept: dict[str, Summary] = {}
         self._runs: tuple[Summary, ...] = ()
-        self._number = -1
         self._building = asyncio.Lock()
         self._began_s = 0.0
         self._not_before_s = 0.0
 
     async def all(self) -> tuple[Summary, ...]:
-        """Return all runs as they are after this call, the last one heard of first."""
+        """Return all runs as they are after this call, the last one heard of first.
+
+        Raises:
+            HTTPException: 503, if the engine cannot build a view.
+        """
         asked_s = time.monotonic()
         async with self._building:
-            if self._began_s <= asked_s and self._number != self._revisions.newest():
+            if self._began_s <= asked_s:
                 await asyncio.sleep(self._not_before_s - time.monotonic())
                 await self._build()
         return self._runs
 
     async def _build(self) -> None:
         began_s = time.monotonic()
-        number, published = self._revisions.newest(), self._engine.published
+        views = await self._views.find_all(self._views.names)
+        spent_s = 0.0
         found: dict[str, Summary] = {}
-        for count, (name, view) in enumerate(published.runs.items(), 1):
-            before, own = self._kept.get(name), self._revisions.of(view)
-            if before is None or before.number != own:
-                now_ns = self._engine.clock.now_ns()
-                before = _sum_up(view, own, published.last_seen, now_ns, published.fault)
-            found[name] = before
-            if not count % SLICE:
-                await asyncio.sleep(0)
-        self._kept, self._number, self._began_s = found, number, began_s
-        self._runs = tuple(sorted(found.values(), key=lambda own: own.key, reverse=True))
-        now_s = time.monotonic()
-        self._not_before_s = now_s + min((now_s - began_s) * (1 / SHARE - 1), MAX_REST_S)
+        for first in range(0, len(views), SLICE):
+            slice_s = time.monotonic()
+            for view in views[first : first + SLICE]:
+                found[view.name] = self._sum_up(view)
+            spent_s += time.monotonic() - slice_s
+            await asyncio.sleep(0)
+        if any(self._kept.get(name) is not own for name, own in found.items()) or len(found) != len(
+            self._kept
+        ):
+            self.number += 1
+            self._runs = tuple(sorted(found.values(), key=lambda own: own.key, reverse=True))
+        self._kept, self._began_s = found, began_s
+        self._not_before_s = time.monotonic() + min(spent_s * (1 / SHARE - 1), MAX_REST_S)
+
+    def _sum_up(self, view: RunView) -> Summary:
+        before, tag = self._kept.get(view.name), self._views.tag(view)
+        if before is not None and before.tag == tag:
+            return before
+        published, now_ns = self._engine.published, self._engine.clock.now_ns()
+        return _sum_up(view, tag, published.last_seen, now_ns, published.fault)
 
 
 def _sum_up(
-    view: RunView, number: int, last_seen: LastSeen, now_ns: int, fault: str | None
+    view: RunView, tag: str, last_seen: LastSeen, now_ns: int, fault: str | None
 ) -> Summary:
     """Return a run in short at this moment."""
     report = health(view, last_seen, now_ns, fault)
     firing = [own for own in report["alerts"]["items"] if own["state"] == AlertState.FIRING]
     return Summary(
         view=view,
-        number=number,
+        tag=tag,
         encoded=encode(shorten(view, report)),
         phase=report["phase"],
         status=report["status"],

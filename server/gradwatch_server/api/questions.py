@@ -11,6 +11,7 @@ from gradwatch_server.core.arrays import IndexArray
 from gradwatch_server.core.run import Run
 from gradwatch_server.core.state import State
 from gradwatch_server.core.views.snapshot import RunView, view_attempt
+from gradwatch_server.engine.alert_commands import find_alert
 from gradwatch_server.engine.commands import Outcome
 
 Layouts = Mapping[tuple[bytes, int], IndexArray]
@@ -42,7 +43,7 @@ class _OfAttempt:
 
 
 class ShowAttempt(_OfAttempt):
-    """Somebody wants to see an attempt that no snapshot shows; the answer is a view, or None."""
+    """Somebody wants to see an attempt that no view shows; the answer is a view, or None."""
 
     def _of(self, run: Run, _state: State) -> RunView | None:
         return view_attempt(run, self.attempt, run.rules)
@@ -66,6 +67,21 @@ class ShowAlertLayers(_OfAttempt):
                 layers = attempt.active_alerts.layers_of(self.alert)
                 return None if layers is None else np.flatnonzero(layers)
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class ShowAlert:
+    """Somebody wants to see an alert; the answer is it as it stands, or None.
+
+    Args:
+        alert: Id of the alert.
+    """
+
+    alert: str
+
+    def __call__(self, _state: State, _now_ns: int) -> Outcome:
+        """Change nothing."""
+        return Outcome(lambda state: find_alert(state, self.alert))
 
 
 class ShowLayouts(_OfAttempt):

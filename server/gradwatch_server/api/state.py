@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Final
@@ -14,11 +14,12 @@ from gradwatch_server.addresses import endpoint_host, is_wildcard
 from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.api.curve_reads import CurveReads
 from gradwatch_server.api.listing import RunListing
-from gradwatch_server.api.questions import ShowAttempt
-from gradwatch_server.api.revisions import Revisions
+from gradwatch_server.api.questions import ShowAlert, ShowAttempt
 from gradwatch_server.api.security.stream_limit import StreamLimit
 from gradwatch_server.api.security.stream_tokens import StreamTokens
+from gradwatch_server.api.views import Views
 from gradwatch_server.budgets import Budgets
+from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.views.health import health
 from gradwatch_server.core.views.ranks import LastSeen
 from gradwatch_server.core.views.runs import summarize_run
@@ -26,44 +27,10 @@ from gradwatch_server.core.views.snapshot import RunView
 from gradwatch_server.curves.reader import History
 from gradwatch_server.engine.commands import Command, CommandError
 from gradwatch_server.engine.engine import Engine
-from gradwatch_server.engine.published import PublishedState
+from gradwatch_server.engine.publishing import PublishedState
 from gradwatch_server.notify.notifications import Notifications
 from gradwatch_server.storage.alert_events import AlertEvents
-
-
-class EarlierAttempts:
-    """Asks for one at a time, so that readers take the engine little of its time.
-
-    Args:
-        command: Has the engine do something.
-    """
-
-    def __init__(self, command: Callable[[Command], Awaitable[Any]]) -> None:
-        self._command = command
-        self._asking = asyncio.Lock()
-
-    async def find(self, view: RunView, attempt: int) -> RunView | None:
-        """Return another attempt of a run, None if it is not in memory any more.
-
-        Of the frames of one that no snapshot shows nothing is left, but of its ranks, counts and
-        alerts.
-
-        Args:
-            view: The current one.
-            attempt: The number of the one that is wanted.
-
-        Raises:
-            HTTPException: If the engine cannot answer.
-        """
-        if (shown := view.of_attempt(attempt)) is not None:
-            return shown
-        async with self._asking:
-            found: RunView | None = await self._command(ShowAttempt(view.name, attempt))
-        # What is of the run as a whole, the current one has as it is now.
-        return found and replace(
-            found, attempts=view.attempts, alerts=view.alerts, stored=view.stored, lost=view.lost
-        )
-
+from gradwatch_server.storage.rows import AlertEvent
 
 MAX_NAMES: Final = 5
 """Names of runs in an error about one that is not there."""
@@ -80,7 +47,7 @@ class ApiState:
         engine: Publishes the snapshots.
         alert_events: The stored alert events.
         alert_stream: Follows them.
-        revisions: Numbers of what is shown of the runs.
+        views: Views of the runs.
         listing: The runs in short.
         metrics: Renders what the engine counts, for Prometheus.
         notifications: What tells the targets of alerts.
@@ -92,18 +59,14 @@ class ApiState:
     engine: Engine
     alert_events: AlertEvents
     alert_stream: AlertStream
-    revisions: Revisions
+    views: Views
     listing: RunListing
     metrics: Callable[[], Awaitable[bytes]]
     notifications: Notifications
     curve_reads: CurveReads
     stream_tokens: StreamTokens
     stream_limit: StreamLimit
-    _earlier_attempts: EarlierAttempts = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Let earlier attempts be asked of the engine."""
-        object.__setattr__(self, "_earlier_attempts", EarlierAttempts(self.command))
+    _asking: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def limits(self) -> Budgets:
@@ -112,7 +75,7 @@ class ApiState:
 
     @property
     def published(self) -> PublishedState:
-        """Snapshot that the engine published last."""
+        """State that the engine published last."""
         return self.engine.published
 
     @property
@@ -151,16 +114,26 @@ class ApiState:
             detail = "the engine did not answer in time; it is not known whether this was done"
             raise HTTPException(503, self.published.fault or detail) from error
 
-    def run(self, name: str) -> RunView:
-        """Return a run at its current attempt.
+    def check_run(self, name: str) -> None:
+        """Check that there is a run.
 
         Raises:
             HTTPException: 404, if there is none of this name.
         """
-        runs = self.published.runs
-        view = runs.get(name)
+        if name not in self.published.revisions:
+            known = _known(self.views.names)
+            raise HTTPException(404, f"no run {name[:80]!a}; known runs: {known}")
+
+    async def run(self, name: str) -> RunView:
+        """Return a run at its current attempt.
+
+        Raises:
+            HTTPException: 404, if there is none of this name; 503 if it cannot be read now.
+        """
+        view = await self.views.find(name)
         if view is None:
-            raise HTTPException(404, f"no run {name[:80]!a}; known runs: {_known(runs)}")
+            known = _known(self.views.names)
+            raise HTTPException(404, f"no run {name[:80]!a}; known runs: {known}")
         return view
 
     def check_attempt(self, view: RunView, number: int | None) -> None:
@@ -180,14 +153,36 @@ class ApiState:
         Raises:
             HTTPException: 404, if there is no such run or attempt; 503 if it cannot be read now.
         """
-        view = self.run(name)
+        view = await self.run(name)
         if number is None or number == view.attempt:
             return view
         self.check_attempt(view, number)
-        found = await self._earlier_attempts.find(view, number)
+        found = view.of_attempt(number)
+        if found is None:
+            async with self._asking:  # one at a time: it takes the engine's time
+                found = await self.command(ShowAttempt(name, number))
         if found is None:  # it was forgotten just now
             raise HTTPException(404, f"no attempt {number} of run {name[:80]!a} any more")
-        return found
+        # What is of the run as a whole, the current one has as it is now.
+        return replace(
+            found,
+            attempts=view.attempts,
+            alerts=view.alerts,
+            stored=view.stored,
+            lost=view.lost,
+            run_revision=view.run_revision,
+        )
+
+    async def alert(self, alert_id: str) -> tuple[Alert | None, list[AlertEvent]]:
+        """Return an alert as it stands, None if it is not in memory, and its stored events."""
+        events = await self.curve_reads.run(lambda: self.alert_events.of_alert(alert_id))
+        if events:
+            await self.views.find(events[-1].run)  # brings the run into memory
+        if self.published.fault is None:
+            return await self.command(ShowAlert(alert_id)), events
+        views = self.published.views.copy().values()
+        standing = (own for view in views for own in view.alerts if own.id == alert_id)
+        return next(standing, None), events
 
     def history(self, view: RunView) -> AbstractContextManager[History]:
         """Open the curves of an attempt, in a thread: reading the store may wait for the disk."""
@@ -202,7 +197,7 @@ class ApiState:
         return summarize_run(view, self.last_seen, self.now_ns(), self.published.fault)
 
 
-def _known(runs: Mapping[str, RunView]) -> str:
+def _known(runs: Sequence[str]) -> str:
     """Return some names, and how many more there are."""
     shown = ", ".join(sorted(runs)[:MAX_NAMES]) or "none yet"
     return shown if len(runs) <= MAX_NAMES else f"{shown}, and {len(runs) - MAX_NAMES} more"

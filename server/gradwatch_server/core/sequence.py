@@ -31,10 +31,15 @@ class SequenceCheck:
 class SequenceTracker:
     """The next expected sequence number of each session."""
 
-    def __init__(self, acked: Mapping[bytes, int]) -> None:
-        self._expected = {session: seq + 1 for session, seq in acked.items()}
+    def __init__(self, acked: Mapping[bytes, int] | None = None) -> None:
+        self._expected: dict[bytes, int] = {}
+        self.adopt(acked or {})
         self._going_on: set[bytes] = set()  # a record of theirs was taken since the start
         self._asked: set[bytes] = set()  # whose first gap since the start was doubted
+
+    def adopt(self, acked: Mapping[bytes, int]) -> None:
+        """Go on with sessions that the log knows, each after what was accepted."""
+        self._expected |= {session: seq + 1 for session, seq in acked.items()}
 
     def open(self, session: bytes) -> None:
         """Note a HELLO: a session that is new begins at sequence number 1."""

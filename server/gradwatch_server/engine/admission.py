@@ -118,8 +118,14 @@ class Admission:
     """Refuses what may not come in; each refusal is counted and told to the peer."""
 
     def __init__(
-        self, ingest: Inbox, state: State, memory: RunMemory, budget_use: BudgetUse
+        self,
+        ingest: Inbox,
+        state: State,
+        away: Collection[str],
+        memory: RunMemory,
+        budget_use: BudgetUse,
     ) -> None:
+        self._away = away
         self._memory = memory
         self._ingest = ingest
         self._state = state
@@ -170,8 +176,8 @@ class Admission:
             return AdmissionResult.REFUSED
         client = message.client.name if message.client is not None else ""
         lacking = self._memory.find_lacking(hello, client, begins=begins)
-        if lacking is not None and not self._is_making_room:
-            self.wait(message)
+        if lacking is not None and (self._away or not self._is_making_room):
+            self.wait(message)  # what may go is known once all runs are in memory
             return AdmissionResult.WAITS
         if begins and not self._may_begin(hello, now_ns):
             return AdmissionResult.WAITS  # until its client says it again

@@ -31,14 +31,14 @@ class Acknowledge:
 
     def __call__(self, state: State, _now_ns: int) -> Outcome:
         """Acknowledge an alert that fires; one that is acknowledged stays as it is."""
-        alert = _find(state, self.alert_id)
+        alert = find_alert(state, self.alert_id)
         if alert is None:
             raise CommandError(404, f"no alert {self.alert_id[:80]!a} is in memory")
         if alert.state is not AlertState.FIRING:
             raise CommandError(409, f"alert {alert.id} is {alert.state}, and not firing")
 
         def answer(after: State) -> dict[str, Any]:
-            return (_find(after, self.alert_id) or alert).to_dict()
+            return (find_alert(after, self.alert_id) or alert).to_dict()
 
         if alert.acknowledged is not None:
             return Outcome(answer)
@@ -97,7 +97,7 @@ class RemoveSilence:
         return Outcome(lambda _: None, (SilenceRemoved(self.silence_id),))
 
 
-def _find(state: State, alert_id: str) -> Alert | None:
+def find_alert(state: State, alert_id: str) -> Alert | None:
     """Return an alert of any run, None if there is none of this id."""
     for run in state.runs.values():
         for attempt in run.attempts:

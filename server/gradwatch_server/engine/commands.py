@@ -6,16 +6,27 @@ to is decided against the state as it then is, and becomes entries of the log li
 
 from __future__ import annotations
 
+import logging
 import queue
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
+from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.alerting.silences import fits
-from gradwatch_server.core.entries import Acknowledged, Forgotten, SilenceAdded, SilenceRemoved
+from gradwatch_server.core.entries import (
+    Acknowledged,
+    Forgotten,
+    RulesSet,
+    SilenceAdded,
+    SilenceRemoved,
+)
 from gradwatch_server.core.state import State
 from gradwatch_server.engine.batch import Batch
+
+logger = logging.getLogger(__name__)
 
 MAX_WAITING: Final = 64
 """Commands that may wait: the engine takes all of them twenty times a second."""
@@ -136,6 +147,42 @@ class Commands:
                 return
             if waiting.future.set_running_or_notify_cancel():
                 waiting.future.set_exception(CommandError(503, "the aggregator stops"))
+
+
+class NewRules:
+    """Rules that are to be in force from the next round on.
+
+    Args:
+        state: All runs, and the rules in force.
+    """
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._given: deque[Rules] = deque(maxlen=1)
+
+    def give(self, rules: Rules) -> None:
+        """Put rules in force with the next round, from any thread."""
+        self._given.append(rules)
+
+    @property
+    def are_given(self) -> bool:
+        """True while new rules wait for a round."""
+        return bool(self._given)
+
+    def add(self, now_ns: int, batch: Batch) -> None:
+        """Add the entries that put them in force, if they are other ones."""
+        if not self._given:
+            return
+        rules = self._given.popleft()
+        if rules == self._state.rules:
+            logger.info("the rules are those in force already")
+            return
+        differing = ", ".join(rules.differing(self._state.rules))
+        logger.info("rules put in force that differ in %s", differing)
+        self._state.rules = rules
+        body = RulesSet(rules.model_dump(mode="json"))
+        for name in self._state.runs:
+            batch.add(name, now_ns, body)
 
 
 def _put(body: Asked, state: State, now_ns: int, batch: Batch) -> None:

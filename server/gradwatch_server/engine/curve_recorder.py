@@ -182,6 +182,11 @@ class CurveRecorder:
         self._rest_until_ns = self._trim_ns = self._looked_ns = 0
         self._failed = self._missed = False
 
+    @property
+    def is_changed(self) -> bool:
+        """Presence of rows that are not committed."""
+        return bool(self._changed)
+
     def begin(self) -> None:
         """Begin with what the store has: the engine reads it, maybe for the second time."""
         self._kept, self._changed, self._gone = {}, {}, {}

@@ -1,7 +1,7 @@
 """The engine: one thread that owns the store and the state.
 
 Each round: take in a batch, fold it into the state, commit its records and alerts in one
-transaction, then acknowledge, deliver the alerts, and publish immutable snapshots for the readers.
+transaction, then acknowledge, deliver the alerts, and publish for the readers.
 """
 
 from __future__ import annotations
@@ -10,125 +10,66 @@ import logging
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeVar
+from typing import Final
 
 from gradwatch_server.budgets import BudgetUse
 from gradwatch_server.clock import Clock
 from gradwatch_server.core.alerting.rules import Rules
-from gradwatch_server.core.entries import RulesSet
 from gradwatch_server.core.sequence import SequenceTracker
 from gradwatch_server.core.state import State
+from gradwatch_server.core.views.snapshot import RunView
+from gradwatch_server.engine.admission import Admission
 from gradwatch_server.engine.alert_delivery import AlertChange, AlertDelivery
+from gradwatch_server.engine.applier import Applier
 from gradwatch_server.engine.batch import Batch
-from gradwatch_server.engine.commands import Commands
+from gradwatch_server.engine.commands import CommandError, Commands, NewRules
 from gradwatch_server.engine.curve_recorder import CurveRecorder
 from gradwatch_server.engine.housekeeping import Housekeeping
 from gradwatch_server.engine.intake import Intake
 from gradwatch_server.engine.memory import RunMemory
 from gradwatch_server.engine.metrics import EngineMetrics
-from gradwatch_server.engine.published import PublishedState
-from gradwatch_server.engine.recovery import recover, write_silences
+from gradwatch_server.engine.publishing import PublishedState, Publishing
+from gradwatch_server.engine.recovery import Recovery
 from gradwatch_server.engine.run_commands import Deletions
 from gradwatch_server.engine.run_log import RunLog
+from gradwatch_server.engine.transaction import Transaction, read_silences
 from gradwatch_server.engine.work_meter import WorkMeter
+from gradwatch_server.errors import GradwatchError
 from gradwatch_server.ingest.inbox import PEER_SHARE, Inbox
 from gradwatch_server.ingest.message import Message
+from gradwatch_server.storage.checkpointer import Checkpointer
 from gradwatch_server.storage.retention import RetentionPolicy
 from gradwatch_server.storage.rows import Line, RunSave, StorageError, StorageFault
 from gradwatch_server.storage.store import Store
 from gradwatch_wire import Welcome
 from gradwatch_wire.limits import BOOT_ID_BYTES
 
-RETRY_S: Final = 0.5
-
 FINISH_NS: Final = 1_000_000_000
 """Time for saving at the end; what is not saved then is applied at the next start."""
 
-T = TypeVar("T")
-
-logger = logging.getLogger(__name__)
+VIEW_TIMEOUT_S: Final = 10.0
+"""Time that a thread waits for a view."""
 
 POLL_MS: Final = 50
 
 BUSY_POLL_MS: Final = 5
-"""Likewise while there are alerts to be told."""
+"""Longest wait for a message while alerts are to be told, or runs come into memory."""
 
-
-class NewRules:
-    """The newest that were given."""
-
-    def __init__(self, state: State) -> None:
-        self._state = state
-        self._given: deque[Rules] = deque(maxlen=1)  # and not in the log yet
-
-    def give(self, rules: Rules) -> None:
-        """Put rules in force with the next round; any thread may ask for it."""
-        self._given.append(rules)
-
-    @property
-    def are_given(self) -> bool:
-        """True while new rules wait for a round."""
-        return bool(self._given)
-
-    def add(self, now_ns: int, batch: Batch) -> None:
-        """Add the entries that put them in force, if they are other ones."""
-        if not self._given:
-            return
-        rules = self._given.popleft()
-        if rules == self._state.rules:
-            logger.info("the rules are those in force already")
-            return
-        differing = ", ".join(rules.differing(self._state.rules))
-        logger.info("rules put in force that differ in %s", differing)
-        self._state.rules = rules
-        body = RulesSet(rules.model_dump(mode="json"))
-        for name in self._state.runs:
-            batch.add(name, now_ns, body)
-
-
-def retry_write(
-    write: Callable[[], T],
-    published: PublishedState,
-    stopping: threading.Event,
-    on_fault: Callable[[], None],
-    wait: Callable[[float, threading.Event], object],
-) -> T | None:
-    """Write, and try again while the store cannot; return its result, None if stopped before.
-
-    Args:
-        write: What is to be done.
-        published: Where the fault is shown while it lasts.
-        stopping: Ends the attempts.
-        on_fault: Called once when the first attempt failed.
-        wait: Called between attempts, with the seconds until the next and what ends the wait.
-
-    Raises:
-        StorageError: If the store is gone, which no waiting mends.
-    """
-    while True:
-        try:
-            written = write()
-        except StorageError as error:
-            if error.fault is StorageFault.GONE:
-                raise
-            if published.fault is None:
-                logger.error("the log cannot be written, nothing is acknowledged: %s", error)
-                on_fault()
-            published.fault = f"the log cannot be written: {error}"
-            wait(RETRY_S, stopping)
-            if stopping.is_set():
-                return None
-        else:
-            if published.fault is not None:
-                logger.warning("the log can be written again")
-                published.fault = None
-            return written
+logger = logging.getLogger(__name__)
 
 
 class Engine(threading.Thread):
-    """Runs until `stop`."""
+    """Runs until `stop`.
+
+    Attributes:
+        published: State that readers see.
+        publishing: Builds views for readers.
+        commands: Requests of people that wait.
+        boot_id: Tells this start from others.
+    """
+
+    publishing: Publishing
 
     def __init__(
         self,
@@ -147,22 +88,22 @@ class Engine(threading.Thread):
         http_url: str = "",
         stopping: threading.Event | None = None,
     ) -> None:
-        """Read what the store has.
+        """Find out which runs the store has.
 
         Args:
-            store: What is kept; the engine is the only one that writes it.
-            ingest: Where messages come from and answers go.
+            store: The store, which only the engine writes.
+            ingest: Source of messages, and way of answers.
             rules: The rules in force from here on.
             clock: Gives the time of every entry.
             window_steps: Frames that a run's window holds.
             session_timeout_s: Silence after which a session is taken for lost, seconds.
             on_alerts: Called from the engine's thread after alerts were stored.
             on_failure: Called from it if it fails and ends.
-            retention: What is kept, and for how long.
+            retention: Limits of age and size.
             budget_use: Budgets of peers, and their use so far.
             boot_id: Tells this start from others; random without.
-            http_url: Where HTTP is answered, which clients are told.
-            stopping: What ends the loop when it is set.
+            http_url: Address of the HTTP API, of which clients are told.
+            stopping: Ends the loop when it is set.
 
         Raises:
             GradwatchError: If the store cannot be read or written.
@@ -174,12 +115,6 @@ class Engine(threading.Thread):
         self.metrics = EngineMetrics()
         self.budget_use = budget_use or BudgetUse()
         self.boot_id = boot_id or os.urandom(BOOT_ID_BYTES)
-        limits = self.budget_use.limits
-        self._hello = Welcome(
-            boot_id=self.boot_id,
-            http=http_url,
-            max_in_flight_bytes=min(limits.in_flight_bytes, limits.queue_bytes // PEER_SHARE),
-        )
         self.refused: Mapping[str, int] = ingest.refused
         self.ingest_endpoint = ingest.endpoint
         self._store = store
@@ -189,62 +124,125 @@ class Engine(threading.Thread):
         self._on_alerts = on_alerts
         self._on_failure = on_failure
         self._retention = retention or RetentionPolicy()
+        self._rules = rules
+        self._window_steps = window_steps
+        self._session_timeout_s = session_timeout_s
+        self._http_url = http_url
         self.curves = CurveRecorder(store.curves, self._retention.curves_max_bytes, clock)
         self._stopping = stopping or threading.Event()
-        self._recover(rules, window_steps)
-        self._connect_parts(session_timeout_s)
+        try:
+            self._begin()
+        except StorageError as error:
+            msg = f"cannot use the log {store.name}: {error}"
+            raise GradwatchError(msg) from error
 
-    def _recover(self, rules: Rules, window_steps: int) -> None:
-        self._applier = recover(
-            self._store,
-            rules,
-            self.budget_use.limits.logged(),
-            self.published,
-            clock=self.clock,
-            retention=self._retention,
-            window_steps=window_steps,
-            recorder=self.curves,
+    def _begin(self) -> None:
+        """Find out what there is; of a store that is damaged, what can be read of it.
+
+        Raises:
+            StorageError: If it cannot be read or written.
+        """
+        try:
+            self._connect_parts()
+        except StorageError as error:
+            if error.fault is not StorageFault.DAMAGED:
+                raise
+            self._store.reset(error)
+            self._connect_parts()
+
+    def _connect_parts(self) -> None:
+        """Make the parts that work on the state, with no run in memory yet."""
+        published, store, clock, use = self.published, self._store, self.clock, self.budget_use
+        state = self._state = State(self._window_steps, self._rules)
+        state.budgets, state.recorder = use.limits.logged(), self.curves
+        state.silences = read_silences(store)
+        self.curves.begin()
+        self._checkpointer = Checkpointer(store, self._retention, clock)
+        self._tracker = SequenceTracker()
+        away = dict.fromkeys(self._checkpointer.find_runs())
+        published.revisions = dict.fromkeys(away, 0)
+        published.views = {}
+        published.cursor = store.alert_events.newest()
+        published.loss = store.find_loss()
+        if published.loss is not None:
+            logger.error("%s", published.loss.text)
+        published.started_ns = clock.now_ns()
+        self.publishing = Publishing(state, published, clock, self._ingest.wake)
+        self._memory = RunMemory(state, away, use)
+        self._run_log = RunLog(state, use.limits.log_lines_per_min)
+        self._applier = Applier(
+            state, self._checkpointer, self.publishing, published, self.curves, self._memory
         )
-        self._state = self._applier.state
-        self._checkpointer = self._applier.checkpointer
-
-    def _connect_parts(self, session_timeout_s: float) -> None:
-        """Make the parts that work on the state, once it is there."""
-        self._new_rules = NewRules(self._state)
-        self._tracker = SequenceTracker({s.id: s.acked for s in self._state.sessions.values()})
-        self._memory = RunMemory(self._state, self.budget_use)
+        self._recovery = Recovery(
+            store,
+            state,
+            away,
+            checkpointer=self._checkpointer,
+            applier=self._applier,
+            recorder=self.curves,
+            publishing=self.publishing,
+            published=published,
+            tracker=self._tracker,
+            run_log=self._run_log,
+            clock=clock,
+        )
+        self._new_rules = NewRules(state)
         self._housekeeping = Housekeeping(
-            self._state,
-            self.published,
-            self.clock.now_ns(),
-            session_timeout_s=session_timeout_s,
+            state,
+            published,
+            clock.now_ns(),
+            session_timeout_s=self._session_timeout_s,
             runs_max_age_s=self._retention.runs_max_age_s,
         )
         self._intake = Intake(
             self._ingest,
-            self._state,
+            state,
             self._tracker,
-            self.published,
+            published,
             self.metrics,
             self.boot_id,
             self._housekeeping.beat,
+            Admission(self._ingest, state, away, self._memory, use),
             self._memory,
-            self.budget_use,
-            self._store.state,
+            self._recovery,
+            store.state,
         )
-        self._applier.on_changed = self._memory.note_changed
-        peers = self._intake.peers
-        self._delivery = AlertDelivery(self._state, peers, self._ingest)
-        self._silences_version = self._state.silences.version  # of what is committed
+        self._delivery = AlertDelivery(state, self._intake.peers, self._ingest)
+        self._work = WorkMeter(self._ingest, self._intake.peers)
+        self._transaction = Transaction(
+            store,
+            state,
+            checkpointer=self._checkpointer,
+            recorder=self.curves,
+            published=published,
+            clock=clock,
+            stopping=self._stopping,
+            on_fault=self.publishing.interrupt,
+            wait=self._ingest.drain,
+        )
+        limits = use.limits
+        self._hello = Welcome(
+            boot_id=self.boot_id,
+            http=self._http_url,
+            max_in_flight_bytes=min(limits.in_flight_bytes, limits.queue_bytes // PEER_SHARE),
+        )
         self._is_ahead = False  # whether the state has entries that are not committed
-        self._quiet_until_ns = 0  # before it, only messages and commands need a round
-        self._work = WorkMeter(self._ingest, peers)
-        self._applier.on_forgotten = self._intake.forget
-        self._run_log = RunLog(self._state, self.budget_use.limits.log_lines_per_min)
-        self._applier.on_entry = self._run_log.note
+        self._quiet_until_ns = 0  # before it, only messages and requests need a round
+
+    def find_view(self, run: str) -> RunView | None:
+        """Return the view of a run, None if there is none now; for threads that may wait."""
+        published = self.published
+        view = published.newest(run)
+        if view is not None or run not in published.revisions or published.fault is not None:
+            return view or published.views.get(run)
+        try:
+            return self.publishing.request(run).result(VIEW_TIMEOUT_S)
+        except (CommandError, TimeoutError):
+            return published.views.get(run)
 
     def set_rules(self, rules: Rules) -> None:
         """Put other rules in force with the next round; any thread may ask for it."""
+        self._rules = rules
         self._new_rules.give(rules)
 
     def stop(self) -> None:
@@ -269,16 +267,18 @@ class Engine(threading.Thread):
             self._on_failure()
         finally:
             self.commands.close()
-            self._publish()
+            self.publishing.close()
 
     def _is_quiet(self) -> bool:
         """Wait for a message; return True if there is nothing to do after that."""
         self._ingest.listen(POLL_MS)
-        asked = self._ingest.has_waiting or self.commands.are_waiting or self._new_rules.are_given
-        return not asked and self.clock.now_ns() < self._quiet_until_ns
+        is_asked = self.commands.are_waiting or self.publishing.are_waiting
+        has_work = self._ingest.has_waiting or is_asked or self._new_rules.are_given
+        return not has_work and self.clock.now_ns() < self._quiet_until_ns
 
     def _round(self) -> None:
-        wait_ms = POLL_MS if self._delivery.is_done else BUSY_POLL_MS
+        is_idle = self._delivery.is_done and self._recovery.is_done
+        wait_ms = POLL_MS if is_idle else BUSY_POLL_MS
         if self._quiet_until_ns:
             if self._is_quiet():
                 return
@@ -286,6 +286,7 @@ class Engine(threading.Thread):
             self._quiet_until_ns = 0
         self._store.check()
         batch = Batch()
+        wanted = self._recover(batch)
         self._new_rules.add(self.clock.now_ns(), batch)
         began_s = time.perf_counter()
         waited = self._intake.next_round(self.clock.now_ns(), batch)
@@ -297,28 +298,47 @@ class Engine(threading.Thread):
         now_ns = self.clock.now_ns()
         self._intake.ask_again(now_ns, batch)
         self._housekeeping.wake(now_ns, batch)
-        self._housekeeping.add(now_ns, batch)
+        if self._housekeeping.add(now_ns, batch):
+            self._run_log.check_rules()
         self.commands.take(self._state, now_ns, batch)
         changes = self._fold(batch.lines)
         self._ingest.listen()
         saves = self._checkpointer.due(self.clock.now_ns(), self._state)
-        if (batch.lines or saves) and not self._commit(batch.lines, changes, saves):
+        has_rows = bool(batch.lines or saves or self.curves.is_changed)
+        if has_rows and not self._commit(batch.lines, changes, saves):
             return
         self._acknowledge(batch)
         if began_s:
             self.metrics.lag.observe(time.perf_counter() - began_s)
         self._tell(changes)
         self._ingest.listen()
+        self.publishing.publish()
         self.commands.answer(self._state)
-        publisher = self._applier.publisher
-        publisher.publish(self._state, now_ns)
-        is_trimmed = self._checkpointer.trim(self.clock.now_ns(), self._state)
-        is_kept = self.curves.work(self.clock.now_ns())
-        is_deleted = self.deletions.work(self.published.cursor)
-        is_told = self._delivery.is_done and publisher.is_done
-        is_done = self._checkpointer.is_done and is_trimmed and is_kept and is_deleted and is_told
-        if is_done and not (batch.lines or saves or began_s):
+        self.publishing.build(wanted)
+        is_done = self._maintain() and not self.publishing.are_waiting
+        if is_done and not (has_rows or began_s):
             self._quiet_until_ns = self._housekeeping.due_ns
+
+    def _recover(self, batch: Batch) -> list[str]:
+        """Bring runs into memory; return those whose views this round builds."""
+        try:
+            self._recovery.work(batch)
+            wanted = self.publishing.find_wanted()
+            for name in wanted:
+                self._recovery.ensure(name, batch)
+        except StorageError as error:
+            if error.fault is not StorageFault.DAMAGED:
+                raise
+            self._begin_anew(error)
+            return []
+        return wanted
+
+    def _begin_anew(self, error: StorageError) -> None:
+        """Begin as a start does, with what can be read of a damaged store."""
+        self.publishing.close()
+        self._store.reset(error)
+        self.boot_id = os.urandom(BOOT_ID_BYTES)  # clients say HELLO, and what they have still
+        self._connect_parts()
 
     def _take(self, message: Message, batch: Batch) -> None:
         now_ns = self.clock.now_ns()
@@ -339,55 +359,34 @@ class Engine(threading.Thread):
             began_s = time.perf_counter()
             number = last[line.run] = last.get(line.run, self._store.log.last(line.run)) + 1
             alerts = self._applier.apply(line.run, line.entry, number)
+            self._run_log.note(line.run, line.entry)
             changes += map(AlertChange.of, alerts)
             self._work.apply(line.entry, time.perf_counter() - began_s)
+        for session in self._applier.forgotten:
+            self._intake.forget(session)
+        self._applier.forgotten.clear()
         return changes
 
     def _commit(
         self, lines: Sequence[Line], changes: Sequence[AlertChange], saves: Sequence[RunSave]
     ) -> bool:
-        """Write entries, alert events, curves and checkpoints in one transaction.
-
-        Return False if stopped before.
-        """
-        events = [change.event for change in changes]
-        self.curves.save_open(save.run for save in saves)
-
-        def write_with(checkpoints: Sequence[RunSave]) -> int:
-            with self._store.transaction():
-                self._store.log.append(lines)
-                self.curves.write()
-                self._checkpointer.write_forgotten(self.clock.now_ns())
-                self._store.state.save({}, checkpoints)
-                if self._state.silences.version != self._silences_version:
-                    write_silences(self._store, self._state.silences)
-                return self._store.alert_events.add(events) if events else self.published.cursor
-
-        def write() -> int:
-            nonlocal saves
-            try:
-                return write_with(saves)
-            except StorageError as error:
-                if not saves or error.fault is StorageFault.GONE:
-                    raise
-                self._checkpointer.put_off(self.clock.now_ns(), error)
-            saves = ()  # they can wait, and must not keep records from being written
-            return write_with(saves)
-
+        """Commit all of a round; return False if stopped before."""
         began_s = time.perf_counter()
         with self.metrics.log_write.time():
-            cursor = retry_write(
-                write, self.published, self._stopping, self._publish, self._ingest.drain
-            )
+            is_done = self._transaction.commit(lines, [own.event for own in changes], saves)
         self._work.write(time.perf_counter() - began_s)
-        if cursor is None:
-            return False
-        self._is_ahead, self.published.cursor = False, cursor
-        self._silences_version = self._state.silences.version
-        self._checkpointer.committed()
-        self._checkpointer.saved(saves, self._state)
-        self.curves.committed()
-        return True
+        self._is_ahead = self._is_ahead and not is_done
+        return is_done
+
+    def _maintain(self) -> bool:
+        """Do a slice of what can wait; return True if nothing is left of it."""
+        now_ns = self.clock.now_ns()
+        # What may be trimmed is known once all runs are in memory.
+        is_trimmed = self._recovery.is_done and self._checkpointer.trim(now_ns, self._state)
+        is_kept = self.curves.work(self.clock.now_ns())
+        is_deleted = self.deletions.work(self.published.cursor)
+        is_saved = self._checkpointer.is_done and self._delivery.is_done
+        return is_trimmed and is_kept and is_deleted and is_saved
 
     def _save_all(self) -> None:
         """Save what there is time for, so that the next start is quick."""
@@ -398,7 +397,7 @@ class Engine(threading.Thread):
                 return
 
     def _tell(self, changes: Sequence[AlertChange]) -> None:
-        """Tell readers, ranks, streams and the process's own log what is committed."""
+        """Tell ranks, streams and the process's own log what is committed."""
         self._run_log.write()
         if changes:
             self._on_alerts()
@@ -410,8 +409,3 @@ class Engine(threading.Thread):
         answers = batch.acknowledgements(self._tracker, self._hello)
         for peer, session, record in answers:
             self._ingest.reply(peer, session, record)
-
-    def _publish(self) -> None:
-        """Publish at once, unless the state has what is not committed."""
-        if not self._is_ahead:
-            self._applier.publisher.publish(self._state, self.clock.now_ns(), force=True)

@@ -10,7 +10,7 @@ from gradwatch_server.core.liveness import LOGGED_AFTER_S, SIGN_EVERY_S
 from gradwatch_server.core.session import Session
 from gradwatch_server.core.state import State
 from gradwatch_server.engine.batch import Batch
-from gradwatch_server.engine.published import PublishedState
+from gradwatch_server.engine.publishing import PublishedState
 from gradwatch_server.storage.retention import long_ended
 from gradwatch_wire.health import RankState
 from gradwatch_wire.session.timing import BEAT_EVERY_S
@@ -45,8 +45,7 @@ class Housekeeping:
         self._published = published
         self._session_timeout_ns = int(session_timeout_s * 1e9)
         self._runs_max_age_s = runs_max_age_s
-        self._ticked_ns = self._forgot_ns = self._watched_ns = now_ns
-        self._awake_ns = 0  # it was away before it began
+        self._ticked_ns = self._forgot_ns = self._watched_ns = self._awake_ns = now_ns
         self._beats: dict[bytes, Progress] = {}  # what each session said last
 
     @property
@@ -73,10 +72,10 @@ class Housekeeping:
         """Take in what a BEAT said; it gets into the log if nothing else shows that it lives."""
         self._beats[progress.session] = progress
 
-    def add(self, now_ns: int, batch: Batch) -> None:
-        """Add what is due to a batch; something is once a second."""
+    def add(self, now_ns: int, batch: Batch) -> bool:
+        """Add what is due to a batch; return whether anything was, which it is once a second."""
         if now_ns < self.due_ns:
-            return
+            return False
         self._ticked_ns = now_ns
         gone = _forgotten(batch)
         for session in self._silent(now_ns):
@@ -86,6 +85,7 @@ class Housekeeping:
         for name in self._watching(now_ns):
             batch.add(name, now_ns, Tick())
         self._add_forgotten(now_ns, batch, gone)
+        return True
 
     def _add_beats(self, now_ns: int, batch: Batch) -> None:
         """Put what was said by sessions that sent nothing else lately into one entry of each run.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from gradwatch_server.budgets import BudgetUse
 from gradwatch_server.core.entries import Entry, Gap, Opened, Progress, Received
 from gradwatch_server.core.sequence import Outcome, SequenceTracker
 from gradwatch_server.core.state import State
@@ -13,7 +12,8 @@ from gradwatch_server.engine.admission import Admission, AdmissionResult
 from gradwatch_server.engine.batch import Answer, Batch
 from gradwatch_server.engine.memory import RunMemory
 from gradwatch_server.engine.metrics import EngineMetrics
-from gradwatch_server.engine.published import PublishedState
+from gradwatch_server.engine.publishing import PublishedState
+from gradwatch_server.engine.recovery import Recovery
 from gradwatch_server.ingest.inbox import Inbox
 from gradwatch_server.ingest.message import Dropped, Message
 from gradwatch_server.storage.encoding import RECORD_KINDS
@@ -50,12 +50,14 @@ class Intake:
         metrics: EngineMetrics,
         boot_id: bytes,
         on_beat: Callable[[Progress], None],
+        admission: Admission,
         memory: RunMemory,
-        budget_use: BudgetUse,
+        recovery: Recovery,
         saved: SavedState,
     ) -> None:
         self._saved = saved
-        self._run_of = {own.id: own.hello.run for own in state.sessions.values()}
+        self._recovery = recovery
+        self._run_of: dict[bytes, str] = {}  # sessions opened since the start
         self.peers: dict[bytes, bytes] = {}  # session -> peer that speaks for it
         self._ingest = ingest
         self._state = state
@@ -65,7 +67,7 @@ class Intake:
         self._boot_id = boot_id
         self._on_beat = on_beat
         self._memory = memory
-        self._admission = Admission(ingest, state, memory, budget_use)
+        self._admission = admission
         self._asked_ns: dict[bytes, int] = {}  # session -> when its peer was looked for
         self._missing: dict[bytes, Dropped] = {}  # session -> a record that is to come again
         self._rewound_ns: dict[bytes, int] = {}  # session -> when it was asked to
@@ -185,10 +187,11 @@ class Intake:
     def _greet(self, message: Message, hello: Hello, now_ns: int, batch: Batch) -> bool:
         """Open the session if it is new; return False if it is refused, or waits."""
         session = message.envelope.session
+        self._recovery.ensure(hello.run, batch)
         if session in self._tracker:
             self._tracker.open(session)
             if message.client is not None:
-                self._memory.claim(self._run_of[session], message.client.name)
+                self._memory.claim(self._find_run(session), message.client.name)
             self._return(session, hello, now_ns, batch)
         elif self._admission.judge(message, hello, now_ns) is AdmissionResult.ADMITTED:
             self._tracker.open(session)
@@ -229,7 +232,7 @@ class Intake:
         if self._tracker.is_doubtful(envelope.session, envelope.seq, envelope.low):
             self._say_unknown(message)
             return
-        run = self._run_of[envelope.session]
+        run = self._find_run(envelope.session)
         checked = self._tracker.check(envelope.session, envelope.seq, envelope.low)
         if checked.gap:
             first, last = checked.gap
@@ -245,6 +248,9 @@ class Intake:
             missing = Dropped(message.peer, envelope.seq)
             self._missing.setdefault(envelope.session, missing)
         batch.answer(envelope.session, message.peer)
+
+    def _find_run(self, session: bytes) -> str:
+        return self._run_of.get(session) or self._state.sessions[session].hello.run
 
     def _revive(self, session: bytes, now_ns: int, batch: Batch) -> None:
         """Note in the log that a session taken for lost is alive after all."""

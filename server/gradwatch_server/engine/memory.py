@@ -132,16 +132,18 @@ class RunMemory:
     """Memory of all runs.
 
     Args:
-        state: All runs.
+        state: Runs in memory.
+        away: Names of runs that recovery is to bring into memory.
         budget_use: The budgets, whose use is counted here.
 
     Attributes:
         leaving: Sessions that leave memory in this round.
     """
 
-    def __init__(self, state: State, budget_use: BudgetUse) -> None:
+    def __init__(self, state: State, away: Collection[str], budget_use: BudgetUse) -> None:
         self.leaving: set[bytes] = set()
         self._state = state
+        self._away = away
         self._use = budget_use
         self._limits: Budgets = budget_use.limits
         self._runs: dict[str, _RunUse] = {}
@@ -152,6 +154,11 @@ class RunMemory:
         self._candidates: list[Candidate] | None = None
         self._told: set[str] = set()
         self._measure()
+
+    @property
+    def num_runs(self) -> int:
+        """Number of runs, with those that are to come."""
+        return len(self._runs) + len(self._away)
 
     def note_changed(self, run: str) -> None:
         """Record that an entry concerned a run."""
@@ -196,7 +203,7 @@ class RunMemory:
         own.num_bytes += num_bytes
         self._total.num_bytes += num_bytes
         self._changed.add(hello.run)
-        self._use["runs"].used = len(self._runs)
+        self._use["runs"].used = self.num_runs
 
     def claim(self, run: str, client: str) -> None:
         """Record who opened a run that was nobody's since the start."""
@@ -216,7 +223,7 @@ class RunMemory:
         """
         limits, own = self._limits, self._runs.get(hello.run)
         if own is None:
-            if len(self._runs) >= limits.runs:
+            if self.num_runs >= limits.runs:
                 return "runs"
             if client and self._runs_of[client] >= limits.runs_per_client:
                 return "runs_per_client"
@@ -242,7 +249,7 @@ class RunMemory:
         limit = getattr(self._limits, budget)
         if budget == "runs":
             whose = f", {self._runs_of[client]} of them of client {client!a}" if client else ""
-            return f"{len(self._runs)} runs live, as many as budget runs = {limit} allows{whose}"
+            return f"{self.num_runs} runs live, as many as budget runs = {limit} allows{whose}"
         if budget == "runs_per_client":
             return (
                 f"client {client!a} has {self._runs_of[client]} runs that live, as many as budget "
@@ -281,7 +288,7 @@ class RunMemory:
 
     def _report(self) -> None:
         use = self._use
-        use["runs"].used = len(self._runs)
+        use["runs"].used = self.num_runs
         use["runs_per_client"].used = max(
             (count for client, count in self._runs_of.items() if client), default=0
         )
@@ -303,7 +310,7 @@ class RunMemory:
             rest = max(session.manifests_bytes - excess, 0)
             self._changed.add(attempt.run)
             yield attempt.run, ManifestsDropped(session.id, rest)
-        while self._total.num_bytes > self._limits.total_bytes:
+        while self._total.num_bytes > self._limits.total_bytes and not self._away:
             victim = self._find_victim("total_bytes", "", "")
             if victim is None:
                 return

@@ -1,141 +1,180 @@
-"""Recovery: the state as the store has it, at the start of the engine."""
+"""Recovery: runs of the store come into memory, in slices while the engine works.
+
+Runs that were live come first, whether or not anybody is heard of: a rank that died meanwhile has
+to be told within its session timeout. One that somebody asks for comes at once. What a run
+missed while it was away becomes entries of its log.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from typing import Final
 
-from gradwatch_server.budgets import LoggedBudgets
 from gradwatch_server.clock import Clock
 from gradwatch_server.core.alerting.alert import isotime
-from gradwatch_server.core.alerting.rules import Rules
-from gradwatch_server.core.alerting.silences import Silences
-from gradwatch_server.core.entries import BudgetsSet, Entry, RulesSet
+from gradwatch_server.core.alerting.silences import fits
+from gradwatch_server.core.entries import (
+    Body,
+    BudgetsSet,
+    Resumed,
+    RulesSet,
+    SilenceAdded,
+    SilenceRemoved,
+)
+from gradwatch_server.core.run import Run
+from gradwatch_server.core.sequence import SequenceTracker
 from gradwatch_server.core.state import State
-from gradwatch_server.core.state_codec import decode, encode
 from gradwatch_server.engine.applier import Applier
+from gradwatch_server.engine.batch import Batch
 from gradwatch_server.engine.curve_recorder import CurveRecorder
-from gradwatch_server.engine.published import PublishedState, Publisher
-from gradwatch_server.errors import GradwatchError
+from gradwatch_server.engine.publishing import PublishedState, Publishing
+from gradwatch_server.engine.run_log import RunLog
 from gradwatch_server.storage.checkpointer import Checkpointer
-from gradwatch_server.storage.retention import RetentionPolicy
-from gradwatch_server.storage.rows import Line, StorageError, StorageFault
 from gradwatch_server.storage.store import Store
 from gradwatch_wire.health import RankState
 
 logger = logging.getLogger(__name__)
 
+SLICE_RUNS: Final = 8
+"""Runs that come into memory in one round: a small one takes 1.3 ms, and records wait for it."""
+
 WRITTEN_ENTRIES: Final = 256
 """Entries after which blocks of curves are written, which a whole log would fill memory with."""
 
-_SILENCES = "silences"
 
+class Recovery:
+    """Runs that are in the store and not yet in memory.
 
-def recover(
-    store: Store,
-    rules: Rules,
-    budgets: LoggedBudgets,
-    published: PublishedState,
-    *,
-    clock: Clock,
-    retention: RetentionPolicy,
-    window_steps: int,
-    recorder: CurveRecorder,
-) -> Applier:
-    """Read the checkpoints and the logs after them; begin anew if the store is damaged.
-
-    Raises:
-        GradwatchError: If it cannot be read or written.
+    Args:
+        store: The store.
+        state: Runs in memory.
+        away: Names of the others, in the order in which they come; shared with those who count.
+        checkpointer: Reads checkpoints.
+        applier: Applies the entries after them.
+        recorder: Records curves.
+        publishing: Shows readers what is there.
+        published: Times of signs of life.
+        tracker: Sequence numbers of sessions.
+        run_log: Lines about runs.
+        clock: Gives the time.
     """
 
-    def read() -> Applier:
-        state = State(window_steps, rules)
-        state.budgets, state.recorder = budgets, recorder
-        _read_silences(store, state)
-        checkpointer = Checkpointer(store, retention, clock)
-        recorder.begin()
-        publisher = Publisher(published)
-        applier = Applier(state, checkpointer, publisher, published, recorder)
-        for count, (name, number, entry) in enumerate(checkpointer.restore(state), 1):
-            applier.apply(name, entry, number)
-            if count % WRITTEN_ENTRIES == 0:
-                with store.transaction():
-                    recorder.write()
-                recorder.committed()
-        _put_in_force(applier, store, recorder, clock)
-        published.cursor = store.alert_events.newest()
-        recorder.look(state)
-        published.loss = store.find_loss()
-        return applier
+    def __init__(
+        self,
+        store: Store,
+        state: State,
+        away: dict[str, None],
+        *,
+        checkpointer: Checkpointer,
+        applier: Applier,
+        recorder: CurveRecorder,
+        publishing: Publishing,
+        published: PublishedState,
+        tracker: SequenceTracker,
+        run_log: RunLog,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._state = state
+        self._away = away
+        self._checkpointer = checkpointer
+        self._applier = applier
+        self._recorder = recorder
+        self._publishing = publishing
+        self._published = published
+        self._tracker = tracker
+        self._run_log = run_log
+        self._clock = clock
+        self._is_complete = False
 
-    try:
-        try:
-            applier = read()
-        except StorageError as error:
-            if error.fault is not StorageFault.DAMAGED:
-                raise
-            store.reset(error)
-            applier = read()
-    except StorageError as error:
-        msg = f"cannot use the log {store.name}: {error}"
-        raise GradwatchError(msg) from error
-    if published.loss is not None:
-        logger.error("%s", published.loss.text)
-    _publish(applier, published, clock)
-    return applier
+    @property
+    def is_done(self) -> bool:
+        """Completion: true once all runs are in memory."""
+        return self._is_complete
 
+    def work(self, batch: Batch) -> None:
+        """Bring the next runs into memory."""
+        if self._is_complete:
+            return
+        for name in list(self._away)[:SLICE_RUNS]:
+            self.ensure(name, batch)
+        if not self._away:
+            self._is_complete = True
+            self._recorder.look(self._state)
 
-def _read_silences(store: Store, state: State) -> None:
-    body = store.state.part(_SILENCES)
-    try:
-        state.silences = Silences() if body is None else decode(body, Silences)
-    except ValueError as error:
-        logger.warning("the silences cannot be read: %s", error)
+    def ensure(self, name: str, batch: Batch) -> None:
+        """Bring a run into memory, unless it is there; add the entries for what it missed.
 
+        Raises:
+            StorageError: If it cannot be read.
+        """
+        if name not in self._away:
+            return
+        run = self._read(name)
+        del self._away[name]
+        self._publishing.note_changed(name)
+        if run is None:
+            return
+        self._wait_anew(run)
+        now_ns = self._clock.now_ns()
+        for body in self._missed(run):
+            batch.add(name, now_ns, body)
 
-def write_silences(store: Store, silences: Silences) -> None:
-    """Keep the silences over restarts.
+    def _read(self, name: str) -> Run | None:
+        """Bring a run to the end of its log."""
+        run = self._checkpointer.load(name, self._state.window_steps)
+        if run is not None:
+            self._state.add(run)
+        start = self._store.state.forgotten(name).position if run is None else run.position
+        self._store.log.skip_to(name, start)
+        if self._store.log.last(name) > start:
+            entries = self._store.log.entries(name, start)
+            for count, (number, entry) in enumerate(entries, 1):
+                self._applier.apply(name, entry, number)
+                if count % WRITTEN_ENTRIES == 0:
+                    self._write_curves()
+        run = self._state.runs.get(name)
+        if run is not None:
+            run.is_relearnt = self._checkpointer.is_damaged(name)
+        return run
 
-    Raises:
-        StorageError: If the disk is full or fails.
-    """
-    store.state.save({_SILENCES: encode(silences)}, [])
+    def _write_curves(self) -> None:
+        with self._store.transaction():
+            self._recorder.write()
+        self._recorder.committed()
 
+    def _wait_anew(self, run: Run) -> None:
+        """Let each rank have its time again: while the aggregator was down none could reach it."""
+        newest_ns = max(max(own.last_ns, own.heard_ns) for own in run.sessions.values())
+        if not self._clock.catch_up(newest_ns):
+            logger.warning(
+                "the log of run %s has entries of %s, which the system's clock is far behind; "
+                "times go on from %s, by the system's clock, and those of the entries stay",
+                run.name,
+                isotime(newest_ns),
+                isotime(self._clock.now_ns()),
+            )
+        self._tracker.adopt({own.id: own.acked for own in run.sessions.values()})
+        self._run_log.adopt(run)
+        now_ns = self._clock.now_ns()
+        for session in run.sessions.values():
+            if session.state is RankState.ALIVE:
+                self._published.last_seen[session.id] = now_ns
 
-def _put_in_force(applier: Applier, store: Store, recorder: CurveRecorder, clock: Clock) -> None:
-    """Put rules and budgets into the log of each run that has others, and keep what left memory."""
-    state, now_ns = applier.state, clock.now_ns()
-    rules = RulesSet(state.rules.model_dump(mode="json"))
-    budgets = BudgetsSet(state.budgets.model_dump(mode="json"))
-    lines: list[Line] = []
-    for name, run in state.runs.items():
-        if run.rules != state.rules:
-            lines.append(Line(name, Entry(now_ns, rules)))
-        if run.budgets != state.budgets:
-            lines.append(Line(name, Entry(now_ns, budgets)))
-    with store.transaction():
-        store.log.append(lines)
-        recorder.write()
-        applier.checkpointer.write_forgotten(now_ns)
-    applier.checkpointer.committed()
-    recorder.committed()
-    for line in lines:
-        applier.apply(line.run, line.entry, state.runs[line.run].position + 1)
-
-
-def _publish(applier: Applier, published: PublishedState, clock: Clock) -> None:
-    sessions = applier.state.sessions.values()
-    newest_ns = max((max(own.last_ns, own.heard_ns) for own in sessions), default=0)
-    if not clock.catch_up(newest_ns):
-        logger.warning(
-            "the log has entries of %s, which the system's clock is far behind; times go on from "
-            "%s, by the system's clock, and those of the entries stay",
-            isotime(newest_ns),
-            isotime(clock.now_ns()),
-        )
-    # While the aggregator was down no rank could reach it, which makes none of them lost.
-    published.started_ns = now_ns = clock.now_ns()
-    alive = (session.id for session in sessions if session.state is RankState.ALIVE)
-    published.last_seen = dict.fromkeys(alive, now_ns)
-    applier.publisher.note_changed(applier.state.runs)
-    applier.publisher.publish(applier.state, now_ns, force=True)
+    def _missed(self, run: Run) -> Iterator[Body]:
+        """Yield what changed for a run while it was away."""
+        if any(own.lives or own.waiting or own.may_return for own in run.judged):
+            yield Resumed()
+        if run.rules != self._state.rules:
+            yield RulesSet(self._state.rules.model_dump(mode="json"))
+        if run.budgets != self._state.budgets:
+            yield BudgetsSet(self._state.budgets.model_dump(mode="json"))
+        now_ns = self._clock.now_ns()
+        for silence in self._state.silences:
+            is_missing = silence.id not in run.silences and silence.until_ns > now_ns
+            if is_missing and fits(silence.run, run.name):
+                yield SilenceAdded(silence)
+        for silence in list(run.silences):
+            if silence.id not in self._state.silences and silence.until_ns > now_ns:
+                yield SilenceRemoved(silence.id)

@@ -8,15 +8,20 @@ they are read again at a start.
 from __future__ import annotations
 
 import logging
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final
 
+from gradwatch_server.core.alerting.rules import Rules
+from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.attempt.attempt import Attempt
 from gradwatch_server.core.entries import Entry, Forgotten, Lost, Opened, Received
 from gradwatch_server.core.printable import printable
 from gradwatch_server.core.run import Run
 from gradwatch_server.core.session import EXCEPTION, Session
 from gradwatch_server.core.state import State
+from gradwatch_server.core.views.rules import count_watched, no_layers
+from gradwatch_server.core.views.snapshot import RunView, view_run
 from gradwatch_wire import Bye, Hello, Stats
 from gradwatch_wire.health import RankState
 from gradwatch_wire.session.replayed import is_replayed
@@ -64,11 +69,57 @@ class _Told:
     beside: tuple[int, ...] = ()  # the jobs that were told to live side by side
 
 
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """State of a run when its rules were checked."""
+
+    attempt: int
+    num_layers: int
+    rules: Rules
+
+
+class UnmatchedRules:
+    """Warnings of rules that are limited to layers that a run has none of."""
+
+    def __init__(self) -> None:
+        self._checked: dict[str, _Checked] = {}
+        self._told: set[tuple[str, str]] = set()
+
+    def check(self, run: Run, rules: Rules) -> None:
+        """Check a run once it has a frame, and again when its layers or the rules are others."""
+        current = run.current
+        if not current.num_frames:  # until then layers may still be declared
+            return
+        now = _Checked(current.number, len(current.layers.names), rules)
+        before = self._checked.get(run.name)
+        if before == now and before.rules is rules:
+            return
+        if before is not None and before.rules is not rules:
+            self._told = {key for key in self._told if key[0] != run.name}
+        self._checked[run.name] = now
+        self._tell(view_run(run, run.rules), rules)
+
+    def keep(self, runs: AbstractSet[str]) -> None:
+        """Forget runs that left memory."""
+        for name in self._checked.keys() - runs:
+            del self._checked[name]
+            self._told = {key for key in self._told if key[0] != name}
+
+    def _tell(self, view: RunView, rules: Rules) -> None:
+        for name, count in count_watched(rules, view).items():
+            rule = rules.root[name]
+            if count or not isinstance(rule, LayerRule) or (view.name, name) in self._told:
+                continue
+            self._told.add((view.name, name))
+            text = printable(f"rule {name} watches no layer of run {view.name}: ")
+            logger.warning("%s", text + printable(no_layers(rule, view)))
+
+
 class RunLog:
     """Lines about runs, from each entry after it was applied.
 
     Args:
-        state: What the entries are applied to, at the end of what was read at the start.
+        state: State that the entries are applied to.
         lines_per_min: Lines about all runs together.
     """
 
@@ -77,12 +128,28 @@ class RunLog:
         self._all = _Window(lines_per_min, MINUTE_NS)
         self._failed = False
         self._lines: list[tuple[int, str]] = []  # level and text of those that are not written yet
-        sessions = state.sessions.values()
-        self._lost = {own.id for own in sessions if own.state is RankState.LOST}
-        self._told = {name: _Told(stepped=_stepped(run)) for name, run in state.runs.items()}
+        self._lost: set[bytes] = set()
+        self._told: dict[str, _Told] = {}
+        self._changed: set[str] = set()  # runs with entries since the rules were checked
+        self._unmatched = UnmatchedRules()
 
-    def note(self, entry: Entry) -> None:
+    def adopt(self, run: Run) -> None:
+        """Go on with a run of which an earlier start told."""
+        lost = (own.id for own in run.sessions.values() if own.state is RankState.LOST)
+        self._lost.update(lost)
+        self._told[run.name] = _Told(stepped=_stepped(run))
+        self._changed.add(run.name)
+
+    def check_rules(self) -> None:
+        """Warn of rules that watch no layer of a run; of each run once it has a frame."""
+        for name in self._changed & self._state.runs.keys():
+            self._unmatched.check(self._state.runs[name], self._state.rules)
+        self._unmatched.keep(self._state.runs.keys())
+        self._changed.clear()
+
+    def note(self, name: str, entry: Entry) -> None:
         """Make the lines of an entry that was just applied; a fault in that costs them only."""
+        self._changed.add(name)
         try:
             self._note(entry)
         except Exception:

@@ -165,6 +165,10 @@ class Inbox(ABC):
         """Put what has arrived into the queue, after a wait for it of at most *timeout_ms*."""
 
     @abstractmethod
+    def wake(self) -> None:
+        """End a wait for messages, from any thread."""
+
+    @abstractmethod
     def drain(self, seconds: float, stopping: threading.Event) -> None:
         """Read for so long, or until stopped, so that nothing piles up where nobody counts it."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import threading
 import time
 from typing import Final
@@ -23,6 +25,8 @@ from gradwatch_wire.names import DEFAULT_ENDPOINT
 READ_MESSAGES: Final = 2_048
 READ_BYTES: Final = 32 << 20
 """What is read from the socket in one go: what is there has to be heard too."""
+
+MAX_WAKES: Final = 4_096
 
 DRAIN_S: Final = 0.1
 """How long it takes to see that one is to stop."""
@@ -60,6 +64,10 @@ class Ingest(Inbox):
         self._socket = self._context.socket(zmq.ROUTER)
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
+        self._wakes, self._waker = socket.socketpair()
+        for end in (self._wakes, self._waker):
+            end.setblocking(False)
+        self._poller.register(self._wakes, zmq.POLLIN)
         if self._authenticator is not None:
             self._poller.register(self._authenticator.socket, zmq.POLLIN)
         for option, value in SOCKET_OPTIONS.items():
@@ -79,6 +87,11 @@ class Ingest(Inbox):
             )
             raise GradwatchError(msg) from error
         self.endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+    def wake(self) -> None:
+        """End a wait for messages, from any thread."""
+        with contextlib.suppress(OSError):  # it is full, so that the wait ends anyway, or closed
+            self._waker.send(b"\0")
 
     def drain(self, seconds: float, stopping: threading.Event) -> None:
         """Read for so long, or until stopped, so that nothing piles up where nobody counts it."""
@@ -128,6 +141,8 @@ class Ingest(Inbox):
     def _wait(self, timeout_ms: int) -> bool:
         """Wait for a message, and answer handshakes meanwhile; tell whether there is a message."""
         events = dict(self._poller.poll(timeout_ms))
+        if self._wakes.fileno() in events:
+            self._wakes.recv(MAX_WAKES)
         if self._authenticator is not None and self._authenticator.socket in events:
             self._authenticator.answer()
         return self._socket in events
@@ -180,6 +195,8 @@ class Ingest(Inbox):
         """Close the port at once."""
         self._connections.close()
         self._socket.close(linger=0)
+        for end in (self._waker, self._wakes):
+            end.close()
         if self._authenticator is not None:
             self._authenticator.close()
         self._context.term()

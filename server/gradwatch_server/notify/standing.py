@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 from gradwatch_server.core.alerting.alert import Alert
@@ -17,15 +17,13 @@ for who could start it again."""
 class Standing:
     """Alerts as readers of the runs see them, for any thread."""
 
-    def __init__(self, runs: Callable[[], Mapping[str, RunView]]) -> None:
-        """Look nowhere yet; *runs* returns the newest views by the names of the runs."""
-        self._runs = runs
+    def __init__(self, find_view: Callable[[str], RunView | None]) -> None:
+        """Look nowhere yet; *find_view* returns the newest view of a run."""
+        self._find_view = find_view
 
     def find(self, run: str, alert_id: str) -> Alert | None:
         """Return an alert as it stands, None if it is not in memory."""
-        view = self._runs().get(run)
-        alerts = () if view is None else view.alerts
-        return next((own for own in alerts if own.id == alert_id), None)
+        return _find(self._find_view(run), alert_id)
 
     def is_resent(self, run: str, alert_id: str, now_s: float) -> bool:
         """Tell whether an alert that was told fires on, and somebody can do something about it.
@@ -33,7 +31,8 @@ class Standing:
         The alerts of an attempt that is over stand as they stood at its end. Nobody can do anything
         about those of one that ended well, or was taken up again.
         """
-        alert, whole = self.find(run, alert_id), self._runs().get(run)
+        whole = self._find_view(run)
+        alert = _find(whole, alert_id)
         if alert is None or alert.state is not AlertState.FIRING or whole is None:
             return False
         attempt = whole.of_attempt(alert.attempt)
@@ -47,3 +46,8 @@ class Standing:
         last_ns = max(attempt.updated_ns, *(rank.last_ns for rank in attempt.ranks))
         is_recent = now_s - last_ns / 1e9 < AFTER_END_S
         return is_newest and states != {RankState.ENDED} and is_recent
+
+
+def _find(view: RunView | None, alert_id: str) -> Alert | None:
+    alerts = () if view is None else view.alerts
+    return next((own for own in alerts if own.id == alert_id), None)

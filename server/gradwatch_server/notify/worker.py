@@ -89,7 +89,7 @@ class TargetWorker:
         self._messages: Counter[str] = Counter()
         self._has_told = False  # of the failure that lasts
         self._has_told_storage = False
-        self._standing = Standing(dict)
+        self._standing = Standing(lambda _run: None)
         self._thread = threading.Thread(
             target=self._run, name=f"gradwatch-notify-{name}", daemon=True
         )

@@ -7,7 +7,7 @@ acknowledgement.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,7 +17,7 @@ from gradwatch_server.core.run import Run
 from gradwatch_server.core.state import State
 from gradwatch_server.storage.checkpoints import decode_run, encode_run
 from gradwatch_server.storage.retention import SLICE_BYTES, Retention, RetentionPolicy
-from gradwatch_server.storage.rows import ForgottenRun, RunSave, SavedRun, StorageError
+from gradwatch_server.storage.rows import ForgottenRun, RunSave, StorageError
 from gradwatch_server.storage.store import Store
 
 logger = logging.getLogger(__name__)
@@ -90,6 +90,7 @@ class Checkpointer:
         self._unsaved: dict[str, _Unsaved] = {}  # the one that waits longest first
         self._newest: dict[str, int] = {}  # run -> its newest attempt that is saved
         self._forgotten: dict[str, ForgottenRun] = {}  # not committed yet
+        self._damaged: set[str] = set()  # runs whose checkpoint could not be read
         self._rest_until_ns = 0
         self._trim_ns = 0
         self._failed = self._trim_failed = False
@@ -97,41 +98,41 @@ class Checkpointer:
         self.is_done = True
         """Whether no run is due that there was no time for."""
 
-    def restore(self, state: State) -> Iterator[tuple[str, int, Entry]]:
-        """Put the saved runs into a state, each with its newest good checkpoint.
+    def find_runs(self) -> list[str]:
+        """Return the runs that a start brings into memory, those first that were live."""
+        saved = self._store.state.runs()
+        live = [name for name in self._store.log.runs() if name not in saved]
+        live = [name for name in live if self._has_entries(name)]
+        live += [name for name, has_ended in saved.items() if not has_ended]
+        return live + [name for name, has_ended in saved.items() if has_ended]
 
-        Yield the entries after it, each with its run and number; the caller applies them.
+    def _has_entries(self, name: str) -> bool:
+        """Tell whether the log of a run goes on after it left memory."""
+        return self._store.log.last(name) > self._store.state.forgotten(name).position
+
+    def load(self, name: str, window_steps: int) -> Run | None:
+        """Return a run as it was saved, None if it was not, or cannot be read.
 
         Raises:
             StorageError: If the store cannot be read.
         """
-        for name in dict.fromkeys((*self._store.state.runs(), *self._store.log.runs())):
-            forgotten = self._store.state.forgotten(name)
-            saved = self._store.state.run(name)
-            run = None if saved is None else self._decode(name, saved, state.window_steps)
-            if run is not None:
-                state.add(run)
-                self._newest[name] = run.attempts[-1].number
-            start = forgotten.position if run is None else run.position
-            self._store.log.skip_to(name, start)
-            if self._store.log.last(name) > start:
-                for number, entry in self._store.log.entries(name, start):
-                    yield name, number, entry
-            if saved is not None and run is None and name in state.runs:
-                state.runs[name].is_relearnt = True
-        # As they were: readers see them in the order in which they began.
-        in_order = sorted(state.runs.items(), key=lambda item: item[1].created_ns)
-        state.runs = dict(in_order)
-
-    def _decode(self, name: str, saved: SavedRun, window_steps: int) -> Run | None:
-        """Return a run as it was saved, None if that cannot be read."""
+        saved = self._store.state.run(name)
+        if saved is None:
+            return None
         try:
-            return decode_run(saved, window_steps)
+            run = decode_run(saved, window_steps)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is not what was written
             logger.warning(
                 "the checkpoint of run %s cannot be used, its log is read: %r", name, error
             )
+            self._damaged.add(name)
             return None
+        self._newest[name] = run.attempts[-1].number
+        return run
+
+    def is_damaged(self, name: str) -> bool:
+        """Tell whether the checkpoint of a run could not be read."""
+        return name in self._damaged
 
     def covered(self, run: str, state: State) -> int:
         """Return the newest entry of a run of which a restart needs nothing any more."""

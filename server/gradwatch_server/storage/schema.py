@@ -27,7 +27,9 @@ _TABLES: Final = """
         forgotten_ns {number} NOT NULL
     );
     CREATE TABLE saved_state (part {text} PRIMARY KEY, body {bytes} NOT NULL);
-    CREATE TABLE saved_runs (run {text} PRIMARY KEY, body {bytes} NOT NULL);
+    CREATE TABLE saved_runs (
+        run {text} PRIMARY KEY, has_ended {number} NOT NULL, body {bytes} NOT NULL
+    );
     CREATE TABLE saved_attempts (
         run {text} NOT NULL, attempt {number} NOT NULL, body {bytes} NOT NULL,
         PRIMARY KEY (run, attempt)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 import pytest
 
 from gradwatch_server.api import listing as listing_module
 from gradwatch_server.api.listing import RunListing, Summary
-from gradwatch_server.api.revisions import Revisions
+from gradwatch_server.api.views import Views
 from gradwatch_wire import Bye
 from tests.support.aggregator import Aggregator
 from tests.support.engine import Start
@@ -25,7 +24,7 @@ def by_name(found: tuple[Summary, ...]) -> dict[str, Summary]:
 
 
 def listing_of(running: Any) -> RunListing:
-    return RunListing(running.engine, Revisions(running.engine))
+    return RunListing(running.engine, Views(running.engine))
 
 
 @pytest.mark.slow
@@ -65,7 +64,7 @@ def test_time_alone_changes_what_is_said_of_a_silent_run(start: Start, peers: Ne
         # Ten seconds later, for all that a reader can tell.
         ranks = tuple(replace(rank, last_ns=rank.last_ns - 10**10) for rank in view.ranks)
         running.engine.published.last_seen.clear()
-        running.engine.published.runs = MappingProxyType({"gpt": replace(view, ranks=ranks)})
+        running.engine.published.views["gpt"] = replace(view, ranks=ranks)
         (after,) = await listing.all()
         return dict(before.ranks), dict(after.ranks)
 

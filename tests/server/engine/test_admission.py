@@ -19,7 +19,7 @@ from gradwatch_server.engine.admission import Admission, AdmissionResult
 from gradwatch_server.engine.batch import Batch
 from gradwatch_server.engine.housekeeping import Housekeeping
 from gradwatch_server.engine.memory import MAX_ATTEMPTS, RunMemory
-from gradwatch_server.engine.published import PublishedState
+from gradwatch_server.engine.publishing import PublishedState
 from gradwatch_server.ingest.inbox import Inbox
 from gradwatch_server.ingest.message import Message
 from gradwatch_wire import Ack, Beat, Bye, Envelope, Hello, Refuse, Welcome, decode, encode
@@ -70,8 +70,8 @@ def test_a_sweep_of_names_shuts_nobody_out(
 
     running.shows("fresh", frames=1)
     running.shows("trains", frames=2)
-    assert "ended" in running.published.runs
-    assert len(running.published.runs) == 8
+    assert "ended" in running.published.revisions
+    assert len(running.published.revisions) == 8
     use = running.engine.budget_use["runs"]
     assert (use.used, use.num_refused) == (8, 0)
     assert use.num_evicted == len(forgotten(running)) == 35
@@ -106,7 +106,7 @@ def test_a_run_that_was_evicted_while_it_lived_begins_anew(start: Start, peers: 
     paused.greet()
     other = peers(running.endpoint, run="other").attach()
     running.shows("other")
-    assert "paused" not in running.published.runs
+    assert "paused" not in running.published.revisions
 
     answer = paused.say(Beat(last_step=3))
     assert answer == Ack(boot_id=intake.NO_BOOT, acked=0)
@@ -143,7 +143,7 @@ def test_a_client_that_was_evicted_goes_on_by_itself(
     pump(lambda: session.phase is Phase.OPEN)
     peers(running.endpoint, run="other").greet()
     running.shows("other")
-    assert "paused" not in running.published.runs
+    assert "paused" not in running.published.revisions
     for record in (manifest_of(["a"]), stats_of(0, [1.0])):
         session.source.append(record, time.time_ns())
     pump(lambda: session.is_drained)
@@ -157,11 +157,11 @@ def test_evictions_hold_over_a_restart(start: Start, peers: NewPeer) -> None:
     running = start(budgets=Budgets(runs=3))
     sweep(peers, running.endpoint, 7)
     running.shows("sweep-6")
-    before = set(running.published.runs)
+    before = set(running.published.revisions)
 
     running = start(endpoint=running.endpoint, budgets=Budgets(runs=3))
 
-    assert set(running.published.runs) == before
+    assert set(running.published.revisions) == before
     assert running.engine.budget_use["runs"].used == 3
 
 
@@ -248,7 +248,7 @@ def test_an_attempt_that_trains_on_keeps_a_crash_loop_within_bounds(
 def test_a_run_that_is_new_begins_no_more_attempts_in_one_round_than_may_live() -> None:
     ingest = mock.create_autospec(Inbox, instance=True, refused=Counter())
     state, use = WholeState(), BudgetUse(Budgets(attempts_per_min=100))
-    admission = Admission(ingest, state, RunMemory(state, use), use)
+    admission = Admission(ingest, state, (), RunMemory(state, (), use), use)
     verdicts = []
     for job in range(MAX_ATTEMPTS + 2):
         hello = Hello(run="new", rank=0, world=1, job=str(job))

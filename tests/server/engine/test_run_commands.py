@@ -40,7 +40,7 @@ def test_all_of_a_deleted_run_goes_and_nothing_else(start: Start, peers: NewPeer
     engine = running.engine
     engine.commands.submit(DeleteRun("gone", engine.deletions)).result(10)
 
-    wait_until(lambda: "gone" not in running.published.runs)
+    wait_until(lambda: "gone" not in running.published.revisions)
     step = iter(range(2, 10_000))
 
     def is_gone() -> bool:

@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from gradwatch_server.engine import engine as writer
-from gradwatch_server.engine.engine import retry_write
-from gradwatch_server.engine.published import PublishedState
+from gradwatch_server.engine import transaction
+from gradwatch_server.engine.publishing import PublishedState
+from gradwatch_server.engine.transaction import retry_write
 from gradwatch_server.storage.rows import StorageError, StorageFault
 
 
@@ -29,7 +29,7 @@ class Disk:
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "RETRY_S", 0.0)
+    monkeypatch.setattr(transaction, "RETRY_S", 0.0)
 
 
 def no_wait(_seconds: float, _stopping: threading.Event) -> None:
@@ -38,21 +38,21 @@ def no_wait(_seconds: float, _stopping: threading.Event) -> None:
 
 def test_a_write_is_tried_until_it_is_done() -> None:
     """Readers learn why nothing moves, once, and that it is over."""
-    published, told = PublishedState(), []
+    published, told = PublishedState(), list[str]()
     disk = Disk(published, num_faults=3)
-    done = retry_write(disk.write, published, threading.Event(), lambda: told.append(1), no_wait)
+    done = retry_write(disk.write, published, threading.Event(), told.append, no_wait)
 
     assert done == 4
     full = "the log cannot be written: database or disk is full"
     assert disk.faults == [None, full, full, full]
-    assert (published.fault, told) == (None, [1])
+    assert (published.fault, told) == (None, [full])
 
 
 def test_a_stop_ends_the_attempts() -> None:
     published, stopping = PublishedState(), threading.Event()
     disk = Disk(published, num_faults=10**9)
 
-    assert not retry_write(disk.write, published, stopping, stopping.set, no_wait)
+    assert not retry_write(disk.write, published, stopping, lambda _: stopping.set(), no_wait)
     assert len(disk.faults) == 1
     assert published.fault is not None
 
@@ -63,7 +63,7 @@ def test_something_else_is_done_between_the_attempts() -> None:
     disk = Disk(published, num_faults=2)
     waits: list[tuple[float, threading.Event]] = []
     assert retry_write(
-        disk.write, published, stopping, lambda: None, lambda s, stop: waits.append((s, stop))
+        disk.write, published, stopping, lambda _: None, lambda s, stop: waits.append((s, stop))
     )
     assert waits == [(0.0, stopping)] * 2
 
@@ -73,4 +73,4 @@ def test_a_fault_of_ours_is_not_tried_again() -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        retry_write(write, PublishedState(), threading.Event(), lambda: None, no_wait)
+        retry_write(write, PublishedState(), threading.Event(), lambda _: None, no_wait)

@@ -55,7 +55,7 @@ def work(store: SQLiteStore, log: DeliveryLog) -> Iterator[Callable[..., TargetW
         own = notifier or target.notifier("oncall")
         events = store.alert_events
         made.append(TargetWorker("oncall", own, target.policy(), events, log, None))
-        made[-1].start(Standing(dict))
+        made[-1].start(Standing(lambda _run: None))
         return made[-1]
 
     yield begin
@@ -123,7 +123,7 @@ def test_what_stands_at_the_end_of_a_run_is_not_sent_again(
     notifier = Target.model_validate({"url": receiver.url}).notifier("oncall")
     worker = TargetWorker("oncall", notifier, at_once, store.alert_events, log, None)
     store.alert_events.add(events)
-    worker.start(Standing(lambda: views))
+    worker.start(Standing(views.get))
     try:
         wait_until(lambda: len(receiver.messages) > 2, "it is sent again")
         jobs["gpt"].bye(0)

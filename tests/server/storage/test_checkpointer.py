@@ -76,10 +76,21 @@ class Aggregator:
         self.told: list[Alert] = []
         self.state = State(window_steps)
         self.tail = 0
-        for name, number, entry in self.checkpointer.restore(self.state):
+        for name in self.checkpointer.find_runs():
+            self._read(name)
+        self.now_ns = max([START_NS, *(own.last_ns for own in self.state.sessions.values())])
+
+    def _read(self, name: str) -> None:
+        run = self.checkpointer.load(name, self.window_steps)
+        if run is not None:
+            self.state.add(run)
+        start = self.store.state.forgotten(name).position if run is None else run.position
+        self.store.log.skip_to(name, start)
+        for number, entry in self.store.log.entries(name, start):
             self._apply(name, entry, number)
             self.tail += 1
-        self.now_ns = max([START_NS, *(own.last_ns for own in self.state.sessions.values())])
+        if name in self.state.runs:
+            self.state.runs[name].is_relearnt = self.checkpointer.is_damaged(name)
 
     def put(self, body: Any) -> None:
         self.now_ns += 1_000_000

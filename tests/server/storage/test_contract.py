@@ -195,7 +195,7 @@ def test_the_name_of_a_run_that_left_memory_is_kept(place: Any) -> None:
     store.close()
     store = place.open()
 
-    assert (store.state.runs(), store.state.run("gpt")) == ([], None)
+    assert (store.state.runs(), store.state.run("gpt")) == ({}, None)
     assert store.state.forgotten("gpt") == ForgottenRun(7, 3)
     assert store.state.forgotten("other") == ForgottenRun()
     assert store.log.last("gpt") == 7
@@ -354,14 +354,14 @@ def test_old_alert_events_are_trimmed_but_never_the_newest(place: Any) -> None:
 def test_state_is_saved_and_found_again(place: Any) -> None:
     """Runs in the order in which they were first saved, whatever is saved of them later."""
     store = place.open()
-    assert (store.state.part("silences"), store.state.runs()) == (None, [])
+    assert (store.state.part("silences"), store.state.runs()) == (None, {})
     store.state.save({"silences": b"1"}, [run_save("y"), run_save("x")])
     store.state.save({"forgotten": b"2"}, [run_save("y", body=b"new")])
     store.close()
     store = place.open()
 
     assert (store.state.part("silences"), store.state.part("forgotten")) == (b"1", b"2")
-    assert store.state.runs() == ["x", "y"]
+    assert store.state.runs() == {"x": False, "y": False}
     saved = store.state.run("y")
     assert (saved.body, dict(saved.attempts)) == (b"new", {1: b"attempt"})
     store.close()
@@ -383,10 +383,10 @@ def test_only_what_changed_of_a_run_is_replaced(store: Store) -> None:
 def test_a_run_that_left_memory_is_removed(store: Store) -> None:
     store.state.save({}, [run_save("x"), run_save("y")])
     store.state.save({}, [RunSave(run="x")])
-    assert store.state.runs() == ["y"]
+    assert list(store.state.runs()) == ["y"]
 
     store.state.save({}, [run_save("x", 2)])
-    assert store.state.runs() == ["x", "y"]
+    assert store.state.runs() == {"x": False, "y": False}
     assert list(attempts_of(store, "x")) == [2]
 
 

@@ -297,7 +297,7 @@ def test_a_run_that_ended_long_ago_makes_room_for_another(
     running = start(session_timeout_s=1.0, retention=RetentionPolicy(runs_max_age_s=3.0))
     peer = peers(running.endpoint).attach()
     peer.steps(0, float("nan"))
-    wait_until(lambda: "gpt" not in running.published.runs)
+    wait_until(lambda: "gpt" not in running.published.revisions)
     peers(running.endpoint, run="next").attach()
     running.shows("next")
     assert set(running.published.last_seen) == {running.view("next").ranks[0].session}

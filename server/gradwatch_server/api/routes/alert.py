@@ -13,10 +13,8 @@ from gradwatch_server.api.problems import Json
 from gradwatch_server.api.questions import ShowAlertLayers
 from gradwatch_server.api.routes.silences import describe
 from gradwatch_server.api.state import Api, ApiState
-from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.silences import fits
 from gradwatch_server.core.arrays import IndexArray
-from gradwatch_server.core.views.snapshot import RunView
 from gradwatch_server.curves.columns import RUN_COLUMNS, RUN_TABLE
 from gradwatch_server.curves.facts import Span, Wanted
 from gradwatch_server.curves.reader import History
@@ -32,11 +30,6 @@ LOOK_AROUND: Final = 4_096
 """Steps among which these are looked for."""
 
 _NORM: Final = RUN_COLUMNS.index("norm")
-
-
-def find_alert(views: Sequence[RunView], alert_id: str) -> Alert | None:
-    """Return an alert that is in memory, None if there is none of this id."""
-    return next((own for view in views for own in view.alerts if own.id == alert_id), None)
 
 
 def describe_events(events: Sequence[AlertEvent]) -> list[dict[str, Any]]:
@@ -106,28 +99,26 @@ def _values(
 
 @router.get("/alerts/{alert}", summary="One alert, with the steps around it and its events")
 async def alert_(alert: str, api: Api) -> Json:
-    return await api.curve_reads.run(lambda: _read(alert, api))
+    found, events = await _find(alert, api)
+    return await api.curve_reads.run(lambda: _read(found, events, api))
 
 
-def _find(alert: str, api: ApiState) -> tuple[dict[str, Any], list[AlertEvent]]:
+async def _find(alert: str, api: ApiState) -> tuple[dict[str, Any], list[AlertEvent]]:
     """Return an alert and its stored events.
 
     Raises:
         HTTPException: 404, if it is neither in memory nor stored.
     """
-    events = api.alert_events.of_alert(alert)
-    in_memory = find_alert(list(api.published.runs.values()), alert)
+    in_memory, events = await api.alert(alert)
     if in_memory is None and not events:
         detail = f"no alert {alert[:80]!a} is in memory or kept; /alerts has those that are"
         raise HTTPException(404, detail)
-    found = dict(events[-1].alert) if in_memory is None else in_memory.to_dict()
-    return found, events
+    return dict(events[-1].alert) if in_memory is None else in_memory.to_dict(), events
 
 
-def _read(alert: str, api: ApiState) -> Json:
-    found, events = _find(alert, api)
+def _read(found: dict[str, Any], events: list[AlertEvent], api: ApiState) -> Json:
     run, attempt = found["run"], found["attempt"]
-    view = api.published.runs.get(run)
+    view = api.published.views.get(run)
     if view is not None and any(own.number == attempt for own in view.attempts):
         with api.engine.curves.history(run, attempt) as history:
             add_steps(found, history)
@@ -138,7 +129,7 @@ def _read(alert: str, api: ApiState) -> Json:
 
 @router.get("/alerts/{alert}/layers", summary="All layers of one alert, in pages")
 async def alert_layers(alert: str, api: Api, page: Page) -> Json:
-    found = await api.curve_reads.run(lambda: _find(alert, api)[0])
+    found, _ = await _find(alert, api)
     run, attempt = found["run"], found["attempt"]
     places = await api.command(ShowAlertLayers(run, attempt, alert))
     is_known = places is not None and found["num_layers"] > 0  # a rule about the run has none

@@ -44,7 +44,7 @@ async def run_alerts(
     attempt: Attempt = None,
     state: AlertState | None = None,
 ) -> Response:
-    view = api.run(run)
+    view = await api.run(run)
     api.check_attempt(view, attempt)
     tag = tag_of(api, view)
     if has_tag(request, tag):
@@ -73,4 +73,5 @@ def alerts(
 
 @router.post("/alerts/{alert}/ack", summary="Say that you know of an alert that fires")
 async def acknowledge(alert: str, who: Acknowledging, api: Api) -> Json:
+    await api.alert(alert)  # brings its run into memory
     return Json(await api.command(Acknowledge(alert, who.by, who.comment)))

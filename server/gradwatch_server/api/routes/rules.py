@@ -16,6 +16,6 @@ Run = Annotated[str | None, Query(description="A run; each rule says what it wat
 
 
 @router.get("/rules", summary="The rules in force with their settings, in the order of evaluation")
-def rules(api: Api, run: Run = None) -> Json:
-    view = None if run is None else api.run(run)
+async def rules(api: Api, run: Run = None) -> Json:
+    view = None if run is None else await api.run(run)
     return Json(describe_rules(api.published.rules, view))

@@ -148,11 +148,12 @@ async def runs(
     sort: Order = "heard",
     spark: Spark = None,
 ) -> Response:
-    tag = tag_with(api, api.revisions.newest())
+    listed = await api.listing.all()
+    tag = tag_with(api, api.listing.number)
     if has_tag(request, tag):
         return unchanged(tag)
     choice = Choice(q, status, phase, sort)
-    found = choice.of(await api.listing.all())
+    found = choice.of(listed)
     if cursor is not None:
         last = parse_cursor(cursor, sort)
         found = tuple(own for own in found if choice.key(own) > last)
@@ -183,7 +184,7 @@ async def run_(view: View, api: Api) -> Json:
     "/runs/{run}", status_code=204, response_class=Response, summary="Delete a run that is over"
 )
 async def delete_run(run: str, api: Api, confirm: Confirm = None) -> Response:
-    api.run(run)
+    await api.run(run)
     if confirm != run:
         given = "nothing" if confirm is None else ascii(confirm[:80])
         raise HTTPException(422, f"query confirm: the name of the run, {run!a}, got {given}")

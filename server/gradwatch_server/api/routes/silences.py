@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Self
@@ -15,6 +16,7 @@ from gradwatch_server.api.routes.alerts import By, Comment
 from gradwatch_server.api.state import Api, ApiState
 from gradwatch_server.core.alerting.alert import isotime
 from gradwatch_server.core.alerting.silences import ANY, Silence, fits
+from gradwatch_server.core.views.snapshot import RunView
 from gradwatch_server.engine.alert_commands import AddSilence, RemoveSilence
 
 router = APIRouter()
@@ -78,7 +80,8 @@ async def add_silence(new: NewSilence, api: Api) -> Json:
     until_ns = new.until_ns(api.now_ns())
     command = AddSilence(new.run, new.rule, new.layers, until_ns, new.by, new.comment)
     silence = await api.command(command)
-    return Json(describe(silence) | {"warnings": _warnings(silence, api)}, status_code=201)
+    views = await api.views.find_all(name for name in api.views.names if fits(silence.run, name))
+    return Json(describe(silence) | {"warnings": _warnings(silence, views, api)}, status_code=201)
 
 
 @router.delete(
@@ -97,10 +100,9 @@ def describe(silence: Silence) -> dict[str, Any]:
     return plain
 
 
-def _warnings(silence: Silence, api: ApiState) -> list[str]:
+def _warnings(silence: Silence, views: Sequence[RunView], api: ApiState) -> list[str]:
     """Return what fits nothing that is there now: a slip, or something yet to come."""
     warnings = []
-    views = [view for name, view in api.published.runs.items() if fits(silence.run, name)]
     if not views:
         warnings.append(f"run: no run fits {silence.run!a} now")
     rules = list(api.published.rules.root)

@@ -136,7 +136,7 @@ async def run_stream(
     silenced: Silenced = False,
     last_event_id: LastEventId = None,
 ) -> EventStream:
-    api.run(run)
+    api.check_run(run)
     return _stream(api, last_event_id, Wanted(run, silenced))
 
 

@@ -79,6 +79,7 @@ class RunView:
         levels: What is usual of its modules, None of one whose frames have left memory.
         gaps: What the gaps between its steps come to.
         is_relearnt: Whether its checkpoint could not be read at the start.
+        run_revision: Number of the run's newest committed entry for readers, see `PublishedState`.
     """
 
     name: str
@@ -115,6 +116,7 @@ class RunView:
     levels: ModuleLevels | None = field(default=None, repr=False, compare=False)
     gaps: Gaps = field(default_factory=Gaps, repr=False, compare=False)
     others: tuple[RunView, ...] = field(default=(), repr=False, compare=False)
+    run_revision: int = field(default=0, repr=False, compare=False)
 
     def of_attempt(self, number: int) -> RunView | None:
         """Return the view of an attempt, None if there is none."""

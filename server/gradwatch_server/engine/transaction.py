@@ -1,0 +1,169 @@
+"""The transaction of a round: entries, alert events, curves and checkpoints, all or none."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+from gradwatch_server.clock import Clock
+from gradwatch_server.core.alerting.silences import Silences
+from gradwatch_server.core.state import State
+from gradwatch_server.core.state_codec import decode, encode
+from gradwatch_server.engine.curve_recorder import CurveRecorder
+from gradwatch_server.engine.publishing import PublishedState
+from gradwatch_server.storage.checkpointer import Checkpointer
+from gradwatch_server.storage.rows import Line, NewAlertEvent, RunSave, StorageError, StorageFault
+from gradwatch_server.storage.store import Store
+
+logger = logging.getLogger(__name__)
+
+RETRY_S: Final = 0.5
+
+_SILENCES: Final = "silences"
+
+T = TypeVar("T")
+
+
+def read_silences(store: Store) -> Silences:
+    """Return the silences that were in force when the store was used last."""
+    body = store.state.part(_SILENCES)
+    try:
+        return Silences() if body is None else decode(body, Silences)
+    except ValueError as error:
+        logger.warning("the silences cannot be read: %s", error)
+        return Silences()
+
+
+def retry_write(
+    write: Callable[[], T],
+    published: PublishedState,
+    stopping: threading.Event,
+    on_fault: Callable[[str], None],
+    wait: Callable[[float, threading.Event], object],
+) -> T | None:
+    """Write, and try again while the store cannot; return the result, None if stopped before.
+
+    Args:
+        write: Writes once.
+        published: Shows the fault while it lasts.
+        stopping: Ends the attempts.
+        on_fault: Called with the reason when the first attempt failed.
+        wait: Called between attempts, with the seconds until the next and what ends the wait.
+
+    Raises:
+        StorageError: If the store is gone, which no waiting mends.
+    """
+    while True:
+        try:
+            written = write()
+        except StorageError as error:
+            if error.fault is StorageFault.GONE:
+                raise
+            if published.fault is None:
+                logger.error("the log cannot be written, nothing is acknowledged: %s", error)
+            reason = f"the log cannot be written: {error}"
+            is_first, published.fault = published.fault is None, reason
+            if is_first:
+                on_fault(reason)
+            wait(RETRY_S, stopping)
+            if stopping.is_set():
+                return None
+        else:
+            if published.fault is not None:
+                logger.warning("the log can be written again")
+                published.fault = None
+            return written
+
+
+class Transaction:
+    """Commits what rounds fold into the state.
+
+    Args:
+        store: The store.
+        state: All runs.
+        checkpointer: Saves runs.
+        recorder: Records curves.
+        published: Shows the newest cursor, and a fault while it lasts.
+        clock: Gives the time.
+        stopping: Ends attempts to write.
+        on_fault: Called with the reason when a commit failed for the first time.
+        wait: Waits between two attempts.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        state: State,
+        *,
+        checkpointer: Checkpointer,
+        recorder: CurveRecorder,
+        published: PublishedState,
+        clock: Clock,
+        stopping: threading.Event,
+        on_fault: Callable[[str], None],
+        wait: Callable[[float, threading.Event], object],
+    ) -> None:
+        self._store = store
+        self._state = state
+        self._checkpointer = checkpointer
+        self._recorder = recorder
+        self._published = published
+        self._clock = clock
+        self._stopping = stopping
+        self._on_fault = on_fault
+        self._wait = wait
+        self._silences_version = state.silences.version
+
+    def commit(
+        self,
+        lines: Sequence[Line],
+        events: Sequence[NewAlertEvent],
+        saves: Sequence[RunSave],
+    ) -> bool:
+        """Commit entries, the alert events that come of them, and runs to be saved.
+
+        Return False if the engine is stopped before.
+
+        Raises:
+            StorageError: If the store is gone.
+        """
+        self._recorder.save_open(save.run for save in saves)
+
+        def write() -> int:
+            nonlocal saves
+            try:
+                return self._write(lines, events, saves)
+            except StorageError as error:
+                if not saves or error.fault is StorageFault.GONE:
+                    raise
+                self._checkpointer.put_off(self._clock.now_ns(), error)
+            saves = ()  # they can wait, and must not keep records from being written
+            return self._write(lines, events, saves)
+
+        cursor = retry_write(write, self._published, self._stopping, self._on_fault, self._wait)
+        if cursor is None:
+            return False
+        self._published.cursor = cursor
+        self._silences_version = self._state.silences.version
+        self._checkpointer.committed()
+        self._checkpointer.saved(saves, self._state)
+        self._recorder.committed()
+        return True
+
+    def _write(
+        self,
+        lines: Sequence[Line],
+        events: Sequence[NewAlertEvent],
+        saves: Sequence[RunSave],
+    ) -> int:
+        """Write once; return the cursor of the newest alert event."""
+        store, silences = self._store, self._state.silences
+        with store.transaction():
+            store.log.append(lines)
+            self._recorder.write()
+            self._checkpointer.write_forgotten(self._clock.now_ns())
+            is_changed = silences.version != self._silences_version
+            store.state.save({_SILENCES: encode(silences)} if is_changed else {}, saves)
+            return store.alert_events.add(events) if events else self._published.cursor

@@ -1,0 +1,144 @@
+"""Runs come into memory while the engine works: live ones first, and any that is asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gradwatch_server.core.alerting.rules import Rules
+from gradwatch_server.core.entries import Resumed
+from gradwatch_server.engine import recovery
+from gradwatch_server.engine.alert_commands import AddSilence, RemoveSilence
+from gradwatch_server.storage.rows import StorageError, StorageFault
+from gradwatch_wire import Bye
+from gradwatch_wire.health import RankState
+from tests.support.engine import Start
+from tests.support.peer import NewPeer
+from tests.support.waiting import PATIENCE_S, wait_until
+
+YEAR_NS = 366 * 86_400 * 10**9
+
+
+@pytest.fixture
+def on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No run comes into memory unless somebody asks for it."""
+    monkeypatch.setattr(recovery, "SLICE_RUNS", 0)
+
+
+def ended(running: Any, peers: NewPeer, *runs: str) -> None:
+    """Let runs take a step, and end."""
+    for run in runs:
+        peer = peers(running.endpoint, run=run).attach()
+        peer.steps(0, 1.0)
+        peer.send(Bye())
+        peer.acked()
+        running.shows(run, frames=1)
+
+
+def again(start: Start, running: Any, **settings: Any) -> Any:
+    return start(endpoint=running.endpoint, waits=False, **settings)
+
+
+def test_runs_that_were_live_come_first(start: Start, peers: NewPeer) -> None:
+    running = start()
+    ended(running, peers, "a", "b")
+    peers(running.endpoint, run="z").attach().steps(0, 1.0)
+    running.shows("z", frames=1)
+    ended(running, peers, "c")
+    running.engine.stop()
+
+    assert running.engine._checkpointer.find_runs() == ["z", "a", "b", "c"]
+
+
+@pytest.mark.usefixtures("on_demand")
+def test_a_run_comes_when_somebody_asks_for_it(start: Start, peers: NewPeer) -> None:
+    running = start()
+    ended(running, peers, "a", "b", "c")
+    running = again(start, running)
+
+    assert set(running.published.revisions) == {"a", "b", "c"}
+    assert running.engine._state.runs == {}
+    assert running.shows("b").frames == 1
+    assert set(running.engine._state.runs) == {"b"}
+    assert running.engine.budget_use["runs"].used == 3
+
+
+@pytest.mark.usefixtures("on_demand")
+def test_a_session_goes_on_where_it_was(start: Start, peers: NewPeer) -> None:
+    """HELLO brings its run into memory, before anything of it is stored."""
+    running = start()
+    peer = peers(running.endpoint).attach()
+    peer.steps(0, 1.0, 1.0)
+    running.shows(frames=2)
+    running = again(start, running)
+
+    assert peer.greet().acked == peer.seq
+    peer.steps(2, 1.0)
+    view = running.shows(frames=3)
+    assert (view.attempt, view.stored) == (1, 4)
+    bodies = [entry.body for entry in running.entries()]
+    assert [isinstance(body, Resumed) for body in bodies].count(True) == 1
+
+
+@pytest.mark.usefixtures("on_demand")
+def test_a_run_gets_what_it_missed(start: Start, peers: NewPeer) -> None:
+    """Rules, budgets and silences in force become entries of its log."""
+    running = start()
+    peers(running.endpoint, run="gpt").attach().steps(0, 1.0)
+    ended(running, peers, "other")
+    old = AddSilence("gpt", "exploding", "*", running.engine.clock.now_ns() + YEAR_NS, "ann", "")
+    silence = running.engine.commands.submit(old).result(PATIENCE_S)
+    rules = Rules.model_validate({"nonfinite": {"clear_steps": 7}})
+    running = again(start, running, rules=rules)
+    submit = running.engine.commands.submit
+    submit(RemoveSilence(silence.id)).result(PATIENCE_S)
+    new = AddSilence("gpt", "nonfinite", "*", old.until_ns, "bob", "")
+    added = submit(new).result(PATIENCE_S)
+
+    view = running.shows("gpt", frames=1)
+    assert view.rules == rules
+    run = running.engine._state.runs["gpt"]
+    assert [own.id for own in run.silences] == [added.id]
+    assert "other" not in running.engine._state.runs
+
+
+def test_a_rank_that_died_meanwhile_is_told_although_nobody_asks(
+    start: Start, peers: NewPeer
+) -> None:
+    running = start(session_timeout_s=1.0)
+    peer = peers(running.endpoint).attach()
+    peer.steps(0, 1.0)
+    peer.close()
+    running = again(start, running, session_timeout_s=1.0)
+
+    sessions = running.engine._state.sessions
+    wait_until(lambda: [own.state for own in sessions.values()] == [RankState.LOST])
+
+
+@pytest.mark.usefixtures("on_demand")
+def test_damage_that_is_found_late_costs_what_cannot_be_read(
+    start: Start, peers: NewPeer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine begins anew, and clients tell it what they have still."""
+    running = start()
+    peer = peers(running.endpoint).attach()
+    peer.steps(0, 1.0)
+    running.shows(frames=1)
+    running = again(start, running)
+    boot_id, state = running.engine.boot_id, running.store.state
+    run = state.run
+
+    def damaged(name: str) -> Any:
+        monkeypatch.setattr(state, "run", run)
+        raise StorageError("database disk image is malformed", StorageFault.DAMAGED)
+
+    monkeypatch.setattr(state, "run", damaged)
+    assert running.view() is None or running.shows(frames=1)
+    running.shows(frames=1)
+
+    assert running.engine.boot_id != boot_id
+    assert peer.greet().boot_id == running.engine.boot_id
+    peer.steps(1, 1.0)
+    running.shows(frames=2)
+    assert running.published.num_apply_errors == 0
