@@ -54,7 +54,7 @@ VIEW_TIMEOUT_S: Final = 10.0
 POLL_MS: Final = 50
 
 BUSY_POLL_MS: Final = 5
-"""Longest wait for a message while alerts are to be told, or runs come into memory."""
+"""Longest wait for a message while alerts are to be told."""
 
 logger = logging.getLogger(__name__)
 
@@ -277,8 +277,9 @@ class Engine(threading.Thread):
         return not has_work and self.clock.now_ns() < self._quiet_until_ns
 
     def _round(self) -> None:
-        is_idle = self._delivery.is_done and self._recovery.is_done
-        wait_ms = POLL_MS if is_idle else BUSY_POLL_MS
+        wait_ms = POLL_MS if self._delivery.is_done else BUSY_POLL_MS
+        if not self._recovery.is_done:
+            wait_ms = 0
         if self._quiet_until_ns:
             if self._is_quiet():
                 return
