@@ -174,7 +174,7 @@ class Aggregator:
 
     def _watch_forgetting(self, engine: Engine) -> None:
         """Look at what leaves memory before it is gone: it is committed after that."""
-        apply = engine._applier.apply  # its parts are the same until it dies
+        apply = engine._applier.apply
 
         def look_and_apply(name: str, entry: Entry, number: int) -> list[Alert]:
             if isinstance(entry.body, Forgotten):

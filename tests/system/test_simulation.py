@@ -118,12 +118,12 @@ class ShowsTooEarly(Engine):
 class KeepsNoTime(Engine):
     """Writes that time passed, and does not act on it until it is started again."""
 
-    def _fold(self, lines: Sequence[Any]) -> list[Any]:
+    def _fold(self, entries_of: Any) -> list[Any]:
         apply = self._state.apply_to
         self._state.apply_to = lambda name, entry, *number: (  # type: ignore[method-assign]
             [] if isinstance(entry.body, Tick) else apply(name, entry, *number)
         )
-        changes = super()._fold(lines)
+        changes = super()._fold(entries_of)
         self._state.apply_to = apply  # type: ignore[method-assign]
         return changes
 
@@ -213,8 +213,8 @@ class ForgetsWhatManifestsSaid(Engine):
 class MiscountsLoss(Engine):
     """Tells of one lost record where there were several."""
 
-    def _fold(self, lines: Sequence[Any]) -> list[Any]:
-        changes = super()._fold(lines)
+    def _fold(self, entries_of: Any) -> list[Any]:
+        changes = super()._fold(entries_of)
         for session in self._state.sessions.values():
             session.num_lost = min(session.num_lost, 1)
         return changes

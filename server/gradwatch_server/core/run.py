@@ -13,7 +13,7 @@ from gradwatch_server.core.alerting.alert_budget import AlertBudget
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.alerting.silences import Silences
 from gradwatch_server.core.attempt import Attempt
-from gradwatch_server.core.attempt_history import MAX_LIVE, AttemptHistory
+from gradwatch_server.core.attempt_history import MAX_SHOWN, AttemptHistory
 from gradwatch_server.core.entries import (
     Acknowledged,
     Beats,
@@ -59,6 +59,8 @@ class Run(AttemptHistory):
         attempts: Its attempts, which are saved by themselves.
         sessions: Its sessions by id.
         sessions_bytes: Memory of its sessions and attempts, without frames.
+        touched: Numbers of attempts that entries changed, until somebody clears them. Attempts that
+            are judged may change with time.
         rules: The rules in force.
         budgets: The budgets in force.
         window_steps: Frames that the window of an attempt holds.
@@ -81,6 +83,7 @@ class Run(AttemptHistory):
         super().__init__()
         self.sessions: dict[bytes, Session] = {}
         self.sessions_bytes = 0
+        self.touched: set[int] = set()
         self.window_steps = WINDOW_STEPS
         self.recorder: FrameRecorder | None = None
         self.is_relearnt = False
@@ -109,12 +112,15 @@ class Run(AttemptHistory):
         for attempt in self.attempts:
             attempt.closed.recorder = recorder
 
-    def apply(self, entry: Entry) -> Iterator[Alert]:
-        """Apply an entry; yield the alerts that fire, have news, or are resolved by it."""
+    def apply(self, entry: Entry) -> list[Alert]:
+        """Apply an entry; return the alerts that fire, have news, or are resolved by it."""
+        if type(entry.body) is Received:  # nearly always
+            return self._receive(entry.body.envelope, entry.received_ns)
+        return list(self._apply(entry))
+
+    def _apply(self, entry: Entry) -> Iterator[Alert]:
         now_ns = entry.received_ns
         match entry.body:
-            case Received(envelope):
-                yield from self._receive(envelope, now_ns)
             case Beats() as beats:
                 yield from self._beat(beats, now_ns)
             case Tick():
@@ -130,26 +136,6 @@ class Run(AttemptHistory):
             case Forgotten() | FramesClosed() | ManifestsDropped() | Acknowledged() as body:
                 yield from self._change(body, now_ns)
 
-    def touched_by(self, entry: Entry) -> set[int]:
-        """Return the numbers of the attempts that an entry may change, or may have changed."""
-        touched = {attempt.number for attempt in self.judged}
-        match entry.body:
-            case Received(envelope) if envelope.session in self.sessions:
-                touched.add(self.sessions[envelope.session].attempt)
-            case Opened():
-                touched |= {attempt.number for attempt in self.attempts[-MAX_LIVE - 1 :]}
-            case Beats(progress):
-                ids = (own.session for own in progress if own.session in self.sessions)
-                touched |= {self.sessions[session_id].attempt for session_id in ids}
-            case Gap(session_id, _, _) | Lost(session_id) | ManifestsDropped(session_id, _):
-                if session_id in self.sessions:
-                    touched.add(self.sessions[session_id].attempt)
-            case Acknowledged(attempt=number) | FramesClosed(attempt=number):
-                touched.add(number)
-            case SilenceAdded():
-                touched |= {attempt.number for attempt in self.attempts}
-        return touched
-
     def _change(
         self, body: Forgotten | FramesClosed | ManifestsDropped | Acknowledged, now_ns: int
     ) -> Iterator[Alert]:
@@ -160,12 +146,14 @@ class Run(AttemptHistory):
                 for attempt in self.judged:
                     if attempt.number == number:
                         attempt.revision += 1
+                        self.touched.add(number)
                         yield from attempt.keep_to(limit, "total_bytes", now_ns, self.rules)
             case ManifestsDropped(session_id, limit) if session_id in self.sessions:
                 session = self.sessions[session_id]
                 self._touched(session).manifests.keep_to(session, limit)
             case Acknowledged(_, number, alert_id, by, comment):
                 who = Acknowledgement(by, comment, now_ns)
+                self.touched.add(number)
                 for attempt in self.attempts:
                     if attempt.number == number:
                         yield from attempt.active_alerts.acknowledge(alert_id, who)
@@ -187,6 +175,7 @@ class Run(AttemptHistory):
                 self._set_budgets(json.dumps(dict(budgets)))
             case SilenceAdded(silence):
                 self.silences.add(silence)
+                self.touched.update(own.number for own in self.attempts)
                 for attempt in self.attempts:
                     if attempt.active_alerts and not attempt.retired:
                         names = tuple(attempt.layers.names)
@@ -210,6 +199,7 @@ class Run(AttemptHistory):
         attempt = self.attempt_of(session)
         attempt.revision += 1
         session.revision += 1
+        self.touched.add(attempt.number)
         return attempt
 
     def _open(self, session_id: bytes, hello: Hello, now_ns: int) -> Iterator[Alert]:
@@ -223,6 +213,7 @@ class Run(AttemptHistory):
             attempt = Attempt.begin(self.name, last + 1, hello, now_ns, self.window_steps)
             yield from self.begin(attempt, now_ns, self.rules)
             self.sessions_bytes += ATTEMPT_BYTES
+        self.touched.update(own.number for own in self.attempts[-MAX_SHOWN - 2 :])
         # The token is a secret: the log leaves it out, and so does the saved state.
         session = Session(session_id, replace(hello, token=""), attempt.number, now_ns)
         session.is_from_files = is_replayed(hello)
@@ -257,7 +248,7 @@ class Run(AttemptHistory):
         for attempt in touched.values():
             yield from attempt.pass_time(now_ns, self.rules)
 
-    def _receive(self, envelope: Envelope, now_ns: int) -> Iterator[Alert]:
+    def _receive(self, envelope: Envelope, now_ns: int) -> list[Alert]:
         session = self.sessions[envelope.session]
         session.acked = envelope.seq
         session.num_stored += 1
@@ -267,9 +258,10 @@ class Run(AttemptHistory):
         if session.state is RankState.LOST:
             attempt.set_state(session, RankState.ALIVE)
         attempt.note_sign(session, now_ns)
+        alerts: list[Alert] = []
         match envelope.record:
             case Stats() as stats:
-                yield from attempt.add_stats(session, stats, now_ns, self.rules)
+                alerts += attempt.add_stats(session, stats, now_ns, self.rules)
             case Manifest() as manifest:
                 attempt.add_manifest(session, manifest, self.budgets.layers_bytes)
                 self._keep_manifests(attempt, session)
@@ -280,12 +272,14 @@ class Run(AttemptHistory):
             case Bye(reason=reason):
                 session.reason = reason
                 state = RankState.FAILED if reason == EXCEPTION else RankState.ENDED
-                yield from attempt.leave(session, state, now_ns, self.rules)
-        yield from attempt.close_frames(now_ns, self.rules)
-        others = sum(own.open.num_bytes for own in self.judged if own is not attempt)
-        limit = self.budgets.open_frames_bytes - others
+                alerts += attempt.leave(session, state, now_ns, self.rules)
+        alerts += attempt.close_frames(now_ns, self.rules)
+        limit = self.budgets.open_frames_bytes
+        if len(self.judged) > 1:
+            limit -= sum(own.open.num_bytes for own in self.judged if own is not attempt)
         if attempt.open.num_bytes > limit:
-            yield from attempt.keep_to(limit, "run_bytes", now_ns, self.rules)
+            alerts += attempt.keep_to(limit, "run_bytes", now_ns, self.rules)
+        return alerts
 
     def _keep_manifests(self, attempt: Attempt, session: Session) -> None:
         """Drop manifests until those of the run fit, the newest last."""

@@ -6,7 +6,7 @@ from gradwatch_server.budgets import LoggedBudgets
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.alerting.silences import Silences, fits
-from gradwatch_server.core.entries import Began, Entry, Forgotten, Opened
+from gradwatch_server.core.entries import Began, Entry, Forgotten, Opened, Received
 from gradwatch_server.core.frames.closed_frame import FrameRecorder
 from gradwatch_server.core.frames.window import WINDOW_STEPS
 from gradwatch_server.core.run import Run
@@ -64,13 +64,16 @@ class State:
             number: Its number in the log of the run; None for the next one.
         """
         run = self.runs.get(name)
+        if run is not None and type(entry.body) is Received:  # nearly always
+            run.position = run.position + 1 if number is None else number
+            return run.apply(entry)
         if run is None:
             if not isinstance(entry.body, Began | Opened):
                 return []
             run = self._begin(name, entry.received_ns)
         run.position = run.position + 1 if number is None else number
         before = set(run.sessions) if isinstance(entry.body, Forgotten) else None
-        alerts = list(run.apply(entry))
+        alerts = run.apply(entry)
         if isinstance(entry.body, Opened):
             self.sessions[entry.body.session] = run.sessions[entry.body.session]
             self.runs[name] = run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.entries import Entry, Forgotten
@@ -47,33 +48,41 @@ class Applier:
         self._recorder = recorder
         self._memory = memory
 
+    def apply_all(self, name: str, entries: Iterable[Entry], number: int) -> list[Alert]:
+        """Apply entries of one run; return the alerts that come of them.
+
+        Args:
+            name: Name of the run.
+            entries: The entries, in the order of the log.
+            number: Number of the first of them in the log of the run.
+        """
+        alerts: list[Alert] = []
+        self._checkpointer.begin(name, self._state.runs.get(name))
+        for own, entry in enumerate(entries, number):
+            alerts += self.apply(name, entry, own)
+        self._checkpointer.end(name, self._state.runs.get(name))
+        self._publishing.note_changed(name)
+        self._memory.note_changed(name)
+        return alerts
+
     def apply(self, name: str, entry: Entry, number: int) -> list[Alert]:
         """Apply one entry; return the alerts that come of it.
 
         An entry that cannot be applied is counted. It must not cost the entries after it.
-
-        Args:
-            name: Name of the run.
-            entry: The entry.
-            number: Its number in the log of the run.
         """
         self._recorder.number = number
         try:
-            self._checkpointer.note(name, entry, self._state)
-            alerts = self._apply(name, entry, number)
+            return self._apply(name, entry, number)
         except Exception:
             if not self._published.num_apply_errors:
                 logger.exception("an entry of the log could not be applied (told once)")
             self._published.num_apply_errors += 1
             return []
-        self._publishing.note_changed(name)
-        self._memory.note_changed(name)
-        return alerts
 
     def _apply(self, name: str, entry: Entry, number: int) -> list[Alert]:
-        run = self._state.runs.get(name)
-        if not isinstance(entry.body, Forgotten) or run is None:
+        if type(entry.body) is not Forgotten or name not in self._state.runs:
             return self._state.apply_to(name, entry, number)
+        run = self._state.runs[name]
         self._recorder.forget(entry.body)
         before = set(run.sessions)
         alerts = self._state.apply_to(name, entry, number)

@@ -44,6 +44,15 @@ class Batch:
         """Put an entry into the log of a run."""
         self.lines.append(Line(run, Entry(now_ns, body), raw))
 
+    def by_run(self) -> dict[str, list[Entry]]:
+        """Return the entries of each run, and bring the lines into this order."""
+        lines: dict[str, list[Line]] = {}
+        for line in self.lines:
+            lines.setdefault(line.run, []).append(line)
+        if len(lines) > 1:
+            self.lines = [line for own in lines.values() for line in own]
+        return {run: [line.entry for line in own] for run, own in lines.items()}
+
     def answer(self, session: bytes, peer: bytes) -> Answer:
         """Return the answer to a session, a new one if it gets none yet."""
         return self.answers.setdefault(session, Answer(peer))

@@ -16,6 +16,7 @@ from typing import Final
 from gradwatch_server.budgets import BudgetUse
 from gradwatch_server.clock import Clock
 from gradwatch_server.core.alerting.rules import Rules
+from gradwatch_server.core.entries import Entry
 from gradwatch_server.core.sequence import SequenceTracker
 from gradwatch_server.core.state import State
 from gradwatch_server.core.views.snapshot import RunView
@@ -302,7 +303,7 @@ class Engine(threading.Thread):
         if self._housekeeping.add(now_ns, batch):
             self._run_log.check_rules()
         self.commands.take(self._state, now_ns, batch)
-        changes = self._fold(batch.lines)
+        changes = self._fold(batch.by_run())
         self._ingest.listen()
         saves = self._checkpointer.due(self.clock.now_ns(), self._state)
         has_rows = bool(batch.lines or saves or self.curves.is_changed)
@@ -347,22 +348,21 @@ class Engine(threading.Thread):
         self._intake.take(message, now_ns, batch)
         self._work.take(message)
 
-    def _fold(self, lines: Sequence[Line]) -> list[AlertChange]:
+    def _fold(self, entries_of: Mapping[str, Sequence[Entry]]) -> list[AlertChange]:
         """Apply entries to the state; return the changes of alerts.
 
         Nobody sees the state before `_commit`. If the process dies in between, the clients send
         the records again.
         """
         changes: list[AlertChange] = []
-        last: dict[str, int] = {}
-        for line in lines:
+        for name, entries in entries_of.items():
             self._is_ahead = True
             began_s = time.perf_counter()
-            number = last[line.run] = last.get(line.run, self._store.log.last(line.run)) + 1
-            alerts = self._applier.apply(line.run, line.entry, number)
-            self._run_log.note(line.run, line.entry)
+            first = self._store.log.last(name) + 1
+            alerts = self._applier.apply_all(name, entries, first)
             changes += map(AlertChange.of, alerts)
-            self._work.apply(line.entry, time.perf_counter() - began_s)
+            self._run_log.note(name, entries)
+            self._work.apply(entries, time.perf_counter() - began_s)
         for session in self._applier.forgotten:
             self._intake.forget(session)
         self._applier.forgotten.clear()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 from gradwatch_server.clock import Clock
@@ -31,6 +32,7 @@ from gradwatch_server.engine.curve_recorder import CurveRecorder
 from gradwatch_server.engine.publishing import PublishedState, Publishing
 from gradwatch_server.engine.run_log import RunLog
 from gradwatch_server.storage.checkpointer import Checkpointer
+from gradwatch_server.storage.rows import StorageError, StorageFault
 from gradwatch_server.storage.store import Store
 from gradwatch_wire.health import RankState
 
@@ -40,7 +42,7 @@ SLICE_RUNS: Final = 8
 """Runs that come into memory in one round: a small one takes 1.3 ms, and records wait for it."""
 
 WRITTEN_ENTRIES: Final = 256
-"""Entries after which blocks of curves are written, which a whole log would fill memory with."""
+"""Entries after which blocks of curves are written."""
 
 
 class Recovery:
@@ -130,9 +132,9 @@ class Recovery:
         self._store.log.skip_to(name, start)
         if self._store.log.last(name) > start:
             entries = self._store.log.entries(name, start)
-            for count, (number, entry) in enumerate(entries, 1):
-                self._applier.apply(name, entry, number)
-                if count % WRITTEN_ENTRIES == 0:
+            while tail := list(islice(entries, WRITTEN_ENTRIES)):
+                self._applier.apply_all(name, [entry for _, entry in tail], tail[0][0])
+                if len(tail) == WRITTEN_ENTRIES:
                     self._write_curves()
         run = self._state.runs.get(name)
         if run is not None:
@@ -140,8 +142,14 @@ class Recovery:
         return run
 
     def _write_curves(self) -> None:
-        with self._store.transaction():
-            self._recorder.write()
+        """Write blocks that are full, with which a long log would fill memory."""
+        try:
+            with self._store.transaction():
+                self._recorder.write()
+        except StorageError as error:
+            if error.fault in (StorageFault.DAMAGED, StorageFault.GONE):
+                raise
+            return  # the next commit writes them
         self._recorder.committed()
 
     def _wait_anew(self, run: Run) -> None:

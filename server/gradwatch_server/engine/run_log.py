@@ -8,6 +8,7 @@ they are read again at a start.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final
@@ -147,15 +148,28 @@ class RunLog:
         self._unmatched.keep(self._state.runs.keys())
         self._changed.clear()
 
-    def note(self, name: str, entry: Entry) -> None:
-        """Make the lines of an entry that was just applied; a fault in that costs them only."""
+    def note(self, name: str, entries: Iterable[Entry]) -> None:
+        """Make the lines of entries of a run that were just applied.
+
+        A fault in that costs them only.
+        """
         self._changed.add(name)
         try:
-            self._note(entry)
+            is_quiet = not self._lost and self._is_quiet(name)
+            for entry in entries:
+                if not (is_quiet and _is_step(entry)):
+                    self._note(entry)
         except Exception:
             if not self._failed:
                 logger.exception("the log line of an entry could not be made (told once)")
             self._failed = True
+
+    def _is_quiet(self, name: str) -> bool:
+        """Tell whether the next steps of a run are not worth a line."""
+        run, told = self._state.runs.get(name), self._told.get(name)
+        if run is None or told is None:
+            return False
+        return [own.number for own in run.judged] == [told.stepped]
 
     def write(self) -> None:
         """Write the lines of entries that are committed."""
@@ -257,6 +271,11 @@ class RunLog:
         if own.takes() and self._all.takes():
             line = f"run {name}, attempt {session.attempt}: {text % values}"
             self._lines.append((level, line))
+
+
+def _is_step(entry: Entry) -> bool:
+    body = entry.body
+    return type(body) is Received and type(body.envelope.record) is Stats
 
 
 def _stepped(run: Run) -> int:

@@ -50,17 +50,22 @@ class WorkMeter:
             self._ingest.charge(peer, seconds * num_bytes / sum_bytes)
         self._bytes.clear()
 
-    def apply(self, entry: Entry, seconds: float) -> None:
-        """Charge for an entry, with the alerts that came of it."""
-        match entry.body:
-            case Received(envelope):
-                session = envelope.session
-            case Opened(session, _) | Gap(session, _, _):
-                pass
-            case _:
+    def apply(self, entries: Sequence[Entry], seconds: float) -> None:
+        """Charge for entries of one run, with the alerts that came of them.
+
+        Peers of a run pay what their messages cost on average: any of them stands for all.
+        """
+        for entry in entries:
+            match entry.body:
+                case Received(envelope):
+                    session = envelope.session
+                case Opened(session, _) | Gap(session, _, _):
+                    pass
+                case _:
+                    continue
+            if (peer := self._peers.get(session)) is not None:
+                self._ingest.charge(peer, seconds)
                 return
-        if (peer := self._peers.get(session)) is not None:
-            self._ingest.charge(peer, seconds)
 
     def share(self, peers: Sequence[bytes], seconds: float) -> None:
         """Charge several peers for what was done for all of them."""

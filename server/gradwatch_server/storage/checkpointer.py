@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gradwatch_server.clock import Clock
-from gradwatch_server.core.entries import Entry
 from gradwatch_server.core.run import Run
 from gradwatch_server.core.state import State
 from gradwatch_server.storage.checkpoints import decode_run, encode_run
@@ -141,15 +140,21 @@ class Checkpointer:
             return self._store.state.forgotten(run).position
         return known.position if unsaved is None else unsaved.position
 
-    def note(self, name: str, entry: Entry, state: State) -> None:
-        """Note what the next entry of a run is about to change."""
-        run = state.runs.get(name)
+    def begin(self, name: str, run: Run | None) -> None:
+        """Record that entries are about to change a run, None before it begins."""
         unsaved = self._unsaved.get(name)
         if unsaved is None:
             position = 0 if run is None else run.position
             unsaved = self._unsaved[name] = _Unsaved(position, self._clock.now_ns())
         if run is not None:
-            unsaved.attempts |= run.touched_by(entry)
+            unsaved.attempts.update(own.number for own in run.judged)
+
+    def end(self, name: str, run: Run | None) -> None:
+        """Record which attempts of a run the entries changed, None if it left memory."""
+        unsaved = self._unsaved.get(name)
+        if run is not None and unsaved is not None:
+            unsaved.attempts |= run.touched
+            run.touched.clear()
 
     def forget(self, run: Run) -> None:
         """Note that a run left memory; `write_forgotten` keeps its name."""

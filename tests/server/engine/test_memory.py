@@ -246,17 +246,15 @@ def test_an_engine_keeps_to_it_and_its_log_says_the_same(start: Start, peers: Ne
     assert running.published.num_apply_errors == 0
 
 
-def test_both_entries_are_told_to_what_follows_the_log(start: Start, peers: NewPeer) -> None:
-    running = start()
-    peer = peers(running.endpoint).attach()
-    running.shows(stored=1)
-    state = running.engine._state
-    (session,) = state.sessions
-
-    run = state.runs["gpt"]
-    assert run.touched_by(Entry(1, FramesClosed("gpt", 1, 0))) == {1}
-    assert run.touched_by(Entry(1, ManifestsDropped(session, 0))) == {1}
-    assert run.touched_by(Entry(1, ManifestsDropped(bytes(16), 0))) == {1}
-    envelope = Envelope(session=session, seq=2, low=1, record=stats_of(0, [1.0, 1.0]))
-    assert run.touched_by(Entry(1, Received(envelope))) == {1}
-    peer.close()
+def test_a_run_says_which_attempts_entries_changed() -> None:
+    state = WholeState()
+    job = Cluster(names=("a",), state=state).start()
+    run, session = state.runs["gpt"], job.sessions[0]
+    envelope = Envelope(session=session, seq=2, low=1, record=stats_of(0, [1.0]))
+    for body in (FramesClosed("gpt", 1, 0), ManifestsDropped(session, 0), Received(envelope)):
+        run.touched.clear()
+        run.apply(Entry(1, body))
+        assert run.touched == {1}
+    run.touched.clear()
+    run.apply(Entry(1, ManifestsDropped(bytes(16), 0)))
+    assert run.touched == set()

@@ -115,8 +115,9 @@ class Aggregator:
 
     def _apply(self, name: str, entry: Entry, number: int) -> None:
         run = self.state.runs.get(name)
-        self.checkpointer.note(name, entry, self.state)
+        self.checkpointer.begin(name, run)
         self.told += self.state.apply_to(name, entry, number)
+        self.checkpointer.end(name, self.state.runs.get(name))
         if run is not None and not run.attempts:
             self.checkpointer.forget(run)
 

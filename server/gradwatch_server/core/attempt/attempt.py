@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -276,26 +276,25 @@ class Attempt:
 
     def add_stats(
         self, session: Session, stats: Stats, now_ns: int, rules: Rules
-    ) -> Iterator[Alert]:
+    ) -> Iterable[Alert]:
         """Take in one rank's statistics of one step."""
         before, session.last_step, session.beat_step = session.last_step, stats.step, -1
         session.stepped_ns = now_ns
         session.losses.resume(stats.step)
         if self.retired:
             self.counts.add_late(self.num_frames)
-            return
+            return ()
         part = session.read(stats)
         if part is None:
             self._note_unresolved(session)
             self.open.pass_over(session.hello.rank, stats)
-            return
+            return ()
         taken = TakenPart(part, stats.step, stats.part, stats.parts)
         rank, num_steps = session.hello.rank, stats.step - before
         place = self.open.place_at_once(rank, taken)
         if place is not None:  # nearly always
-            yield from self._take_one(rank, place, taken, now_ns, rules, num_steps)
-            return
-        yield from self._take_in(self.open.place(rank, taken), now_ns, rules, num_steps)
+            return self._take_one(rank, place, taken, now_ns, rules, num_steps)
+        return self._take_in(self.open.place(rank, taken), now_ns, rules, num_steps)
 
     def _take_in(
         self, placed: Placed[TakenPart], now_ns: int, rules: Rules, num_steps: int = 1
@@ -308,14 +307,16 @@ class Attempt:
 
     def _take_one(
         self, rank: int, place: Place, taken: TakenPart, now_ns: int, rules: Rules, num_steps: int
-    ) -> Iterator[Alert]:
+    ) -> Sequence[Alert]:
+        alerts: list[Alert] = []
         self.open.come_to(rank, place)
         if place > self.signs.place:
             self.signs.advance(place, taken.part, num_steps, now_ns)
             if self.signs.is_troubled:
-                yield from self.judge_liveness(now_ns, rules)
+                alerts += self.judge_liveness(now_ns, rules)
         if not self.open.add(rank, place, taken, now_ns):
-            yield from self._add_late(place, taken.part, now_ns, rules)
+            alerts += self._add_late(place, taken.part, now_ns, rules)
+        return alerts
 
     def _add_late(self, place: Place, part: RankPart, now_ns: int, rules: Rules) -> Iterator[Alert]:
         """Count a record that no frame takes, and look whether anything in it is non-finite."""
@@ -343,21 +344,24 @@ class Attempt:
         self.counts.lost.add(self.num_frames, lost.count)
         yield from self.closed.evaluate(DeclaredLoss(session.hello.rank, lost, now_ns), rules)
 
-    def close_frames(self, now_ns: int, rules: Rules) -> Iterator[Alert]:
+    def close_frames(self, now_ns: int, rules: Rules) -> Iterable[Alert]:
         """Close the frames that are due and evaluate them."""
-        if self.waiting:
-            young = now_ns - max(self.started_ns, self.signs.resumed_ns) < ATTACH_GRACE_NS
-            awaits_others = young and len(self.sessions) < self.world
-            yield from self._close(self.ranks.alive, now_ns, rules, awaits_others=awaits_others)
+        if not self.open:
+            return ()
+        awaits_others = len(self.ranks.sessions) < self.world
+        if awaits_others:
+            since_ns = max(self.started_ns, self.signs.resumed_ns)
+            awaits_others = now_ns - since_ns < ATTACH_GRACE_NS
+        return self._close(self.ranks.alive, now_ns, rules, awaits_others=awaits_others)
 
     def _close(
         self, alive: Collection[int], now_ns: int, rules: Rules, *, awaits_others: bool = False
-    ) -> Iterator[Alert]:
-        yield from self._add_closed(
-            self.open.close(alive, now_ns, awaits_others=awaits_others),
-            self.open.close_gains(alive, now_ns, awaits_others=awaits_others),
-            rules,
-        )
+    ) -> Iterable[Alert]:
+        frames = self.open.close(alive, now_ns, awaits_others=awaits_others)
+        gains = self.open.close_gains(alive, now_ns, awaits_others=awaits_others)
+        if not frames and not gains:
+            return ()
+        return self._add_closed(frames, gains, rules)
 
     def keep_to(self, limit: int, budget: str, now_ns: int, rules: Rules) -> Iterator[Alert]:
         """Close the oldest steps that wait early, until their records take no more than this."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
@@ -113,13 +113,13 @@ class OpenFrames:
 
     def close(
         self, alive: Collection[int], now_ns: int, *, awaits_others: bool
-    ) -> Iterator[Gathered[RankPart]]:
+    ) -> Sequence[Gathered[RankPart]]:
         """Close the frames that are due, see `Assembler.close`."""
         return self._frames.close(alive, now_ns, self.world, awaits_others=awaits_others)
 
     def close_gains(
         self, alive: Collection[int], now_ns: int, *, awaits_others: bool
-    ) -> Iterator[Gathered[RankGains]]:
+    ) -> Sequence[Gathered[RankGains]]:
         """Close the gains that are due likewise."""
         return self._gains.close(alive, now_ns, self.world, awaits_others=awaits_others)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Final, Generic, TypeVar
@@ -116,7 +116,7 @@ class Assembler(Generic[T]):
 
     def close(
         self, alive: Collection[int], now_ns: int, world: int, *, awaits_others: bool = False
-    ) -> Iterator[Gathered[T]]:
+    ) -> Sequence[Gathered[T]]:
         """Close, oldest first, each step that has all ranks or waited long enough.
 
         A rank is done with a step once it sent all parts of it or anything newer: its records
@@ -128,6 +128,7 @@ class Assembler(Generic[T]):
             world: Ranks of the job.
             awaits_others: Whether ranks that never came are waited for, too.
         """
+        closed: list[Gathered[T]] = []
         while self._open:
             step = self._steps[0]
             found = self._open[step]
@@ -136,8 +137,9 @@ class Assembler(Generic[T]):
                 MAX_HELD_RECORDS, 16 * world
             )
             if waiting and not overdue:
-                return
-            yield self._close_oldest()
+                break
+            closed.append(self._close_oldest())
+        return closed
 
     def close_early(self, limit: int) -> Iterator[Gathered[T]]:
         """Close, oldest first, steps that still wait, until no more than *limit* are held."""

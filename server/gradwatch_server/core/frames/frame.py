@@ -20,6 +20,7 @@ from gradwatch_server.core.frames.sizes import (
     MAX_ITEM_BYTES,
     RECORD_BYTES,
     array_bytes,
+    keys_bytes,
     map_bytes,
 )
 from gradwatch_wire import Column
@@ -106,10 +107,14 @@ class RankPart:
     @property
     def num_bytes(self) -> int:
         """Bytes in memory, without the layout and the idle layers, which belong to the manifest."""
-        columns = len(self.columns) * (ARRAY_BYTES + len(self.layout.index) * MAX_ITEM_BYTES)
-        arrays = array_bytes(self.activations) + array_bytes(self.weight_bits)
-        texts = map_bytes(self.scalars) + map_bytes(self.labels)
-        return RECORD_BYTES + columns + arrays + texts
+        num_bytes = RECORD_BYTES + keys_bytes(tuple(self.scalars))
+        num_bytes += len(self.columns) * (ARRAY_BYTES + len(self.layout.index) * MAX_ITEM_BYTES)
+        if self.labels:
+            num_bytes += map_bytes(self.labels)
+        for array in (self.activations, self.weight_bits):
+            if array is not None:
+                num_bytes += array_bytes(array)
+        return num_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ def names_bytes(names: Iterable[str]) -> int:
 
 def map_bytes(given: Mapping[str, object]) -> int:
     """Return what a map of names to numbers, texts or flags takes."""
-    num_bytes = _keys_bytes(tuple(given))
+    num_bytes = keys_bytes(tuple(given))
     for value in given.values():
         if isinstance(value, str):
             num_bytes += text_bytes(value)
@@ -58,6 +58,6 @@ def map_bytes(given: Mapping[str, object]) -> int:
 
 
 @lru_cache(maxsize=64)
-def _keys_bytes(names: tuple[str, ...]) -> int:
+def keys_bytes(names: tuple[str, ...]) -> int:
     """Return what names take: all records have the same few."""
     return names_bytes(names)
