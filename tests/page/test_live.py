@@ -190,6 +190,6 @@ def test_what_did_not_change_is_not_sent_again(
 
 def _num_streams(aggregator: Aggregator) -> float:
     metrics = aggregator.get("/metrics").text
-    name = 'gradwatch_budget_used{budget="streams"}'
+    name = 'gradwatch_budget_used{budget="streams_per_caller"}'
     found = [line for line in metrics.splitlines() if line.startswith(name)]
     return float(found[0].rpartition(" ")[2]) if found else 0.0

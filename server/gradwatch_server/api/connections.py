@@ -145,7 +145,8 @@ class Connection(H11Protocol):
         if wait is None:
             return
         is_begun = self._has_body() or self.conn.trailing_data[0]
-        self.limits.use["http_wait_s"].num_refused += 1
+        if wait is not Wait.IDLE:
+            self.limits.use["http_wait_s"].num_refused += 1
         if unsent or wait is Wait.WRITE:
             self.logger.warning("The caller does not take its answer")
             self.transport.abort()  # a close would wait until the caller has read all

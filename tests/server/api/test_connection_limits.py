@@ -178,7 +178,7 @@ def test_a_connection_without_a_request_is_closed(begin: Start, connect: Connect
 
     assert all_of(silent) == b""
     assert all_of(served).startswith(b"HTTP/1.1 200 ")
-    assert refused(service, "http_wait_s") == 2
+    assert refused(service, "http_wait_s") == 1
 
 
 def test_a_connection_that_is_used_is_kept(begin: Start, connect: Connect) -> None:
