@@ -39,16 +39,20 @@ _spawn = multiprocessing.get_context("spawn")
 class Aggregator(aggregator_process.Aggregator):
     """A `gradwatch serve` process of the tests, whose starts are measured.
 
-    `started_s` is the time from the start of the process to the first answer of `/readyz`.
+    `started_s` is the time from the start of the process to the first answer of `/readyz`,
+    `recovered_s` that until all of its runs are in memory.
     """
 
-    started_s = 0.0
+    started_s = recovered_s = 0.0
 
     def start(self) -> None:
-        """Start a process and wait until it answers."""
+        """Start a process and wait until all runs are in memory."""
         began = time.perf_counter()
         super().start()
         self.started_s = time.perf_counter() - began
+        while self.json("/readyz").get("recovering"):
+            time.sleep(0.01)
+        self.recovered_s = time.perf_counter() - began
 
     def find(self, path: str) -> Any:
         """Return what the HTTP API answers, None if there is no such thing yet."""

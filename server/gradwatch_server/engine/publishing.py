@@ -47,6 +47,7 @@ class PublishedState:
         loss: Loss of the store that the start found, None if nothing was lost.
         started_ns: Time of this start, nanoseconds since the epoch.
         cursor: Cursor of the newest alert event.
+        num_away: Runs of the store that are not in memory yet.
         num_duplicates: Records that came again, since the start.
         num_apply_errors: Entries that could not be applied, since the start.
     """
@@ -60,6 +61,7 @@ class PublishedState:
     loss: Loss | None = None
     started_ns: int = 0
     cursor: int = 0
+    num_away: int = 0
     num_duplicates: int = 0
     num_apply_errors: int = 0
 

@@ -89,6 +89,7 @@ class Recovery:
         self._run_log = run_log
         self._clock = clock
         self._is_complete = False
+        published.num_away = len(away)
 
     @property
     def is_done(self) -> bool:
@@ -115,6 +116,7 @@ class Recovery:
             return
         run = self._read(name)
         del self._away[name]
+        self._published.num_away = len(self._away)
         self._publishing.note_changed(name)
         if run is None:
             return

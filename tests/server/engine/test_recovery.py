@@ -62,6 +62,7 @@ def test_a_run_comes_when_somebody_asks_for_it(start: Start, peers: NewPeer) -> 
     assert running.shows("b").frames == 1
     assert set(running.engine._state.runs) == {"b"}
     assert running.engine.budget_use["runs"].used == 3
+    assert running.published.num_away == 2
 
 
 @pytest.mark.usefixtures("on_demand")

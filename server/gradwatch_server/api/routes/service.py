@@ -28,18 +28,18 @@ async def healthz(api: Api) -> dict[str, str | int | None]:
 
 
 @router.get("/readyz", summary="Records are taken in and stored", response_model=None)
-async def readyz(api: Api) -> dict[str, str] | Problem:
+async def readyz(api: Api) -> dict[str, str | int] | Problem:
     fault = api.published.fault
     if fault is not None:
         return Problem(503, fault)
     if not api.engine.is_alive():
         return Problem(503, "the engine is not running")
-    return {"status": "ready"} | _lost(api)
-
-
-def _lost(api: Api) -> dict[str, str]:
-    loss = api.published.recent_loss(api.now_ns())
-    return {"lost": loss.text} if loss is not None else {}
+    answer: dict[str, str | int] = {"status": "ready"}
+    if api.published.num_away:
+        answer["recovering"] = api.published.num_away
+    if (loss := api.published.recent_loss(api.now_ns())) is not None:
+        answer["lost"] = loss.text
+    return answer
 
 
 @router.get("/metrics", response_class=Response, summary="The same in numbers, for Prometheus")
