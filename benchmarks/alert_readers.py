@@ -18,9 +18,8 @@ NUM_READERS: Final = 500
 NUM_DEAF: Final = 150
 CONFIG: Final = f"""
 [budgets]
-streams = {NUM_READERS}
 streams_per_caller = {NUM_READERS}
-http_connections = {3 * NUM_READERS}
+http_connections = {2 * NUM_READERS}
 """
 """As many streams as there are readers, of one address, and as many other connections."""
 

@@ -21,7 +21,7 @@ from benchmarks.harness import Aggregator, Pipe, aggregator, wait_until, workers
 from benchmarks.report import quantile, show
 
 RUN: Final = "bench-latency"
-CONFIG: Final = "[rules.nonfinite]\nclear_steps = 1\n[budgets]\nalert_events = 100000\n"
+CONFIG: Final = "[rules.nonfinite]\nclear_steps = 1\n[budgets]\nalert_events_per_min = 1000000\n"
 """Each bad step is an alert of its own, and as many are told as there are."""
 
 BAD_EVERY: Final = 8
