@@ -93,7 +93,7 @@ class SimulatedInbox(Inbox):
             peer, message = found
             self._put(peer, (None, message), world.clock.now_s)
 
-    def charge(self, peer: bytes, seconds: float) -> None:  # noqa: ARG002 - no clock has a say
+    def charge(self, peer: bytes, seconds: float, messages: int = 1) -> None:  # noqa: ARG002 - no clock has a say
         """Charge the same for everything."""
         super().charge(peer, COST_S)
 

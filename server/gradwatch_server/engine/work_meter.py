@@ -64,7 +64,7 @@ class WorkMeter:
                 case _:
                     continue
             if (peer := self._peers.get(session)) is not None:
-                self._ingest.charge(peer, seconds)
+                self._ingest.charge(peer, seconds, len(entries))
                 return
 
     def share(self, peers: Sequence[bytes], seconds: float) -> None:

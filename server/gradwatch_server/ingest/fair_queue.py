@@ -167,12 +167,18 @@ class FairQueue(Generic[T]):
         self._served[peer] = own
         return message
 
-    def charge(self, peer: bytes, seconds: float) -> None:
-        """Say what a message cost that was taken since the last turn began, or a part of that."""
+    def charge(self, peer: bytes, seconds: float, messages: int = 1) -> None:
+        """Charge the group of a peer for messages that were taken since the last turn began.
+
+        Args:
+            peer: The peer, or any of its group.
+            seconds: Time that was spent on all of these messages, or a part of that time.
+            messages: Number of these messages.
+        """
         own = self._served.get(peer)
         if own is not None:
             own.group.spent_s += seconds
-            own.group.largest_s = max(own.group.largest_s, seconds)
+            own.group.largest_s = max(own.group.largest_s, seconds / messages)
 
     def join(self, peer: bytes, group: str) -> None:
         """Say which group a peer is of; until then it is one of its own."""

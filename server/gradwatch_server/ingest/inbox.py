@@ -86,9 +86,9 @@ class Inbox(ABC):
             if size > BATCH_BYTES:
                 return
 
-    def charge(self, peer: bytes, seconds: float) -> None:
-        """Say what was spent on a peer's messages of the newest batch after they were taken."""
-        self._queue.charge(peer, seconds)
+    def charge(self, peer: bytes, seconds: float, messages: int = 1) -> None:
+        """Charge a peer for its messages of the newest batch, or for those of its run."""
+        self._queue.charge(peer, seconds, messages)
 
     def join(self, peer: bytes, run: str) -> None:
         """Say which run a peer sends for: its ranks wait for each other, and are served alike."""
