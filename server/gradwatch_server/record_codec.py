@@ -98,14 +98,17 @@ def _is_valid(body: _Stats) -> bool:
     for column in body.columns.values():
         if size is None:
             size = column.size
-        if column.size != size or not _agrees(column):
+        item_bytes = ITEMSIZE.get(column.code)
+        if column.size != size or item_bytes is None or len(column.data) != size * item_bytes:
             return False
     for number in body.scalars.values():
         if type(number) is not float:
             return False
     outputs = body.activations
     if outputs is not None and not (
-        outputs.code == "<f8" and outputs.size <= MAX_MODULES and _agrees(outputs)
+        outputs.code == "<f8"
+        and outputs.size <= MAX_MODULES
+        and len(outputs.data) == outputs.size * ITEMSIZE["<f8"]
     ):
         return False
     if (size or 0) > MAX_LAYERS or body.part >= body.parts:
@@ -113,8 +116,3 @@ def _is_valid(body: _Stats) -> bool:
     # Limits are in bytes, and msgspec counts characters.
     texts = [text for text in body.labels.values() if type(text) is str]
     return "".join((*body.columns, *body.labels, *body.scalars, *texts)).isascii()
-
-
-def _agrees(column: Column) -> bool:
-    item_bytes = ITEMSIZE.get(column.code)
-    return item_bytes is not None and len(column.data) == column.size * item_bytes

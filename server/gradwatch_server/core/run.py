@@ -96,6 +96,7 @@ class Run(AttemptHistory):
     def _set_budgets(self, text: str) -> None:
         self.budgets_json = text
         self.budgets = self.alert_budget.limits = _budgets(text)
+        self._open_limit = self.budgets.open_frames_bytes
 
     def adopt(self, attempt: Attempt) -> None:
         """Add an attempt as it is, with its sessions."""
@@ -274,9 +275,9 @@ class Run(AttemptHistory):
                 state = RankState.FAILED if reason == EXCEPTION else RankState.ENDED
                 alerts += attempt.leave(session, state, now_ns, self.rules)
         alerts += attempt.close_frames(now_ns, self.rules)
-        limit = self.budgets.open_frames_bytes
-        if len(self.judged) > 1:
-            limit -= sum(own.open.num_bytes for own in self.judged if own is not attempt)
+        limit, judged = self._open_limit, self.judged
+        if len(judged) > 1:
+            limit -= sum(own.open.num_bytes for own in judged if own is not attempt)
         if attempt.open.num_bytes > limit:
             alerts += attempt.keep_to(limit, "run_bytes", now_ns, self.rules)
         return alerts

@@ -50,6 +50,7 @@ class OpenFrames:
     _order: StepOrder[TakenPart]
     _frames: Assembler[RankPart] = field(default_factory=Assembler)
     _gains: Assembler[RankGains] = field(default_factory=Assembler)
+    _has_gains: bool = False  # whether any rank measures them
 
     def __post_init__(self) -> None:
         self.num_closed_early: Counter[str] = Counter()
@@ -98,7 +99,8 @@ class OpenFrames:
 
     def come_to(self, rank: int, place: Place) -> None:
         """Note that a rank sends no more gains of earlier steps; it may measure none."""
-        self._gains.note(rank, place)
+        if self._has_gains:
+            self._gains.note(rank, place)
 
     def add(self, rank: int, place: Place, taken: TakenPart, now_ns: int) -> bool:
         """Take in a record of a step; return False if it is late, or there already."""
@@ -108,6 +110,7 @@ class OpenFrames:
 
     def add_gains(self, own: RankGains, step: int, now_ns: int) -> bool:
         """Take in the gains of one rank; return False if they are late, or far ahead."""
+        self._has_gains = True
         place = self._order.place(own.rank, GAINS, step, self._gains.last_closed)
         return place is not None and self._gains.add(own.rank, own, step=place, now_ns=now_ns)
 
@@ -121,6 +124,8 @@ class OpenFrames:
         self, alive: Collection[int], now_ns: int, *, awaits_others: bool
     ) -> Sequence[Gathered[RankGains]]:
         """Close the gains that are due likewise."""
+        if not self._gains:
+            return ()
         return self._gains.close(alive, now_ns, self.world, awaits_others=awaits_others)
 
     def release_held(self, limit: int) -> Placed[TakenPart]:

@@ -86,23 +86,21 @@ class Assembler(Generic[T]):
             heappush(self._steps, step)
         elif (rank, part) in found.items:
             return False
-        self._hold(found, rank, part, item)
+        num_bytes = item.num_bytes
+        found.items[rank, part] = item
+        found.num_bytes += num_bytes
+        self.num_bytes += num_bytes
+        self._num_held += 1
         found.last_ns = now_ns
         if part == parts - 1:
             found.complete_ranks.add(rank)
         self.note(rank, step)
         return True
 
-    def _hold(self, found: _Open[T], rank: int, part: int, item: T) -> None:
-        num_bytes = item.num_bytes
-        found.items[rank, part] = item
-        found.num_bytes += num_bytes
-        self.num_bytes += num_bytes
-        self._num_held += 1
-
     def note(self, rank: int, step: Place) -> None:
         """Note that a rank has come to *step*: it sends nothing more of those before."""
-        self._newest[rank] = max(step, self._newest.get(rank, NOWHERE))
+        if step > self._newest.get(rank, NOWHERE):
+            self._newest[rank] = step
 
     def expect(self, rank: int) -> None:
         """Note that from now on a rank is waited for."""
@@ -132,11 +130,10 @@ class Assembler(Generic[T]):
         while self._open:
             step = self._steps[0]
             found = self._open[step]
-            waiting = awaits_others or self._is_waiting(step, found, alive)
-            overdue = now_ns - found.first_ns > LATENESS_NS or self._num_held > max(
-                MAX_HELD_RECORDS, 16 * world
+            is_overdue = now_ns - found.first_ns > LATENESS_NS or (
+                self._num_held > MAX_HELD_RECORDS and self._num_held > 16 * world
             )
-            if waiting and not overdue:
+            if not is_overdue and (awaits_others or self._is_waiting(step, found, alive)):
                 break
             closed.append(self._close_oldest())
         return closed

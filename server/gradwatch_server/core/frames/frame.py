@@ -21,7 +21,7 @@ from gradwatch_server.core.frames.sizes import (
     RECORD_BYTES,
     array_bytes,
     keys_bytes,
-    map_bytes,
+    labels_bytes,
 )
 from gradwatch_wire import Column
 from gradwatch_wire.columns import (
@@ -110,7 +110,7 @@ class RankPart:
         num_bytes = RECORD_BYTES + keys_bytes(tuple(self.scalars))
         num_bytes += len(self.columns) * (ARRAY_BYTES + len(self.layout.index) * MAX_ITEM_BYTES)
         if self.labels:
-            num_bytes += map_bytes(self.labels)
+            num_bytes += labels_bytes(tuple(self.labels.items()))
         for array in (self.activations, self.weight_bits):
             if array is not None:
                 num_bytes += array_bytes(array)

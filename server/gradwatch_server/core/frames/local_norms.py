@@ -29,9 +29,10 @@ class LocalNorms:
 
 def local_norms(frame: Frame) -> list[LocalNorms]:
     """Return the local norms of a frame's ranks, those with the same layers together."""
-    found = []
-    if not any(LOCAL_L2 in part.columns for part in frame.parts):  # nearly always
-        return []
+    found: list[LocalNorms] = []
+    columns = set[str]().union(*[part.columns for part in frame.parts])
+    if LOCAL_L2 not in columns:  # nearly always
+        return found
     for alike in by_layout(frame.parts):
         own = [(part.rank, norms) for part in alike if (norms := part.local_l2) is not None]
         if own:

@@ -137,13 +137,11 @@ def merge(gathered: Gathered[RankPart], num_layers: int, world: int) -> Frame:
     )
 
 
-def _scalars_of(parts: Iterable[RankPart]) -> dict[str, list[float]]:
+def _scalars_of(parts: Sequence[RankPart]) -> dict[str, list[float]]:
     """Return name to the numbers of the records that have one."""
-    found: dict[str, list[float]] = {}
-    for part in parts:
-        for name, value in part.scalars.items():
-            found.setdefault(name, []).append(value)
-    return found
+    given = [part.scalars for part in parts]
+    names = set[str]().union(*given)
+    return {name: [own[name] for own in given if name in own] for name in names}
 
 
 def _common(labels: Iterable[object]) -> str | None:
@@ -278,8 +276,9 @@ def _loss(parts: Sequence[RankPart], scalars: Mapping[str, list[float]]) -> floa
         sizes = [1.0] * len(losses)
     # Divided first: the sum of finite losses, or sizes, may overflow.
     largest = max(sizes)
-    total = math.fsum(size / largest for size in sizes)
-    mean = sum(loss * (size / largest / total) for loss, size in zip(losses, sizes, strict=True))
+    shares = [size / largest for size in sizes]
+    total = math.fsum(shares)
+    mean = sum([loss * (own / total) for loss, own in zip(losses, shares, strict=True)])
     if not all(map(math.isfinite, losses)):
         return mean
     return max(min(losses), min(mean, max(losses)))  # which rounding may leave

@@ -6,7 +6,7 @@ itself says of its objects is not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, Final, Protocol
 
@@ -48,16 +48,14 @@ def names_bytes(names: Iterable[str]) -> int:
     return sum(ITEM_BYTES + text_bytes(name) for name in names)
 
 
-def map_bytes(given: Mapping[str, object]) -> int:
-    """Return what a map of names to numbers, texts or flags takes."""
-    num_bytes = keys_bytes(tuple(given))
-    for value in given.values():
-        if isinstance(value, str):
-            num_bytes += text_bytes(value)
-    return num_bytes
+@lru_cache(maxsize=64)
+def labels_bytes(labels: tuple[tuple[str, object], ...]) -> int:
+    """Return the memory of labels: all records of a run have the same few."""
+    texts = (value for _, value in labels if isinstance(value, str))
+    return names_bytes(name for name, _ in labels) + sum(map(text_bytes, texts))
 
 
 @lru_cache(maxsize=64)
 def keys_bytes(names: tuple[str, ...]) -> int:
-    """Return what names take: all records have the same few."""
+    """Return the memory of a map of names to numbers: all records have the same few names."""
     return names_bytes(names)

@@ -110,7 +110,7 @@ class StepOrder(Generic[T]):
     def place_at_once(self, rank: int, stream: int, step: int, closed: Place) -> Place | None:
         """Return the position of a record, None if `take` has to decide of it or of others."""
         own = self._rank(rank)
-        if own.held or self._is_far(own, step):
+        if own.held or (step >= FAR and self._is_far(own, step)):
             return None
         return self._place(own, stream, step, closed)
 
