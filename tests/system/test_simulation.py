@@ -111,7 +111,7 @@ class ShowsTooEarly(Engine):
 
     def _commit(self, lines: Sequence[Any], changes: Sequence[Any], saves: Sequence[Any]) -> bool:
         self.publishing.publish()
-        self.publishing.build(list(self.published.revisions))
+        self.publishing.build(list(self.published.revisions), self._state.runs.get)
         return super()._commit(lines, changes, saves)
 
 

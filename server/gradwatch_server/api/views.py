@@ -39,7 +39,7 @@ class Views:
     async def find(self, run: str) -> RunView | None:
         """Return the view of a run with all that is committed, None if there is no such run.
 
-        While the engine cannot write, the newest view that there is.
+        While the engine cannot write, an older view if there is one.
 
         Raises:
             HTTPException: 503, if the engine cannot build it.
@@ -48,17 +48,17 @@ class Views:
         if run not in published.revisions:
             return None
         view = published.newest(run)
+        if view is None and published.fault is not None:
+            view = published.views.get(run)
         if view is not None:
             return view
         try:
-            if published.fault is not None:
-                raise CommandError(503, published.fault)
             future = asyncio.wrap_future(self._engine.publishing.request(run))
             return await asyncio.wait_for(future, TIMEOUT_S)
-        except (CommandError, TimeoutError) as error:
-            if published.fault is not None and (old := published.views.get(run)) is not None:
-                return old
-            detail = published.fault or str(error) or "the engine did not answer in time"
+        except CommandError as error:
+            raise HTTPException(error.status, published.fault or error.detail) from error
+        except TimeoutError as error:
+            detail = published.fault or "the engine did not answer in time"
             raise HTTPException(503, detail) from error
 
     async def find_all(self, runs: Iterable[str]) -> list[RunView]:

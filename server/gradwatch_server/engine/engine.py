@@ -218,8 +218,7 @@ class Engine(threading.Thread):
             published=published,
             clock=clock,
             stopping=self._stopping,
-            on_fault=self.publishing.interrupt,
-            wait=self._ingest.drain,
+            wait=self._wait_for_store,
         )
         limits = use.limits
         self._hello = Welcome(
@@ -234,8 +233,8 @@ class Engine(threading.Thread):
         """Return the view of a run, None if there is none now; for threads that may wait."""
         published = self.published
         view = published.newest(run)
-        if view is not None or run not in published.revisions or published.fault is not None:
-            return view or published.views.get(run)
+        if view is not None or run not in published.revisions:
+            return view
         try:
             return self.publishing.request(run).result(VIEW_TIMEOUT_S)
         except (CommandError, TimeoutError):
@@ -316,7 +315,7 @@ class Engine(threading.Thread):
         self._ingest.listen()
         self.publishing.publish()
         self.commands.answer(self._state)
-        self.publishing.build(wanted)
+        self.publishing.build(wanted, self._state.runs.get)
         is_done = self._maintain() and not self.publishing.are_waiting
         if is_done and not (has_rows or began_s):
             self._quiet_until_ns = self._housekeeping.due_ns
@@ -378,6 +377,11 @@ class Engine(threading.Thread):
         self._work.write(time.perf_counter() - began_s)
         self._is_ahead = self._is_ahead and not is_done
         return is_done
+
+    def _wait_for_store(self, seconds: float, stopping: threading.Event) -> None:
+        """Read the port until the next attempt to write, and show readers what is committed."""
+        self._ingest.drain(seconds, stopping)
+        self.publishing.build(self.publishing.find_wanted(), self._recovery.read_committed)
 
     def _maintain(self) -> bool:
         """Do a slice of what can wait; return True if nothing is left of it."""

@@ -15,10 +15,11 @@ from typing import Final
 from gradwatch_server.clock import Clock
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.alerting.silences import Silence
+from gradwatch_server.core.run import Run
 from gradwatch_server.core.state import State
 from gradwatch_server.core.views.snapshot import RunView, view_run
 from gradwatch_server.engine.commands import CommandError
-from gradwatch_server.storage.rows import Loss
+from gradwatch_server.storage.rows import Loss, StorageError
 
 SLICE_RUNS: Final = 16
 """Views that are built in one round: each takes some 0.3 ms, and records wait for it."""
@@ -109,7 +110,7 @@ class Publishing:
         """Return the future view of a run, from any thread; None if there is no such run.
 
         Several readers share one future. It fails with a `CommandError` if the engine stops, or
-        cannot write.
+        the store cannot be read.
         """
         with self._lock:
             future = self._requests.get(run)
@@ -148,37 +149,39 @@ class Publishing:
                 published.views.pop(name, None)
         self._changed.clear()
 
-    def build(self, wanted: list[str]) -> None:
-        """Build the views of runs, and answer those who wait for them."""
+    def build(self, wanted: list[str], find: Callable[[str], Run | None]) -> None:
+        """Build the views of runs, and answer those who wait for them.
+
+        Args:
+            wanted: Names of the runs.
+            find: Returns a run with all that is committed of it and nothing more, None if there is
+                no such run; raises `StorageError` if it cannot be read.
+        """
         began_ns = self._clock.now_ns()
         for name in wanted:
-            view = self._build(name)
             with self._lock:
                 future = self._requests.pop(name, None)
-            if future is not None:  # nobody waits where a commit failed meanwhile
-                future.set_result(view)
+            if future is None:  # a commit failed meanwhile, and its reader was answered then
+                continue
+            try:
+                future.set_result(self._build(name, find))
+            except StorageError as error:
+                future.set_exception(CommandError(503, str(error)))
         now_ns = self._clock.now_ns()
         self._rest_until_ns = now_ns + round(min((now_ns - began_ns) / SHARE, MAX_PAUSE_NS))
 
-    def _build(self, name: str) -> RunView | None:
-        run = self._state.runs.get(name)
-        if run is None:
-            return None
+    def _build(self, name: str, find: Callable[[str], Run | None]) -> RunView | None:
         view = self._published.newest(name)
-        if view is None:
+        if view is None and (run := find(name)) is not None:
             view = view_run(run, run.rules, self._published.views.get(name))
             view = replace(view, run_revision=self._published.revisions[name])
             self._published.views[name] = view
         return view
 
-    def interrupt(self, reason: str) -> None:
-        """Fail all who wait: the state is ahead of the store, and stays so for a while."""
-        with self._lock:
-            requests, self._requests = self._requests, {}
-        for future in requests.values():
-            future.set_exception(CommandError(503, reason))
-
     def close(self) -> None:
         """Fail all who wait, and who comes later."""
-        self._is_closed = True
-        self.interrupt("the aggregator stops")
+        with self._lock:
+            self._is_closed = True
+            requests, self._requests = self._requests, {}
+        for future in requests.values():
+            future.set_exception(CommandError(503, "the aggregator stops"))

@@ -7,6 +7,7 @@ missed while it was away becomes entries of its log.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterator
 from itertools import islice
@@ -32,6 +33,7 @@ from gradwatch_server.engine.curve_recorder import CurveRecorder
 from gradwatch_server.engine.publishing import PublishedState, Publishing
 from gradwatch_server.engine.run_log import RunLog
 from gradwatch_server.storage.checkpointer import Checkpointer
+from gradwatch_server.storage.checkpoints import decode_run
 from gradwatch_server.storage.rows import StorageError, StorageFault
 from gradwatch_server.storage.store import Store
 from gradwatch_wire.health import RankState
@@ -142,6 +144,26 @@ class Recovery:
         if run is not None:
             run.is_relearnt = self._checkpointer.is_damaged(name)
         return run
+
+    def read_committed(self, name: str) -> Run | None:
+        """Return a run as the store has it, beside the one in memory, None if it has none.
+
+        While a commit fails the state is ahead of the store, and readers are shown this one.
+
+        Raises:
+            StorageError: If it cannot be read.
+        """
+        saved = self._store.state.run(name)
+        state = State(self._state.window_steps, self._state.rules)
+        if saved is not None:
+            with contextlib.suppress(Exception):  # a damaged checkpoint: the log has what is left
+                state.add(decode_run(saved, state.window_steps))
+        run = state.runs.get(name)
+        start = self._store.state.forgotten(name).position if run is None else run.position
+        for number, entry in self._store.log.entries(name, start):
+            with contextlib.suppress(Exception):  # one that cannot be applied is counted already
+                state.apply_to(name, entry, number)
+        return state.runs.get(name)
 
     def _write_curves(self) -> None:
         """Write blocks that are full, with which a long log would fill memory."""

@@ -40,7 +40,6 @@ def retry_write(
     write: Callable[[], T],
     published: PublishedState,
     stopping: threading.Event,
-    on_fault: Callable[[str], None],
     wait: Callable[[float, threading.Event], object],
 ) -> T | None:
     """Write, and try again while the store cannot; return the result, None if stopped before.
@@ -49,7 +48,6 @@ def retry_write(
         write: Writes once.
         published: Shows the fault while it lasts.
         stopping: Ends the attempts.
-        on_fault: Called with the reason when the first attempt failed.
         wait: Called between attempts, with the seconds until the next and what ends the wait.
 
     Raises:
@@ -63,10 +61,7 @@ def retry_write(
                 raise
             if published.fault is None:
                 logger.error("the log cannot be written, nothing is acknowledged: %s", error)
-            reason = f"the log cannot be written: {error}"
-            is_first, published.fault = published.fault is None, reason
-            if is_first:
-                on_fault(reason)
+            published.fault = f"the log cannot be written: {error}"
             wait(RETRY_S, stopping)
             if stopping.is_set():
                 return None
@@ -88,7 +83,6 @@ class Transaction:
         published: Shows the newest cursor, and a fault while it lasts.
         clock: Gives the time.
         stopping: Ends attempts to write.
-        on_fault: Called with the reason when a commit failed for the first time.
         wait: Waits between two attempts.
     """
 
@@ -102,7 +96,6 @@ class Transaction:
         published: PublishedState,
         clock: Clock,
         stopping: threading.Event,
-        on_fault: Callable[[str], None],
         wait: Callable[[float, threading.Event], object],
     ) -> None:
         self._store = store
@@ -112,7 +105,6 @@ class Transaction:
         self._published = published
         self._clock = clock
         self._stopping = stopping
-        self._on_fault = on_fault
         self._wait = wait
         self._silences_version = state.silences.version
 
@@ -142,7 +134,7 @@ class Transaction:
             saves = ()  # they can wait, and must not keep records from being written
             return self._write(lines, events, saves)
 
-        cursor = retry_write(write, self._published, self._stopping, self._on_fault, self._wait)
+        cursor = retry_write(write, self._published, self._stopping, self._wait)
         if cursor is None:
             return False
         self._published.cursor = cursor

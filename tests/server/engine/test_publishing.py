@@ -11,7 +11,8 @@ from gradwatch_server.clock import Clock
 from gradwatch_server.core.entries import Entry, Forgotten, Gap, Opened
 from gradwatch_server.engine.commands import CommandError
 from gradwatch_server.engine.publishing import MAX_PAUSE_NS, SLICE_RUNS, PublishedState, Publishing
-from gradwatch_wire import Hello
+from gradwatch_server.storage.rows import StorageError
+from gradwatch_wire import Ack, Hello
 from tests.support.engine import Start
 from tests.support.peer import NewPeer
 from tests.support.waiting import wait_until
@@ -41,7 +42,7 @@ class Reader:
 
     def ask(self, run: str) -> Any:
         future = self.publishing.request(run)
-        self.publishing.build(self.publishing.find_wanted())
+        self.publishing.build(self.publishing.find_wanted(), self.state.runs.get)
         return future.result(0)
 
 
@@ -66,7 +67,7 @@ def test_readers_share_one_request_and_wake_the_engine() -> None:
     assert futures[0] is futures[1] is futures[2]
     assert not futures[0].cancel()
     assert reader.woken == 3
-    reader.publishing.build(reader.publishing.find_wanted())
+    reader.publishing.build(reader.publishing.find_wanted(), reader.state.runs.get)
     assert not reader.publishing.are_waiting
 
 
@@ -88,32 +89,59 @@ def test_views_are_built_in_slices_and_take_their_share_of_the_time() -> None:
     wanted = reader.publishing.find_wanted()
     build = reader.publishing._build
 
-    def slow(name: str) -> Any:
+    def slow(name: str, find: Any) -> Any:
         reader.now_ns += 1_000_000
-        return build(name)
+        return build(name, find)
 
     reader.publishing._build = slow  # type: ignore[method-assign]
-    reader.publishing.build(wanted)
+    reader.publishing.build(wanted, reader.state.runs.get)
 
     assert len(wanted) == SLICE_RUNS
     assert reader.publishing.find_wanted() == []
     reader.now_ns += 5 * SLICE_RUNS * 1_000_000
     assert len(reader.publishing.find_wanted()) == 5
-    reader.publishing.build(reader.publishing.find_wanted())
+    reader.publishing.build(reader.publishing.find_wanted(), reader.state.runs.get)
     reader.now_ns += MAX_PAUSE_NS
     assert reader.published.views.keys() == set(names)
 
 
 def test_nobody_waits_for_an_engine_that_cannot_answer() -> None:
     reader = Reader("one")
+
+    def unreadable(_run: str) -> Any:
+        raise StorageError("disk I/O error")
+
     future = reader.publishing.request("one")
-    reader.publishing.interrupt("the disk is full")
-    with pytest.raises(CommandError, match="the disk is full"):
+    reader.publishing.build(["one"], unreadable)
+    with pytest.raises(CommandError, match="disk I/O error"):
         future.result(0)
 
+    future = reader.publishing.request("one")
     reader.publishing.close()
-    with pytest.raises(CommandError, match="the aggregator stops"):
-        reader.publishing.request("one").result(0)
+    for own in (future, reader.publishing.request("one")):
+        with pytest.raises(CommandError, match="the aggregator stops"):
+            own.result(0)
+
+
+def test_a_run_can_be_seen_while_nothing_can_be_written(start: Start, peers: NewPeer) -> None:
+    """With all that was committed, and nothing of what was not."""
+    running = start()
+    peer = peers(running.endpoint).attach()
+    peer.steps(0, 1.0)
+    db = running.store.db
+    db.execute(f"PRAGMA max_page_count={db.number('page_count')}")
+    step, acked = 0, peer.seq
+    while running.published.fault is None:
+        step += 1
+        peer.stats(step)
+        answers = [own for own in peer.received() if isinstance(own, Ack)]
+        acked = max([acked, *(own.acked for own in answers)])
+    view = running.view()
+
+    assert acked <= view.stored < step + 2
+    assert running.published.fault is not None
+    db.execute("PRAGMA max_page_count=1000000")
+    running.shows(stored=step + 2)
 
 
 def test_many_threads_read_while_the_engine_works(start: Start, peers: NewPeer) -> None:

@@ -38,21 +38,21 @@ def no_wait(_seconds: float, _stopping: threading.Event) -> None:
 
 def test_a_write_is_tried_until_it_is_done() -> None:
     """Readers learn why nothing moves, once, and that it is over."""
-    published, told = PublishedState(), list[str]()
+    published = PublishedState()
     disk = Disk(published, num_faults=3)
-    done = retry_write(disk.write, published, threading.Event(), told.append, no_wait)
+    done = retry_write(disk.write, published, threading.Event(), no_wait)
 
     assert done == 4
     full = "the log cannot be written: database or disk is full"
     assert disk.faults == [None, full, full, full]
-    assert (published.fault, told) == (None, [full])
+    assert published.fault is None
 
 
 def test_a_stop_ends_the_attempts() -> None:
     published, stopping = PublishedState(), threading.Event()
     disk = Disk(published, num_faults=10**9)
 
-    assert not retry_write(disk.write, published, stopping, lambda _: stopping.set(), no_wait)
+    assert not retry_write(disk.write, published, stopping, lambda *_: stopping.set())
     assert len(disk.faults) == 1
     assert published.fault is not None
 
@@ -62,9 +62,7 @@ def test_something_else_is_done_between_the_attempts() -> None:
     published, stopping = PublishedState(), threading.Event()
     disk = Disk(published, num_faults=2)
     waits: list[tuple[float, threading.Event]] = []
-    assert retry_write(
-        disk.write, published, stopping, lambda _: None, lambda s, stop: waits.append((s, stop))
-    )
+    assert retry_write(disk.write, published, stopping, lambda s, stop: waits.append((s, stop)))
     assert waits == [(0.0, stopping)] * 2
 
 
@@ -73,4 +71,4 @@ def test_a_fault_of_ours_is_not_tried_again() -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        retry_write(write, PublishedState(), threading.Event(), lambda _: None, no_wait)
+        retry_write(write, PublishedState(), threading.Event(), no_wait)
