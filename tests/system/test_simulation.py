@@ -115,6 +115,14 @@ class ShowsTooEarly(Engine):
         return super()._commit(lines, changes, saves)
 
 
+class ShowsWhileTheDiskIsFull(Engine):
+    """Lets readers see a batch that cannot be committed yet."""
+
+    def _wait_for_store(self, seconds: float, stopping: Any) -> None:
+        self._ingest.drain(seconds, stopping)
+        self.publishing.build(self.publishing.find_wanted(), self._state.runs.get)
+
+
 class KeepsNoTime(Engine):
     """Writes that time passed, and does not act on it until it is started again."""
 
@@ -266,6 +274,7 @@ class NumbersTwice(Session[Outbox]):
     [
         (AcknowledgesFirst, "acknowledged means committed"),
         (ShowsTooEarly, "readers see what is committed"),
+        (ShowsWhileTheDiskIsFull, "readers see what is committed"),
         (IgnoresTheDisk, "acknowledged means committed"),
         (TakesDuplicates, "records are stored once and in order"),
         (SkipsSilently, "records are stored once and in order"),
