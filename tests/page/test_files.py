@@ -95,7 +95,6 @@ def test_the_version_changes_with_any_file(tmp_path: Path) -> None:
 
     assert before.digest != after.digest
     assert set(after.files) == {"a.js"}
-    assert not after.has_lines
     assert after.digest.encode() in after.index.content
 
 

@@ -68,11 +68,6 @@ class PageFiles:
     digest: str
     index: StaticFile
 
-    @property
-    def has_lines(self) -> bool:
-        """Tell whether the library that draws lines is there."""
-        return LINES in self.files
-
 
 def read_files(folder: Path = FOLDER) -> PageFiles:
     """Read the page's files.

@@ -49,11 +49,6 @@ class AlertBudget:
         self.ahead_ns = due_ns + interval_ns
         return True
 
-    def used(self, now_ns: int) -> int:
-        """Return how many of the events that are allowed at once are taken."""
-        ahead_ns = max(0, self.ahead_ns - now_ns)
-        return -(-ahead_ns // self._interval_ns) if self._interval_ns else 0
-
     def take_delayed(self) -> int:
         """Return how many events had to wait since this was asked last."""
         taken, self.num_delayed = self.num_delayed, 0

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from fnmatch import translate
 from functools import lru_cache
-from typing import Any, Final, Self
+from typing import Any, Final
 
 ANY: Final = "*"
 """The pattern that fits everything."""
@@ -104,13 +104,6 @@ class Silences:
     def state_dict(self) -> list[dict[str, Any]]:
         """Return plain data for `replace`."""
         return [asdict(own) for own in self]
-
-    @classmethod
-    def from_state_dict(cls, state: Sequence[Mapping[str, Any]]) -> Self:
-        """Return those that `state_dict` described."""
-        made = cls()
-        made.replace(state)
-        return made
 
 
 def fits(pattern: str, name: str) -> bool:

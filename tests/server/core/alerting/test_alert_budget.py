@@ -62,12 +62,11 @@ def test_all_at_once_then_one_a_second() -> None:
         return count
 
     assert [taken(severity) for severity in Severity] == [150, 25, 25]
-    assert budget.used(now_ns) == 200
     now_ns += 10 * SECOND
     assert (taken(Severity.INFO), taken(Severity.WARNING), taken(Severity.CRITICAL)) == (0, 0, 10)
     assert not budget.acquire(now_ns - 3600 * SECOND, Severity.CRITICAL)  # no time is gained
     now_ns += MINUTE_NS
-    assert (taken(Severity.INFO), budget.used(now_ns)) == (10, 150)
+    assert taken(Severity.INFO) == 10
 
 
 @pytest.mark.exhaustive
@@ -77,7 +76,6 @@ def test_a_log_without_budgets_has_no_bounds() -> None:
     flap(job, 0, 300)
 
     assert Counter(told(job.alerts)) == {"firing": 300, "resolved": 300}
-    assert job.state.runs["gpt"].alert_budget.used(job.now_ns) == 0
 
 
 @pytest.mark.slow

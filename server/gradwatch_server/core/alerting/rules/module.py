@@ -20,7 +20,6 @@ from gradwatch_server.core.alerting.rules.base import Steps
 from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.arrays import BoolArray, FloatArray
 from gradwatch_server.core.frames.frame import Frame, RankPart
-from gradwatch_server.core.judge.detector import SCALES
 from gradwatch_server.core.judge.deviations import Deviation, Kind
 from gradwatch_server.core.judge.findings import Findings
 from gradwatch_server.core.judge.series import FIRST_MODULE
@@ -230,11 +229,6 @@ def notes(frame: Frame, context: Context, raised: BoolArray) -> tuple[str, ...]:
     if frame.loss is not None and usual is not None:
         found.append(f"loss {frame.loss:.3g}, usually {usual:.3g}")
     return tuple(found)
-
-
-def steps_together(deviation: Deviation | None) -> int:
-    """Return the frames whose mean a deviation is of."""
-    return 1 if deviation is None else SCALES[deviation.scale]
 
 
 def began_before(origin: Origin, context: Context, frames: int) -> Origin:
