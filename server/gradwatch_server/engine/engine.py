@@ -181,6 +181,7 @@ class Engine(threading.Thread):
             checkpointer=self._checkpointer,
             applier=self._applier,
             recorder=self.curves,
+            memory=self._memory,
             publishing=self.publishing,
             published=published,
             tracker=self._tracker,
@@ -301,6 +302,7 @@ class Engine(threading.Thread):
         self._housekeeping.wake(now_ns, batch)
         if self._housekeeping.add(now_ns, batch):
             self._run_log.check_rules()
+            self._memory.report()
         self.commands.take(self._state, now_ns, batch)
         changes = self._fold(batch.by_run())
         self._ingest.listen()

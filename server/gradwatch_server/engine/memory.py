@@ -153,7 +153,7 @@ class RunMemory:
         self._gone: dict[str, int] = {}  # run -> its last attempt that leaves in this round
         self._candidates: list[Candidate] | None = None
         self._told: set[str] = set()
-        self._measure()
+        self.measure()
 
     @property
     def num_runs(self) -> int:
@@ -175,7 +175,7 @@ class RunMemory:
         self._candidates = None
         if not self._changed:
             return
-        self._measure()
+        self.measure()
         for run in filter(None, map(self._state.runs.get, grown)):
             oldest = run.attempts[: max(0, len(run.attempts) - MAX_ATTEMPTS)]
             ended = list(takewhile(has_ended, oldest))
@@ -263,7 +263,7 @@ class RunMemory:
             )
         return f"runs that live take {self._total.num_bytes} bytes of budget total_bytes = {limit}"
 
-    def _measure(self) -> None:
+    def measure(self) -> None:
         """Compare the runs that changed with the state."""
         for name in self._changed:
             run, before = self._state.runs.get(name), self._runs.pop(name, None)
@@ -284,16 +284,16 @@ class RunMemory:
             for budget, count in (own.num_shed - before.num_shed).items():
                 self._use[budget].num_evicted += count
         self._changed.clear()
-        self._report()
+        self._use["runs"].used = self.num_runs
+        self._use["total_bytes"].used = self._total.num_bytes
 
-    def _report(self) -> None:
+    def report(self) -> None:
+        """Count the use of budgets of which the largest counts: all runs are looked at."""
         use = self._use
-        use["runs"].used = self.num_runs
         use["runs_per_client"].used = max(
             (count for client, count in self._runs_of.items() if client), default=0
         )
         use["run_bytes"].used = max((own.num_bytes for own in self._runs.values()), default=0)
-        use["total_bytes"].used = self._total.num_bytes
 
     def _shed_total(self) -> Iterator[tuple[str, Body]]:
         """Yield the steps and manifests that go where all take too much, and forget runs."""

@@ -30,6 +30,7 @@ from gradwatch_server.core.state import State
 from gradwatch_server.engine.applier import Applier
 from gradwatch_server.engine.batch import Batch
 from gradwatch_server.engine.curve_recorder import CurveRecorder
+from gradwatch_server.engine.memory import RunMemory
 from gradwatch_server.engine.publishing import PublishedState, Publishing
 from gradwatch_server.engine.run_log import RunLog
 from gradwatch_server.storage.checkpointer import Checkpointer
@@ -57,6 +58,7 @@ class Recovery:
         checkpointer: Reads checkpoints.
         applier: Applies the entries after them.
         recorder: Records curves.
+        memory: Measures the runs.
         publishing: Shows readers what is there.
         published: Times of signs of life.
         tracker: Sequence numbers of sessions.
@@ -73,6 +75,7 @@ class Recovery:
         checkpointer: Checkpointer,
         applier: Applier,
         recorder: CurveRecorder,
+        memory: RunMemory,
         publishing: Publishing,
         published: PublishedState,
         tracker: SequenceTracker,
@@ -85,6 +88,7 @@ class Recovery:
         self._checkpointer = checkpointer
         self._applier = applier
         self._recorder = recorder
+        self._memory = memory
         self._publishing = publishing
         self._published = published
         self._tracker = tracker
@@ -118,6 +122,8 @@ class Recovery:
             return
         run = self._read(name)
         del self._away[name]
+        self._memory.note_changed(name)
+        self._memory.measure()
         self._published.num_away = len(self._away)
         self._publishing.note_changed(name)
         if run is None:

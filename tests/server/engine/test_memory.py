@@ -61,7 +61,9 @@ class Rounds:
     def round(self, *runs: str) -> None:
         for run in runs:
             self.memory.note_changed(run)
-        for _, body in list(self.memory.begin_round(())):
+        decided = list(self.memory.begin_round(()))
+        self.memory.report()
+        for _, body in decided:
             self.bodies.append(body)
             self.state.apply(Entry(1, body))
 

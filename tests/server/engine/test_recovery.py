@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gradwatch_server.budgets import Budgets
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.entries import Resumed
 from gradwatch_server.engine import recovery
@@ -63,6 +64,20 @@ def test_a_run_comes_when_somebody_asks_for_it(start: Start, peers: NewPeer) -> 
     assert set(running.engine._state.runs) == {"b"}
     assert running.engine.budget_use["runs"].used == 3
     assert running.published.num_away == 2
+
+
+def test_what_was_recovered_may_be_evicted(start: Start, peers: NewPeer) -> None:
+    """Also where no entry was applied: a clean stop saves all of a run."""
+    running = start(budgets=Budgets(runs=3))
+    ended(running, peers, "a", "b", "c")
+    running = start(endpoint=running.endpoint, budgets=Budgets(runs=3))
+    use = running.engine.budget_use
+    assert use["runs"].used == 3
+    assert (use["total_bytes"].used or 0) > 3 * 15_000
+    peers(running.endpoint, run="d").attach()
+
+    running.shows("d")
+    assert set(running.published.revisions) == {"b", "c", "d"}
 
 
 @pytest.mark.usefixtures("on_demand")
