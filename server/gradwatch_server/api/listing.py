@@ -27,6 +27,9 @@ SLICE: Final = 50
 SHARE: Final = 0.1
 """Time of the event loop that listings may take, however often somebody asks."""
 
+SILENCE_EVERY_S: Final = 1.0
+"""Time between two looks for ranks of any run that fell silent."""
+
 MAX_REST_S: Final = 1.0
 """Longest time between two listings, however long one takes."""
 
@@ -109,6 +112,7 @@ class RunListing:
         self._kept: dict[str, Summary] = {}
         self._runs: tuple[Summary, ...] = ()
         self._building = asyncio.Lock()
+        self._of: tuple[int, str | None] = -1, None
         self._began_s = 0.0
         self._not_before_s = 0.0
 
@@ -120,13 +124,20 @@ class RunListing:
         """
         asked_s = time.monotonic()
         async with self._building:
-            if self._began_s <= asked_s:
+            if self._began_s <= asked_s and not self._is_newest():
                 await asyncio.sleep(self._not_before_s - time.monotonic())
                 await self._build()
         return self._runs
 
+    def _is_newest(self) -> bool:
+        """Tell whether the listing is as it would be built now: nothing is new, no rank is late."""
+        published = self._engine.published
+        is_recent = time.monotonic() - self._began_s < SILENCE_EVERY_S
+        return is_recent and self._of == (published.revision, published.fault)
+
     async def _build(self) -> None:
         began_s = time.monotonic()
+        self._of = self._engine.published.revision, self._engine.published.fault
         views = await self._views.find_all(self._views.names)
         spent_s = 0.0
         found: dict[str, Summary] = {}

@@ -40,6 +40,7 @@ class PublishedState:
 
     Args:
         revisions: Run to a number that grows whenever an entry of the run is committed.
+        revision: The newest of these numbers; it grows as well when a run leaves memory.
         views: Run to its newest view; those that nobody asked for have none.
         rules: Rules in force.
         last_seen: Session to the time of its last sign of life, nanoseconds since the epoch.
@@ -54,6 +55,7 @@ class PublishedState:
     """
 
     revisions: dict[str, int] = field(default_factory=dict)
+    revision: int = 0
     views: dict[str, RunView] = field(default_factory=dict)
     rules: Rules = field(default_factory=Rules)
     last_seen: dict[bytes, int] = field(default_factory=dict)
@@ -98,7 +100,6 @@ class Publishing:
         self._requests: dict[str, Future[RunView | None]] = {}
         self._is_closed = False
         self._changed: dict[str, None] = {}
-        self._number = 0
         self._rest_until_ns = 0
 
     @property
@@ -141,9 +142,9 @@ class Publishing:
         published.rules = self._state.rules
         published.silences = tuple(self._state.silences)
         for name in self._changed:
+            published.revision += 1
             if name in runs:
-                self._number += 1
-                published.revisions[name] = self._number
+                published.revisions[name] = published.revision
             else:
                 published.revisions.pop(name, None)
                 published.views.pop(name, None)

@@ -53,7 +53,10 @@ def test_only_what_changed_is_worked_out_again(start: Start, peers: NewPeer) -> 
     asyncio.run(scenario())
 
 
-def test_time_alone_changes_what_is_said_of_a_silent_run(start: Start, peers: NewPeer) -> None:
+def test_time_alone_changes_what_is_said_of_a_silent_run(
+    start: Start, peers: NewPeer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing_module, "SILENCE_EVERY_S", 0.0)
     running = start()
     peers(running.endpoint, run="gpt").attach().steps(0, 1.0)
     view = running.shows("gpt", frames=1)
