@@ -17,6 +17,12 @@ from gradwatch_wire.health import RankState
 TIMEOUT_S = 10.0
 """Time that the engine has to build a view."""
 
+RECENT_NS = 2_000_000_000
+"""Age up to which an older view will do where a newer one is not there soon."""
+
+SOON_S = 0.1
+"""Time that the engine has then: a round may take longer where somebody sends what is expensive."""
+
 SLICE_RUNS = 50
 """Views that one reader asks for at once, so that others get their turn."""
 
@@ -39,7 +45,8 @@ class Views:
     async def find(self, run: str) -> RunView | None:
         """Return the view of a run with all that is committed, None if there is no such run.
 
-        While the engine cannot write, an older view if there is one.
+        While the engine cannot write, an older view if there is one, and a recent one while the
+        engine is busy.
 
         Raises:
             HTTPException: 503, if the engine cannot build it.
@@ -52,12 +59,16 @@ class Views:
             view = published.views.get(run)
         if view is not None:
             return view
+        old, now_ns = published.views.get(run), self._engine.clock.now_ns()
+        is_recent = old is not None and now_ns - old.built_ns < RECENT_NS
         try:
             future = asyncio.wrap_future(self._engine.publishing.request(run))
-            return await asyncio.wait_for(future, TIMEOUT_S)
+            return await asyncio.wait_for(future, SOON_S if is_recent else TIMEOUT_S)
         except CommandError as error:
             raise HTTPException(error.status, published.fault or error.detail) from error
         except TimeoutError as error:
+            if is_recent and run in published.revisions:
+                return old
             detail = published.fault or "the engine did not answer in time"
             raise HTTPException(503, detail) from error
 

@@ -55,7 +55,7 @@ VIEW_TIMEOUT_S: Final = 10.0
 POLL_MS: Final = 50
 
 BUSY_POLL_MS: Final = 5
-"""Longest wait for a message while alerts are to be told."""
+"""Longest wait for a message while alerts are to be told, or views have to wait for their share."""
 
 logger = logging.getLogger(__name__)
 
@@ -278,9 +278,8 @@ class Engine(threading.Thread):
         return not has_work and self.clock.now_ns() < self._quiet_until_ns
 
     def _round(self) -> None:
-        wait_ms = POLL_MS if self._delivery.is_done else BUSY_POLL_MS
-        if not self._recovery.is_done:
-            wait_ms = 0
+        is_idle = self._delivery.is_done and not self.publishing.are_waiting
+        wait_ms = POLL_MS if is_idle else BUSY_POLL_MS
         if self._quiet_until_ns:
             if self._is_quiet():
                 return
@@ -288,7 +287,8 @@ class Engine(threading.Thread):
             self._quiet_until_ns = 0
         self._store.check()
         batch = Batch()
-        wanted = self._recover(batch)
+        if self._recover(batch) or not self._recovery.is_done:
+            wait_ms = 0  # a reader waits
         self._new_rules.add(self.clock.now_ns(), batch)
         began_s = time.perf_counter()
         waited = self._intake.next_round(self.clock.now_ns(), batch)
@@ -317,13 +317,13 @@ class Engine(threading.Thread):
         self._ingest.listen()
         self.publishing.publish()
         self.commands.answer(self._state)
-        self.publishing.build(wanted, self._state.runs.get)
+        self._show()
         is_done = self._maintain() and not self.publishing.are_waiting
         if is_done and not (has_rows or began_s):
             self._quiet_until_ns = self._housekeeping.due_ns
 
     def _recover(self, batch: Batch) -> list[str]:
-        """Bring runs into memory; return those whose views this round builds."""
+        """Bring runs into memory; return those that readers ask for."""
         try:
             self._recovery.work(batch)
             wanted = self.publishing.find_wanted()
@@ -379,6 +379,12 @@ class Engine(threading.Thread):
         self._work.write(time.perf_counter() - began_s)
         self._is_ahead = self._is_ahead and not is_done
         return is_done
+
+    def _show(self) -> None:
+        """Build views, also for those who asked in the meantime: all of the round is committed."""
+        wanted = self.publishing.find_wanted()
+        there = [name for name in wanted if not self._recovery.is_away(name)]
+        self.publishing.build(there, self._state.runs.get)
 
     def _wait_for_store(self, seconds: float, stopping: threading.Event) -> None:
         """Read the port until the next attempt to write, and show readers what is committed."""

@@ -175,7 +175,8 @@ class Publishing:
         view = self._published.newest(name)
         if view is None and (run := find(name)) is not None:
             view = view_run(run, run.rules, self._published.views.get(name))
-            view = replace(view, run_revision=self._published.revisions[name])
+            revision, now_ns = self._published.revisions[name], self._clock.now_ns()
+            view = replace(view, run_revision=revision, built_ns=now_ns)
             self._published.views[name] = view
         return view
 

@@ -102,6 +102,10 @@ class Recovery:
         """Completion: true once all runs are in memory."""
         return self._is_complete
 
+    def is_away(self, name: str) -> bool:
+        """Tell whether a run is not in memory yet."""
+        return name in self._away
+
     def work(self, batch: Batch) -> None:
         """Bring the next runs into memory."""
         if self._is_complete:

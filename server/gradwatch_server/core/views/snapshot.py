@@ -79,6 +79,7 @@ class RunView:
         levels: What is usual of its modules, None of one whose frames have left memory.
         gaps: What the gaps between its steps come to.
         is_relearnt: Whether its checkpoint could not be read at the start.
+        built_ns: When it was built, nanoseconds since the epoch.
         run_revision: Number of the run's newest committed entry for readers, see `PublishedState`.
     """
 
@@ -116,6 +117,7 @@ class RunView:
     levels: ModuleLevels | None = field(default=None, repr=False, compare=False)
     gaps: Gaps = field(default_factory=Gaps, repr=False, compare=False)
     others: tuple[RunView, ...] = field(default=(), repr=False, compare=False)
+    built_ns: int = field(default=0, repr=False, compare=False)
     run_revision: int = field(default=0, repr=False, compare=False)
 
     def of_attempt(self, number: int) -> RunView | None:
