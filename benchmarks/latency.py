@@ -33,7 +33,7 @@ SHARES: Final = (0.5, 0.99, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What the trainer has to do."""
+    """Task of the trainer."""
 
     endpoint: str
     steps: int
@@ -42,7 +42,7 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What the trainer reports: when each bad step was collected, and its real pace."""
+    """Report of the trainer: when each bad step was collected, and its real pace."""
 
     collected_ns: dict[int, int]
     rate: float

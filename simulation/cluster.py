@@ -37,7 +37,7 @@ COPY_CHANCE: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What is put together; a test plants a bug by a subclass."""
+    """Parts that are put together; a test plants a bug by a subclass."""
 
     engine: type[Engine] = Engine
     session: type[Session[Outbox]] = Session

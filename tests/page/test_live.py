@@ -1,4 +1,4 @@
-"""What the page does while things change around it: a crash, a token, a tab that nobody sees."""
+"""The page while things change around it: a crash, a token, a tab that nobody sees."""
 
 from __future__ import annotations
 

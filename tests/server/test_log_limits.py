@@ -1,4 +1,4 @@
-"""What peers cause in the log: once each, and counted."""
+"""Lines that peers cause in the log: once each, and counted."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ class ForgetsAlerts(Engine):
 class ForgetsOnRestart(Engine):
     """Comes back without the newest step of each rank."""
 
-    def _recover(self, batch: Any) -> list[str]:
+    def _recover(self, batch: Any) -> bool:
         known = set(self._state.sessions)
         wanted = super()._recover(batch)
         for session in (own for key, own in self._state.sessions.items() if key not in known):
@@ -210,7 +210,7 @@ class GivesUpEarly(TracksWith):
 class ForgetsWhatManifestsSaid(Engine):
     """Comes back without them."""
 
-    def _recover(self, batch: Any) -> list[str]:
+    def _recover(self, batch: Any) -> bool:
         known = set(self._state.sessions)
         wanted = super()._recover(batch)
         for session in (own for key, own in self._state.sessions.items() if key not in known):

@@ -1,4 +1,4 @@
-"""The HTTP side, put together: it reads snapshots and the alert store, never the engine's state."""
+"""The HTTP side, put together: it reads views and the alert store, never the engine's state."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def make_app(
     """Build the app over a running engine.
 
     Args:
-        engine: Publishes the snapshots.
+        engine: Builds the views.
         alert_events: The stored alert events.
         alert_stream: Follows them.
         parts: What it uses beside these.

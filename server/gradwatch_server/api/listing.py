@@ -39,7 +39,7 @@ class Summary:
     """A run in short.
 
     Args:
-        view: The snapshot of the run.
+        view: The view of the run.
         tag: Changes whenever readers see something else of the run.
         encoded: The row of `/runs`, JSON.
         phase: The phase of its life.

@@ -43,7 +43,7 @@ class _OfAttempt:
 
 
 class ShowAttempt(_OfAttempt):
-    """Somebody wants to see an attempt that no view shows; the answer is a view, or None."""
+    """Request for the view of an attempt that no view shows; None if it is not in memory."""
 
     def _of(self, run: Run, _state: State) -> RunView | None:
         return view_attempt(run, self.attempt, run.rules)
@@ -51,9 +51,9 @@ class ShowAttempt(_OfAttempt):
 
 @dataclass(frozen=True, slots=True)
 class ShowAlertLayers(_OfAttempt):
-    """Somebody wants to know all layers of an alert; the answer are their places.
+    """Request for the places of all layers of an alert.
 
-    None of an alert that is over, or of an attempt that is not in memory.
+    None for an alert that is over, or of an attempt that is not in memory.
 
     Args:
         alert: Id of the alert.
@@ -71,7 +71,7 @@ class ShowAlertLayers(_OfAttempt):
 
 @dataclass(frozen=True, slots=True)
 class ShowAlert:
-    """Somebody wants to see an alert; the answer is it as it stands, or None.
+    """Request for an alert as it stands; None if it is not in memory.
 
     Args:
         alert: Id of the alert.
@@ -85,7 +85,7 @@ class ShowAlert:
 
 
 class ShowLayouts(_OfAttempt):
-    """Somebody wants to know which layers records are about; the answer are `Layouts`, or None."""
+    """Request for the layers that records are about, as `Layouts`."""
 
     def _of(self, run: Run, _state: State) -> Layouts:
         return {

@@ -44,7 +44,7 @@ class ApiState:
     """Snapshots and the alert store, never the engine's own state.
 
     Args:
-        engine: Publishes the snapshots.
+        engine: Builds the views.
         alert_events: The stored alert events.
         alert_stream: Follows them.
         views: Views of the runs.

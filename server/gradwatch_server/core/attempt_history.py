@@ -68,6 +68,11 @@ class AttemptHistory:
         return self._judged
 
     @property
+    def is_expected(self) -> bool:
+        """Presence of a rank or a record that is waited for."""
+        return any(own.lives or own.waiting or own.may_return for own in self.judged)
+
+    @property
     def shown(self) -> Sequence[Attempt]:
         """The attempts of which readers see the last frames, oldest first."""
         older = [own for own in self.attempts[:-MAX_SHOWN] if not own.retired]

@@ -278,6 +278,15 @@ class Engine(threading.Thread):
         return not has_work and self.clock.now_ns() < self._quiet_until_ns
 
     def _round(self) -> None:
+        try:
+            self._do_round()
+        except StorageError as error:
+            # Found while a run was read: of the round nothing is folded or acknowledged yet.
+            if error.fault is not StorageFault.DAMAGED or self._is_ahead or self._recovery.is_done:
+                raise
+            self._begin_anew(error)
+
+    def _do_round(self) -> None:
         is_idle = self._delivery.is_done and not self.publishing.are_waiting
         wait_ms = POLL_MS if is_idle else BUSY_POLL_MS
         if self._quiet_until_ns:
@@ -288,7 +297,7 @@ class Engine(threading.Thread):
         self._store.check()
         batch = Batch()
         if self._recover(batch) or not self._recovery.is_done:
-            wait_ms = 0  # a reader waits
+            wait_ms = 0
         self._new_rules.add(self.clock.now_ns(), batch)
         began_s = time.perf_counter()
         waited = self._intake.next_round(self.clock.now_ns(), batch)
@@ -322,19 +331,13 @@ class Engine(threading.Thread):
         if is_done and not (has_rows or began_s):
             self._quiet_until_ns = self._housekeeping.due_ns
 
-    def _recover(self, batch: Batch) -> list[str]:
-        """Bring runs into memory; return those that readers ask for."""
-        try:
-            self._recovery.work(batch)
-            wanted = self.publishing.find_wanted()
-            for name in wanted:
-                self._recovery.ensure(name, batch)
-        except StorageError as error:
-            if error.fault is not StorageFault.DAMAGED:
-                raise
-            self._begin_anew(error)
-            return []
-        return wanted
+    def _recover(self, batch: Batch) -> bool:
+        """Bring runs into memory; return whether a reader waits for one."""
+        self._recovery.work(batch)
+        wanted = self.publishing.find_wanted()
+        for name in wanted:
+            self._recovery.ensure(name, batch)
+        return bool(wanted)
 
     def _begin_anew(self, error: StorageError) -> None:
         """Begin as a start does, with what can be read of a damaged store."""

@@ -62,7 +62,7 @@ class Housekeeping:
         if away_ns <= AWAY_NS:
             return
         for name, run in self._state.runs.items():
-            if any(own.lives or own.waiting or own.may_return for own in run.judged):
+            if run.is_expected:
                 batch.add(name, now_ns, Resumed())
         for session in self._state.sessions.values():
             if session.state is RankState.ALIVE:

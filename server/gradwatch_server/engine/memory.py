@@ -351,7 +351,7 @@ class RunMemory:
         """Evict a little more of what was never heard: many newcomers may follow one."""
         limit = getattr(self._limits, budget)
         while (
-            len(self._runs) if budget == "runs" else self._total.num_bytes
+            self.num_runs if budget == "runs" else self._total.num_bytes
         ) > limit - limit // SPARE:
             victim = self._find_victim(budget, run, client, upto=EvictionOrder.NEVER_HEARD)
             if victim is None:

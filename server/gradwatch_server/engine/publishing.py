@@ -158,6 +158,8 @@ class Publishing:
             find: Returns a run with all that is committed of it and nothing more, None if there is
                 no such run; raises `StorageError` if it cannot be read.
         """
+        if not wanted:
+            return  # a pause goes on
         began_ns = self._clock.now_ns()
         for name in wanted:
             with self._lock:

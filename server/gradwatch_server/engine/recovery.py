@@ -206,7 +206,7 @@ class Recovery:
 
     def _missed(self, run: Run) -> Iterator[Body]:
         """Yield what changed for a run while it was away."""
-        if any(own.lives or own.waiting or own.may_return for own in run.judged):
+        if run.is_expected:
             yield Resumed()
         if run.rules != self._state.rules:
             yield RulesSet(self._state.rules.model_dump(mode="json"))

@@ -52,7 +52,7 @@ def encode_run(run: Run, newest: int | None, touched: Collection[int]) -> RunSav
         run=run.name,
         body=encode(run),
         whole=newest is None,
-        has_ended=not any(own.lives or own.waiting or own.may_return for own in run.judged),
+        has_ended=not run.is_expected,
         attempts={own.number: encode(own) for own in changed},
         first_attempt=run.attempts[0].number,
     )

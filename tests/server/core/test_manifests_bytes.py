@@ -1,4 +1,4 @@
-"""What manifests take has room of its own: the oldest ones of a session go beyond it (S23)."""
+"""Memory of manifests is bounded by run: the oldest go beyond it (S23)."""
 
 from __future__ import annotations
 

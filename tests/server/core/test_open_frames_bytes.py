@@ -1,4 +1,4 @@
-"""What waits for other ranks has room of its own: what is beyond it closes early (S24)."""
+"""Memory of steps that wait is bounded by run: the oldest close early beyond it (S24)."""
 
 from __future__ import annotations
 

@@ -308,7 +308,7 @@ def num_ticks(running: Any) -> int:
 def test_a_step_of_the_system_clock_is_not_noticed(
     start: Start, peers: NewPeer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An hour forward loses no rank, an hour back stops neither snapshots nor ticks."""
+    """An hour forward loses no rank, an hour back stops neither views nor ticks."""
     monkeypatch.setattr("gradwatch_server.core.frames.assembler.LATENESS_NS", 1_800 * 10**9)
     hours = 0
     clock = Clock(wall_ns=lambda: time.time_ns() + hours * 3_600 * 10**9)
@@ -646,7 +646,7 @@ def test_a_fault_in_the_loop_is_told(
     assert running.published.fault == "the engine failed; see the log"
 
 
-def test_a_snapshot_that_was_taken_stays(start: Start, peers: NewPeer) -> None:
+def test_a_view_that_was_taken_stays(start: Start, peers: NewPeer) -> None:
     """Readers in other threads see whole views, old or new."""
     running = start()
     peer = peers(running.endpoint).attach()

@@ -102,7 +102,7 @@ def test_an_honest_record_does_not_wait_for_all_of_a_greedy_peer(
 def test_what_waits_is_bounded_while_the_disk_is_full(
     start: Start, train: Callable[..., Trainer]
 ) -> None:
-    """What is dropped is sent again: stored and lost is what was produced (S27)."""
+    """Dropped records are sent again: stored and lost is what was produced (S27)."""
     running = start(budgets=Budgets.model_construct(queue_bytes=8 * MIB))
     trainers = [train(running.endpoint, f"run{number}") for number in range(NUM_TRAINERS)]
 

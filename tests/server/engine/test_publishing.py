@@ -97,6 +97,7 @@ def test_views_are_built_in_slices_and_take_their_share_of_the_time() -> None:
     reader.publishing.build(wanted, reader.state.runs.get)
 
     assert len(wanted) == SLICE_RUNS
+    reader.publishing.build(reader.publishing.find_wanted(), reader.state.runs.get)
     assert reader.publishing.find_wanted() == []
     reader.now_ns += 5 * SLICE_RUNS * 1_000_000
     assert len(reader.publishing.find_wanted()) == 5

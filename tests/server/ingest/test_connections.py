@@ -1,4 +1,4 @@
-"""How many connections the ingest port takes, over real sockets."""
+"""Number of connections to the ingest port, over real sockets."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_connections_are_counted_and_given_back(ingest: Ingest) -> None:
 def test_above_the_limit_no_new_one_is_taken_until_there_is_room(
     ingest: Ingest, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Who is connected goes on, and it is told in one line (S29)."""
+    """A client that is connected goes on, and it is told in one line (S29)."""
     with zmq.Context() as context, context.socket(zmq.DEALER) as peer:
         peer.linger = 0
         peer.connect(ingest.endpoint)

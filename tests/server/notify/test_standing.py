@@ -1,4 +1,4 @@
-"""Which alerts are sent again: those of runs that go on, or that somebody may start again."""
+"""Alerts that are sent again: those of runs that go on, or that somebody may start again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Earlier attempts of a run, by every route below it, also those that no snapshot shows."""
+"""Earlier attempts of a run, by every route below it, also those that no view shows."""
 
 from __future__ import annotations
 

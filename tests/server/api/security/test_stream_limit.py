@@ -1,4 +1,4 @@
-"""Who loses his place among the streams."""
+"""Places among the streams, and the reader who loses his."""
 
 from __future__ import annotations
 

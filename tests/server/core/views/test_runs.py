@@ -1,4 +1,4 @@
-"""What `/runs` and `/runs/{id}` say, from a snapshot alone."""
+"""What `/runs` and `/runs/{id}` say, from a view alone."""
 
 from __future__ import annotations
 
