@@ -19,9 +19,9 @@ from benchmarks.harness import rss_mb
 from benchmarks.report import show
 from benchmarks.senders import VARIANTS, healthy_columns, manifest_of, stats_of
 from gradwatch_server.core.entries import Entry, Opened, Received
+from gradwatch_server.core.state import State
 from gradwatch_server.record_codec import decode
 from gradwatch_wire import Envelope, Hello, Record, encode
-from tests.support.whole_state import WholeState
 
 LAYERS: Final = 300
 START_NS: Final = 1_763_000_000 * 10**9
@@ -73,7 +73,8 @@ class Feed:
 
     def __init__(self, case: Case) -> None:
         self.case = case
-        self.state = WholeState()
+        self.state = State()
+        self._names: dict[bytes, str] = {}
         self._columns = healthy_columns(random.Random(0), case.layers)
         self._numbers = random.Random(1)
         self._seq = 0
@@ -81,7 +82,8 @@ class Feed:
         for run in range(case.runs):
             for rank in range(case.ranks):
                 hello = Hello(run=f"run{run}", rank=rank, world=case.ranks)
-                self.state.apply(Entry(START_NS, Opened(_session(run, rank), hello)))
+                self._names[_session(run, rank)] = hello.run
+                self.state.apply_to(hello.run, Entry(START_NS, Opened(_session(run, rank), hello)))
         self.fold(self._messages(manifest_of(case.layers)))
 
     def next_step(self) -> Iterable[bytes]:
@@ -99,7 +101,8 @@ class Feed:
         """Apply what was decoded."""
         now_ns = START_NS + self._step * STEP_NS
         for envelope in envelopes:
-            alerts = self.state.apply(Entry(now_ns, Received(envelope)))
+            name = self._names[envelope.session]
+            alerts = self.state.apply_to(name, Entry(now_ns, Received(envelope)))
             assert not alerts, alerts
 
     def _messages(self, record: Record) -> Iterable[bytes]:

@@ -98,8 +98,9 @@ def _is_valid(body: _Stats) -> bool:
     for column in body.columns.values():
         if size is None:
             size = column.size
-        item_bytes = ITEMSIZE.get(column.code)
-        if column.size != size or item_bytes is None or len(column.data) != size * item_bytes:
+        if column.size != size or column.code not in ITEMSIZE:
+            return False
+        if len(column.data) != size * ITEMSIZE[column.code]:
             return False
     for number in body.scalars.values():
         if type(number) is not float:

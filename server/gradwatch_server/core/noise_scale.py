@@ -65,7 +65,7 @@ class NoiseScale:
 
     def add(self, frame: Frame) -> None:
         """Take in a frame; one that has not all it takes adds nothing."""
-        found = estimate(frame)
+        found = estimate(frame) if frame.has_local_norms else None
         if found is None:
             return
         noise, signal = found
@@ -107,7 +107,7 @@ def estimate(frame: Frame) -> tuple[float, float] | None:
     and the same batch size, of one collection, averaged over ranks and finite.
     """
     gathered = local_norms(frame)
-    if len(gathered) != 1 or frame.coverage < 1.0 or frame.nonfinite.any():
+    if len(gathered) != 1 or frame.coverage < 1.0 or frame.has_nonfinite:
         return None
     (own,) = gathered
     num_ranks = len(own.ranks)

@@ -37,7 +37,7 @@ from gradwatch_server.core.frames.closed_frame import FrameRecorder
 from gradwatch_server.core.frames.window import WINDOW_STEPS
 from gradwatch_server.core.losses import MAX_COUNT
 from gradwatch_server.core.session import ATTEMPT_BYTES, EXCEPTION, Session, session_bytes
-from gradwatch_wire import Bye, Envelope, Event, Gains, Hello, Manifest, Stats
+from gradwatch_wire import Bye, Envelope, Event, Gains, Hello, Manifest, Record, Stats
 from gradwatch_wire.health import RankState
 from gradwatch_wire.session.replayed import is_replayed
 
@@ -116,7 +116,7 @@ class Run(AttemptHistory):
     def apply(self, entry: Entry) -> list[Alert]:
         """Apply an entry; return the alerts that fire, have news, or are resolved by it."""
         if type(entry.body) is Received:  # nearly always
-            return self._receive(entry.body.envelope, entry.received_ns)
+            return self.receive(entry.body.envelope, entry.received_ns)
         return list(self._apply(entry))
 
     def _apply(self, entry: Entry) -> Iterator[Alert]:
@@ -249,38 +249,51 @@ class Run(AttemptHistory):
         for attempt in touched.values():
             yield from attempt.pass_time(now_ns, self.rules)
 
-    def _receive(self, envelope: Envelope, now_ns: int) -> list[Alert]:
+    def receive(self, envelope: Envelope, now_ns: int) -> list[Alert]:
+        """Apply a record, the entry that nearly all are."""
         session = self.sessions[envelope.session]
         session.acked = envelope.seq
         session.num_stored += 1
         session.last_ns = now_ns
         self.num_stored += 1
-        attempt = self._touched(session)
+        session.revision += 1
+        attempt = self.attempts[-1]
+        if attempt.number != session.attempt:  # hardly ever
+            attempt = self.attempt_of(session)
+        attempt.revision += 1
+        if attempt.number not in self.touched:
+            self.touched.add(attempt.number)
         if session.state is RankState.LOST:
             attempt.set_state(session, RankState.ALIVE)
         attempt.note_sign(session, now_ns)
         alerts: list[Alert] = []
-        match envelope.record:
-            case Stats() as stats:
-                alerts += attempt.add_stats(session, stats, now_ns, self.rules)
-            case Manifest() as manifest:
-                attempt.add_manifest(session, manifest, self.budgets.layers_bytes)
-                self._keep_manifests(attempt, session)
-            case Gains() as gains:
-                attempt.add_gains(session, gains, now_ns)
-            case Event() as event:
-                attempt.add_event(session, event)
-            case Bye(reason=reason):
-                session.reason = reason
-                state = RankState.FAILED if reason == EXCEPTION else RankState.ENDED
-                alerts += attempt.leave(session, state, now_ns, self.rules)
+        if type(envelope.record) is Stats:
+            alerts += attempt.add_stats(session, envelope.record, now_ns, self.rules)
+        else:
+            alerts += self._receive_other(attempt, session, envelope.record, now_ns)
         alerts += attempt.close_frames(now_ns, self.rules)
-        limit, judged = self._open_limit, self.judged
-        if len(judged) > 1:
-            limit -= sum(own.open.num_bytes for own in judged if own is not attempt)
+        limit = self._open_limit
+        if len(self.attempts) > 1:
+            limit -= sum(own.open.num_bytes for own in self.judged if own is not attempt)
         if attempt.open.num_bytes > limit:
             alerts += attempt.keep_to(limit, "run_bytes", now_ns, self.rules)
         return alerts
+
+    def _receive_other(
+        self, attempt: Attempt, session: Session, record: Record, now_ns: int
+    ) -> Iterator[Alert]:
+        match record:
+            case Manifest():
+                attempt.add_manifest(session, record, self.budgets.layers_bytes)
+                self._keep_manifests(attempt, session)
+            case Gains():
+                attempt.add_gains(session, record, now_ns)
+            case Event():
+                attempt.add_event(session, record)
+            case Bye(reason=reason):
+                session.reason = reason
+                state = RankState.FAILED if reason == EXCEPTION else RankState.ENDED
+                yield from attempt.leave(session, state, now_ns, self.rules)
 
     def _keep_manifests(self, attempt: Attempt, session: Session) -> None:
         """Drop manifests until those of the run fit, the newest last."""

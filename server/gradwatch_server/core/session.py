@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -14,7 +15,7 @@ from gradwatch_server.core.frames.layers import numbers
 from gradwatch_server.core.frames.layout import Layout
 from gradwatch_server.core.frames.sizes import RECORD_BYTES, array_bytes, names_bytes
 from gradwatch_server.core.losses import Losses
-from gradwatch_wire import Event, Hello, Stats
+from gradwatch_wire import Column, Event, Hello, Stats
 from gradwatch_wire.columns import L2, WEIGHT_BITS
 from gradwatch_wire.health import RankState
 from gradwatch_wire.names import EventName
@@ -116,12 +117,6 @@ class Session:
         self.stepped_ns = self.stepped_ns or self.last_ns
         self.manifests_bytes = sum(own.num_bytes for own in self.manifests.values())
 
-    def note_sign(self, now_ns: int) -> None:
-        """Note a sign of life."""
-        self.heard_ns = now_ns
-        if not self.is_from_files:
-            self.lost_ns, self.is_replaced = 0, False
-
     def note_progress(self, step: int, since_s: float | None, now_ns: int) -> None:
         """Note the last step that a BEAT tells of, and how long ago it was, if that is known."""
         self.last_ns = now_ns
@@ -157,10 +152,13 @@ class Session:
 
     def read(self, stats: Stats) -> RankPart | None:
         """Return a record in the order of its manifest, None if it does not fit one."""
-        known = self.manifests.get(stats.manifest_id)
-        columns = {name: own for name, own in stats.columns.items() if name in COLUMNS_READ}
-        l2 = columns.get(L2)
-        if known is None or l2 is None or l2.size != len(known.layout.index):
+        if stats.manifest_id not in self.manifests:
+            return None
+        known = self.manifests[stats.manifest_id]
+        columns: Mapping[str, Column] = stats.columns
+        if not columns.keys() <= COLUMNS_READ:
+            columns = {name: own for name, own in columns.items() if name in COLUMNS_READ}
+        if L2 not in columns or columns[L2].size != known.layout.num_layers:
             return None
         outputs = None if stats.activations is None else numbers(stats.activations)
         if outputs is not None and len(outputs) != len(known.layout.modules):
@@ -173,8 +171,11 @@ class Session:
             stats.scalars,
             stats.labels,
             outputs,
-            _weight_bits(stats, l2.size),
+            _weight_bits(stats, columns[L2].size) if WEIGHT_BITS in stats.columns else None,
             known.idle,
+            stats.step,
+            stats.part,
+            stats.parts,
         )
 
     def add_event(self, event: Event) -> None:
@@ -191,8 +192,8 @@ def session_bytes(hello: Hello) -> int:
 
 
 def _weight_bits(stats: Stats, layers: int) -> IndexArray | None:
-    """Return (layers,) the sums of the bits of the weights, if the record has them."""
-    column = stats.columns.get(WEIGHT_BITS)
-    if column is None or column.code != "<u8" or column.size != layers:
+    """Return (layers,) the sums of the bits of the weights, None if they are of other layers."""
+    column = stats.columns[WEIGHT_BITS]
+    if column.code != "<u8" or column.size != layers:
         return None
     return np.frombuffer(column.data, dtype="<i8")

@@ -66,7 +66,7 @@ class State:
         run = self.runs.get(name)
         if run is not None and type(entry.body) is Received:  # nearly always
             run.position = run.position + 1 if number is None else number
-            return run.apply(entry)
+            return run.receive(entry.body.envelope, entry.received_ns)
         if run is None:
             if not isinstance(entry.body, Began | Opened):
                 return []

@@ -195,7 +195,7 @@ def was_skipped(frame: Frame) -> bool:
     step was skipped as well, and not for that.
     """
     scale = frame.loss_scale
-    if scale is None or not math.isfinite(scale) or not frame.nonfinite.any():
+    if scale is None or not math.isfinite(scale) or not frame.has_nonfinite:
         return False
     return not loss_was_bad(frame, ()) and not forward_was_bad(frame, ())
 

@@ -18,21 +18,17 @@ from gradwatch_wire.health import health_score
 def frame_score(frame: Frame, flags: Flags, rules: Rules) -> float:
     """Return the health score of a closed step, NaN where no layer could be seen."""
     # Of a step that a GradScaler skips nothing stays: it counts as its layers do.
-    if _has_nonfinite(frame) and not was_skipped(frame):
+    is_bad = frame.has_nonfinite or not math.isfinite(frame.loss or 0.0)
+    if is_bad and not was_skipped(frame):
         return 0.0
+    if not flags.raised and frame.has_all_layers and len(frame.present):  # nearly always
+        return health_score(0.0, 0.0)
     num_present = int(np.count_nonzero(frame.present))
     if not num_present:
         return math.nan if frame.num_partial else 1.0
-    if not flags.raised:  # nearly always
-        return health_score(0.0, 0.0)
     vanishing = num_layers(HealthShare.VANISHING, flags, rules)
     exploding = num_layers(HealthShare.EXPLODING, flags, rules)
     return health_score(vanishing / num_present, exploding / num_present)
-
-
-def _has_nonfinite(frame: Frame) -> bool:
-    """Tell whether a layer or the loss is NaN or Inf."""
-    return bool(np.count_nonzero(frame.nonfinite)) or not math.isfinite(frame.loss or 0.0)
 
 
 def num_layers(share: HealthShare, flags: Flags, rules: Rules) -> int:

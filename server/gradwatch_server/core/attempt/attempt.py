@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -15,7 +15,7 @@ from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.attempt.closed_frames import ClosedFrames
 from gradwatch_server.core.attempt.counts import Counts
 from gradwatch_server.core.attempt.manifests import Manifests
-from gradwatch_server.core.attempt.open_frames import OpenFrames, TakenPart
+from gradwatch_server.core.attempt.open_frames import OpenFrames
 from gradwatch_server.core.attempt.ranks import Ranks
 from gradwatch_server.core.attempt.signs_of_life import SignsOfLife
 from gradwatch_server.core.entries import Progress
@@ -223,9 +223,11 @@ class Attempt:
 
     def note_sign(self, session: Session, now_ns: int) -> None:
         """Note a sign of life of a rank."""
-        session.note_sign(now_ns)
-        if not session.is_from_files:
-            self.signs.heard_ns = max(self.signs.heard_ns, now_ns)
+        session.heard_ns = now_ns
+        if session.is_from_files:
+            return
+        session.lost_ns, session.is_replaced = 0, False
+        self.signs.heard_ns = max(self.signs.heard_ns, now_ns)
 
     def note_progress(self, session: Session, progress: Progress, now_ns: int) -> None:
         """Note what a BEAT said."""
@@ -280,7 +282,8 @@ class Attempt:
         """Take in one rank's statistics of one step."""
         before, session.last_step, session.beat_step = session.last_step, stats.step, -1
         session.stepped_ns = now_ns
-        session.losses.resume(stats.step)
+        if session.num_lost:
+            session.losses.resume(stats.step)
         if self.retired:
             self.counts.add_late(self.num_frames)
             return ()
@@ -289,33 +292,37 @@ class Attempt:
             self._note_unresolved(session)
             self.open.pass_over(session.hello.rank, stats)
             return ()
-        taken = TakenPart(part, stats.step, stats.part, stats.parts)
-        rank, num_steps = session.hello.rank, stats.step - before
-        place = self.open.place_at_once(rank, taken)
+        num_steps = stats.step - before
+        last_closed = self.open.frames.last_closed
+        place = self.open.order.place_at_once(part.rank, part.number, part.step, last_closed)
         if place is not None:  # nearly always
-            return self._take_one(rank, place, taken, now_ns, rules, num_steps)
-        return self._take_in(self.open.place(rank, taken), now_ns, rules, num_steps)
+            return self._take_one(place, part, now_ns, rules, num_steps)
+        return self._take_in(self.open.place(part), now_ns, rules, num_steps)
 
     def _take_in(
-        self, placed: Placed[TakenPart], now_ns: int, rules: Rules, num_steps: int = 1
+        self, placed: Placed[RankPart], now_ns: int, rules: Rules, num_steps: int = 1
     ) -> Iterator[Alert]:
         """Put records into the frames of their steps, and look at those that are late."""
-        for rank, place, taken in placed.records:
-            yield from self._take_one(rank, place, taken, now_ns, rules, num_steps)
-        for step, taken in placed.refuted:
-            yield from self._add_late((self.closed.epoch, step), taken.part, now_ns, rules)
+        for _, place, part in placed.records:
+            yield from self._take_one(place, part, now_ns, rules, num_steps)
+        for step, part in placed.refuted:
+            yield from self._add_late((self.closed.epoch, step), part, now_ns, rules)
 
     def _take_one(
-        self, rank: int, place: Place, taken: TakenPart, now_ns: int, rules: Rules, num_steps: int
+        self, place: Place, part: RankPart, now_ns: int, rules: Rules, num_steps: int
     ) -> Sequence[Alert]:
         alerts: list[Alert] = []
-        self.open.come_to(rank, place)
+        if self.open.has_gains:
+            self.open.come_to(part.rank, place)
         if place > self.signs.place:
-            self.signs.advance(place, taken.part, num_steps, now_ns)
+            self.signs.advance(place, part, num_steps, now_ns)
             if self.signs.is_troubled:
                 alerts += self.judge_liveness(now_ns, rules)
-        if not self.open.add(rank, place, taken, now_ns):
-            alerts += self._add_late(place, taken.part, now_ns, rules)
+        is_added = self.open.frames.add(
+            part.rank, part, step=place, now_ns=now_ns, part=part.number, parts=part.parts
+        )
+        if not is_added:
+            alerts += self._add_late(place, part, now_ns, rules)
         return alerts
 
     def _add_late(self, place: Place, part: RankPart, now_ns: int, rules: Rules) -> Iterator[Alert]:
@@ -346,22 +353,16 @@ class Attempt:
 
     def close_frames(self, now_ns: int, rules: Rules) -> Iterable[Alert]:
         """Close the frames that are due and evaluate them."""
-        if not self.open:
-            return ()
         awaits_others = len(self.ranks.sessions) < self.world
         if awaits_others:
             since_ns = max(self.started_ns, self.signs.resumed_ns)
             awaits_others = now_ns - since_ns < ATTACH_GRACE_NS
-        return self._close(self.ranks.alive, now_ns, rules, awaits_others=awaits_others)
-
-    def _close(
-        self, alive: Collection[int], now_ns: int, rules: Rules, *, awaits_others: bool = False
-    ) -> Iterable[Alert]:
-        frames = self.open.close(alive, now_ns, awaits_others=awaits_others)
-        gains = self.open.close_gains(alive, now_ns, awaits_others=awaits_others)
-        if not frames and not gains:
-            return ()
-        return self._add_closed(frames, gains, rules)
+        alive = self.ranks.alive
+        frames = self.open.frames.close(alive, now_ns, self.world, awaits_others=awaits_others)
+        if self.open.has_gains:
+            gains = self.open.gains.close(alive, now_ns, self.world, awaits_others=awaits_others)
+            return self._add_closed(frames, gains, rules)
+        return self._add_closed(frames, (), rules) if frames else ()
 
     def keep_to(self, limit: int, budget: str, now_ns: int, rules: Rules) -> Iterator[Alert]:
         """Close the oldest steps that wait early, until their records take no more than this."""
@@ -380,8 +381,9 @@ class Attempt:
         for gathered in frames:
             yield from self.closed.add(gathered, rules)
             self.updated_ns = gathered.received_ns
-            if self.last_frame is not None:
-                self.ranks.note_behind(self.last_frame)
+            last_frame = self.closed.last_frame
+            if last_frame is not None:
+                self.ranks.note_behind(last_frame)
         for own in gains:
             yield from self.closed.add_gains(own, rules)
 
@@ -389,7 +391,9 @@ class Attempt:
         """Close open frames, and free what only an attempt that goes on needs."""
         for rank in self.sessions:
             yield from self._take_in(self.open.release(rank, alone=False), now_ns, rules)
-        yield from self._close((), now_ns, rules)
+        frames = self.open.frames.close((), now_ns, self.world)
+        gains = self.open.gains.close((), now_ns, self.world)
+        yield from self._add_closed(frames, gains, rules)
         self.retired = True
         self.revision += 1
         self.closed.retire()

@@ -80,12 +80,13 @@ class Assembler(Generic[T]):
         """Take in one record; return False when its step is closed, or has one like it."""
         if step <= self.last_closed:
             return False
-        found = self._open.get(step)
-        if found is None:
+        if step in self._open:
+            found = self._open[step]
+            if (rank, part) in found.items:
+                return False
+        else:
             found = self._open[step] = _Open(now_ns, now_ns)
             heappush(self._steps, step)
-        elif (rank, part) in found.items:
-            return False
         num_bytes = item.num_bytes
         found.items[rank, part] = item
         found.num_bytes += num_bytes
@@ -94,7 +95,8 @@ class Assembler(Generic[T]):
         found.last_ns = now_ns
         if part == parts - 1:
             found.complete_ranks.add(rank)
-        self.note(rank, step)
+        if rank not in self._newest or step > self._newest[rank]:
+            self._newest[rank] = step
         return True
 
     def note(self, rank: int, step: Place) -> None:
@@ -158,20 +160,14 @@ class Assembler(Generic[T]):
 
         A rank that lacked the step before mostly lacks this one, too.
         """
-        if self._has_candidate(step, found, alive):
-            return True
-        if self._candidates_of == step:
-            return False
-        self._candidates, self._candidates_of = list(alive), step
-        return self._has_candidate(step, found, alive)
-
-    def _has_candidate(self, step: Place, found: _Open[T], alive: Collection[int]) -> bool:
-        while self._candidates:
-            rank = self._candidates[-1]
-            if rank in alive and self._lacks(rank, step, found):
-                return True
-            self._candidates.pop()
-        return False
-
-    def _lacks(self, rank: int, step: Place, found: _Open[T]) -> bool:
-        return rank not in found.complete_ranks and self._newest.get(rank, NOWHERE) <= step
+        newest = self._newest
+        while True:
+            while self._candidates:
+                rank = self._candidates[-1]
+                is_done = rank in found.complete_ranks or (rank in newest and newest[rank] > step)
+                if not is_done and rank in alive:
+                    return True
+                self._candidates.pop()
+            if self._candidates_of == step:
+                return False
+            self._candidates, self._candidates_of = list(alive), step

@@ -16,8 +16,6 @@ from gradwatch_server.core.frames.layers import numbers
 from gradwatch_server.core.frames.layout import Layout
 from gradwatch_server.core.frames.rows import FRAME_COLUMNS, ROW_OF
 from gradwatch_server.core.frames.sizes import (
-    ARRAY_BYTES,
-    MAX_ITEM_BYTES,
     RECORD_BYTES,
     array_bytes,
     keys_bytes,
@@ -55,6 +53,9 @@ class RankPart:
         weight_bits: (own layers,) the sum of the bits of the rank's weights, modulo 2^64; None
             where they were not looked at.
         idle: What its manifest says of layers that are not in it; None if nothing.
+        step: Its step.
+        number: Which record of the rank at this step it is, from 0.
+        parts: How many there are.
     """
 
     rank: int
@@ -66,6 +67,9 @@ class RankPart:
     activations: FloatArray | None = None
     weight_bits: IndexArray | None = None
     idle: Idle | None = None
+    step: int = 0
+    number: int = 0
+    parts: int = 1
 
     @cached_property
     def values(self) -> Mapping[str, FloatArray]:
@@ -108,7 +112,7 @@ class RankPart:
     def num_bytes(self) -> int:
         """Bytes in memory, without the layout and the idle layers, which belong to the manifest."""
         num_bytes = RECORD_BYTES + keys_bytes(tuple(self.scalars))
-        num_bytes += len(self.columns) * (ARRAY_BYTES + len(self.layout.index) * MAX_ITEM_BYTES)
+        num_bytes += len(self.columns) * self.layout.column_bytes
         if self.labels:
             num_bytes += labels_bytes(tuple(self.labels.items()))
         for array in (self.activations, self.weight_bits):
@@ -150,6 +154,9 @@ class Frame:
         lr: Largest learning rate over the records that gave one, None without any.
         step_time_s: Largest step time over the records that gave one, seconds, None without any.
         disagreement: By how much ranks differ in what has to be equal on them; None if nothing has.
+        has_nonfinite: Whether any layer is non-finite.
+        has_all_layers: Whether all layers are present.
+        has_local_norms: Whether a rank sent the norms of its own gradients.
     """
 
     step: int
@@ -171,6 +178,9 @@ class Frame:
     lr: float | None = None
     step_time_s: float | None = None
     disagreement: Disagreement | None = None
+    has_nonfinite: bool = False
+    has_all_layers: bool = True
+    has_local_norms: bool = False
 
     def idle_layers(self) -> tuple[BoolArray, BoolArray]:
         """Return (layers,) which absent layers are frozen, and which are unused, as ranks say."""

@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 
 from gradwatch_server.core.arrays import BoolArray, IndexArray
-from gradwatch_server.core.frames.sizes import array_bytes, names_bytes
+from gradwatch_server.core.frames.sizes import ARRAY_BYTES, MAX_ITEM_BYTES, array_bytes, names_bytes
 from gradwatch_server.core.state_codec import Shared
 
 
@@ -47,16 +47,28 @@ class Layout(Shared):
 
     Attributes:
         in_order: Whether its layers are the first ones of the attempt, in their order.
+        num_layers: Number of its layers.
+        column_bytes: Bytes that a column of them takes in memory.
     """
 
     STATE = LayoutState
-    __slots__ = ("__weakref__", "in_order", "index", "modules", "shards")
+    __slots__ = (
+        "__weakref__",
+        "column_bytes",
+        "in_order",
+        "index",
+        "modules",
+        "num_layers",
+        "shards",
+    )
 
     def __init__(
         self, index: IndexArray, shards: Shards | None = None, modules: tuple[str, ...] = ()
     ) -> None:
         self.index, self.shards, self.modules = index, shards, modules
         self.in_order = np.array_equal(index, np.arange(len(index)))
+        self.num_layers = len(index)
+        self.column_bytes = ARRAY_BYTES + self.num_layers * MAX_ITEM_BYTES
 
     @property
     def is_sharded(self) -> BoolArray:

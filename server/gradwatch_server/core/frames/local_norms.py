@@ -9,7 +9,6 @@ import numpy as np
 from gradwatch_server.core.arrays import FloatArray, IndexArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.frames.replicas import by_layout
-from gradwatch_wire.columns import LOCAL_L2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,8 +29,7 @@ class LocalNorms:
 def local_norms(frame: Frame) -> list[LocalNorms]:
     """Return the local norms of a frame's ranks, those with the same layers together."""
     found: list[LocalNorms] = []
-    columns = set[str]().union(*[part.columns for part in frame.parts])
-    if LOCAL_L2 not in columns:  # nearly always
+    if not frame.has_local_norms:  # nearly always
         return found
     for alike in by_layout(frame.parts):
         own = [(part.rank, norms) for part in alike if (norms := part.local_l2) is not None]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final, TypeAlias
 
 import numpy as np
 
-from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
+from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray, any_true
 from gradwatch_server.core.frames.assembler import Gathered
 from gradwatch_server.core.frames.frame import Frame, RankPart
 from gradwatch_server.core.frames.layout import Layout, Shards
@@ -26,7 +26,7 @@ from gradwatch_server.core.frames.rows import (
     withhold,
 )
 from gradwatch_wire import norms
-from gradwatch_wire.columns import L2, L2_MAX
+from gradwatch_wire.columns import L2, L2_MAX, LOCAL_L2
 from gradwatch_wire.names import Label, Scalar
 
 _SAFE_SQUARES: Final = (1e-200, 1e200)
@@ -35,6 +35,9 @@ _SAFE_SQUARES: Final = (1e-200, 1e200)
 BLOCK: Final = 8_192
 """Values that are squared and summed at once. OpenBLAS divides more than 10,000 among threads and
 waits for them, which takes 2 µs or, where something else has the processor, 10 ms."""
+
+_COLUMN_OF: Final = tuple(L2 if row.name in (L2_MIN, L2_MAX) else row.name for row in ROWS)
+"""Column of a record of which each row is made."""
 
 Block: TypeAlias = tuple[Layout, FloatArray]
 """Rows, as `rows` describes them, of the layers of a layout: (rows, own layers)."""
@@ -101,53 +104,59 @@ def merge(gathered: Gathered[RankPart], num_layers: int, world: int) -> Frame:
     """Put the records of one step together."""
     parts = gathered.items
     replicas = gather_replicas(parts)
-    blocks, num_partial = join(
-        [(own.parts[0].layout, _merge_alike(own.distinct)) for own in replicas]
-    )
+    blocks = [(own.parts[0].layout, _merge_alike(own.distinct)) for own in replicas]
+    whole, num_partial = not [layout for layout, _ in blocks if layout.shards is not None], 0
+    if not whole:
+        blocks, num_partial = join(blocks)
     rows, present = _place(blocks, num_layers)
     bad = nonfinite(rows)
     bad &= present
     for array in (present, bad, rows):
-        array.flags.writeable = False  # readers in other threads hold them
-    whole = all(own.parts[0].layout.shards is None for own in replicas)
+        array.setflags(write=False)  # readers in other threads hold them
     l2 = rows[ROW_OF[L2]]
     scalars = _scalars_of(parts)
+    columns = {tuple(part.columns) for own in replicas for part in own.distinct}
+    labels = [own for alike in replicas for own in alike.labels]
     return Frame(
         step=gathered.step,
-        bad_step=_bad_step(gathered, scalars.get(Scalar.FIRST_NONFINITE_STEP, ())),
+        bad_step=_bad_step(gathered, scalars),
         received_ns=gathered.received_ns,
         parts=parts,
         present=present,
         nonfinite=bad,
         l2_max=rows[ROW_OF[L2_MAX]],
         l2_min=rows[ROW_OF[L2_MIN]],
-        measured=_measured(
-            frozenset(tuple(part.columns) for own in replicas for part in own.distinct)
-        ),
+        measured=_measured(frozenset(columns)),
         columns=rows[: len(FRAME_COLUMNS)],
         num_partial=num_partial,
         total_norm=_of_ranks(replicas) if whole else _joined(l2[present], num_partial),
-        loss=_loss(parts, scalars),
-        point=_common(labels.get(Label.POINT) for own in replicas for labels in own.labels),
-        loss_scale=_smallest(scalars.get(Scalar.LOSS_SCALE, [])),
+        loss=_loss(parts, scalars) if Scalar.LOSS in scalars else None,
+        point=_common({own.get(Label.POINT) for own in labels}),
+        loss_scale=_smallest(scalars[Scalar.LOSS_SCALE]) if Scalar.LOSS_SCALE in scalars else None,
         coverage=len({part.rank for part in parts}) / world,
-        lr=_largest_of(scalars.get(Scalar.LR, [])),
-        step_time_s=_largest_of(scalars.get(Scalar.STEP_TIME_S, [])),
-        disagreement=compare(replicas, num_layers),
+        lr=_largest(scalars[Scalar.LR]) if Scalar.LR in scalars else None,
+        step_time_s=_largest(scalars[Scalar.STEP_TIME_S])
+        if Scalar.STEP_TIME_S in scalars
+        else None,
+        disagreement=compare(replicas, num_layers) if len(parts) > 1 else None,
+        has_nonfinite=any_true(bad),
+        has_all_layers=0 not in present.tobytes(),
+        has_local_norms=bool([names for names in columns if LOCAL_L2 in names]),
     )
 
 
 def _scalars_of(parts: Sequence[RankPart]) -> dict[str, list[float]]:
     """Return name to the numbers of the records that have one."""
+    if len(parts) == 1:
+        return {name: [number] for name, number in parts[0].scalars.items()}
     given = [part.scalars for part in parts]
     names = set[str]().union(*given)
     return {name: [own[name] for own in given if name in own] for name in names}
 
 
-def _common(labels: Iterable[object]) -> str | None:
+def _common(labels: set[object]) -> str | None:
     """Return the text that all records have for a label, None if they differ or have none."""
-    known = set(labels)
-    label = known.pop() if len(known) == 1 else None
+    label = labels.pop() if len(labels) == 1 else None
     return label if isinstance(label, str) else None
 
 
@@ -163,7 +172,9 @@ def _place(blocks: list[Block], num_layers: int) -> tuple[FloatArray, BoolArray]
     if len(blocks) == 1:  # nearly always
         layout, rows = blocks[0]
         if layout.in_order and rows.shape[1] == num_layers:
-            return rows, np.ones(num_layers, dtype=np.bool_)
+            present = np.empty(num_layers, dtype=np.bool_)
+            present[:] = True
+            return rows, present
     rows = np.full((len(ROWS), num_layers), np.nan)
     present = np.zeros(num_layers, dtype=np.bool_)
     for number, (layout, block) in enumerate(blocks):
@@ -182,26 +193,32 @@ def _merge_alike(parts: list[RankPart]) -> FloatArray:
 
     An equal one would change no largest, and no smallest, number.
     """
-    block = np.empty((len(ROWS), len(parts[0].layout.index)))
-    for number, row in enumerate(ROWS):
-        values = _values(parts, row.name)
-        own = block[number]
-        own[:] = values[0] if values else np.nan
-        for other in values[1:]:
-            row.over_replicas(own, other, out=own)
+    block = _rows_of(parts[0])
+    for part in parts[1:]:
+        other = _rows_of(part)
+        for number, row in enumerate(ROWS):
+            row.over_replicas(block[number], other[number], out=block[number])
     return block
 
 
-def _values(parts: list[RankPart], row: str) -> list[FloatArray]:
-    """Return what each record has for a row, (own layers,), of those that have something."""
-    if row == L2_MAX:
-        return [part.peak for part in parts]
-    column = L2 if row == L2_MIN else row
-    return [part.values[column] for part in parts if column in part.columns]
+def _rows_of(part: RankPart) -> FloatArray:
+    """Return (rows, own layers) what a record has, NaN where it has nothing."""
+    values = part.values
+    rows = np.empty((len(ROWS), part.layout.num_layers))
+    rows[:] = np.nan
+    for number, column in enumerate(_COLUMN_OF):
+        if column in values:
+            rows[number] = values[column]
+    if L2_MAX in values:
+        np.maximum(values[L2], values[L2_MAX], out=rows[ROW_OF[L2_MAX]])
+    return rows
 
 
-def _bad_step(gathered: Gathered[RankPart], named: Iterable[float]) -> int:
+def _bad_step(gathered: Gathered[RankPart], scalars: Mapping[str, list[float]]) -> int:
     """Return the earliest step that a record names, if it is one since the last frame."""
+    if Scalar.FIRST_NONFINITE_STEP not in scalars:
+        return gathered.step
+    named = scalars[Scalar.FIRST_NONFINITE_STEP]
     steps = [step for step in named if gathered.after < step <= gathered.step]
     return int(min(steps, default=gathered.step))
 
@@ -213,13 +230,9 @@ def _of_ranks(replicas: Sequence[Replicas]) -> float:
     for own in replicas:
         for part in own.distinct if is_one else own.parts:
             layers.setdefault(part.rank, []).append(part.values[L2])
-    with np.errstate(over="ignore", invalid="ignore"):  # once: for each rank it is half the cost
-        return _largest(
-            [
-                _total_norm(own[0] if len(own) == 1 else np.concatenate(own))
-                for own in layers.values()
-            ]
-        )
+    return _largest(
+        [total_norm(own[0] if len(own) == 1 else np.concatenate(own)) for own in layers.values()]
+    )
 
 
 def _joined(l2: FloatArray, num_partial: int) -> float | None:
@@ -230,16 +243,12 @@ def _joined(l2: FloatArray, num_partial: int) -> float | None:
 
 def total_norm(l2: FloatArray) -> float:
     """Return the L2 norm of the layers together, 0.0 without any."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        return _total_norm(l2)
-
-
-def _total_norm(l2: FloatArray) -> float:
     # Nothing had to be scaled in most steps; this takes a tenth of the time.
     squared = _sum_of_squares(l2)
     if _SAFE_SQUARES[0] < squared < _SAFE_SQUARES[1]:
         return math.sqrt(squared)
-    return float(norms.total_norm(np.abs(l2), np)) if len(l2) else 0.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float(norms.total_norm(np.abs(l2), np)) if len(l2) else 0.0
 
 
 def _sum_of_squares(values: FloatArray) -> float:
@@ -250,29 +259,25 @@ def _sum_of_squares(values: FloatArray) -> float:
 
 
 def _largest(values: list[float]) -> float:
+    if len(values) == 1:
+        return values[0]
     return math.nan if any(map(math.isnan, values)) else max(values, default=math.nan)
 
 
-def _smallest(values: list[float]) -> float | None:
-    if not values:
-        return None
+def _smallest(values: list[float]) -> float:
     return math.nan if any(map(math.isnan, values)) else min(values)
 
 
-def _largest_of(values: list[float]) -> float | None:
-    return _largest(values) if values else None
-
-
-def _loss(parts: Sequence[RankPart], scalars: Mapping[str, list[float]]) -> float | None:
+def _loss(parts: Sequence[RankPart], scalars: Mapping[str, list[float]]) -> float:
     """Mean over the records with a loss, weighted by samples if all of these count theirs."""
-    losses = scalars.get(Scalar.LOSS, [])
-    if len(losses) < 2:
-        return losses[0] if losses else None
-    sizes = scalars.get(Scalar.BATCH_SIZE, [])
-    if not len(sizes) == len(losses) == len(parts):
+    losses = scalars[Scalar.LOSS]
+    if len(losses) == 1:
+        return losses[0]
+    sizes: list[float] = []
+    if Scalar.BATCH_SIZE in scalars:
         given = [part.scalars for part in parts if Scalar.LOSS in part.scalars]
         sizes = [own.get(Scalar.BATCH_SIZE, 0.0) for own in given]
-    if not all(0.0 < size < math.inf for size in sizes):
+    if not sizes or not all(0.0 < size < math.inf for size in sizes):
         sizes = [1.0] * len(losses)
     # Divided first: the sum of finite losses, or sizes, may overflow.
     largest = max(sizes)

@@ -49,6 +49,9 @@ _WEIGHT_NORMS: Final = frozenset({WEIGHT_L2, WEIGHT_LINF})
 
 def by_layout(parts: Iterable[RankPart]) -> Sequence[list[RankPart]]:
     """Gather the records of the same layout: replicas share one object."""
+    parts = list(parts)
+    if not [part for part in parts if part.layout is not parts[0].layout]:  # nearly always
+        return [parts] if parts else []
     found: dict[int, list[RankPart]] = {}
     for part in parts:
         found.setdefault(id(part.layout), []).append(part)
@@ -69,8 +72,10 @@ class Replicas(NamedTuple):
     labels: list[Mapping[str, object]]
 
 
-def gather_replicas(parts: Iterable[RankPart]) -> list[Replicas]:
+def gather_replicas(parts: Sequence[RankPart]) -> list[Replicas]:
     """Return the records of each layout."""
+    if len(parts) == 1:
+        return [Replicas(list(parts), list(parts), [parts[0].labels])]
     found = []
     for alike in by_layout(parts):
         first, others = alike[0], alike[1:]

@@ -109,10 +109,16 @@ class StepOrder(Generic[T]):
 
     def place_at_once(self, rank: int, stream: int, step: int, closed: Place) -> Place | None:
         """Return the position of a record, None if `take` has to decide of it or of others."""
-        own = self._rank(rank)
+        own = self._ranks[rank] if rank in self._ranks else self._rank(rank)
         if own.held or (step >= FAR and self._is_far(own, step)):
             return None
-        return self._place(own, stream, step, closed)
+        last = own.last
+        if own.epoch < closed[0] or stream not in last or step < last[stream]:
+            return self._place(own, stream, step, closed)
+        last[stream] = step  # nearly always
+        place = own.epoch, step
+        self._newest = max(self._newest, place)
+        return place
 
     def release(self, rank: int, closed: Place, *, alone: bool) -> Placed[T]:
         """Settle what is held of a rank that has ended: right if it is *alone*, else refuted."""

@@ -183,6 +183,15 @@ class Detector:
         kinds: Kind of each of the K series.
         num_tests: (K,) number of independent tests that share the budget of each series.
         budget: False alerts allowed in 100,000 frames, for all series together.
+
+    Attributes:
+        deviation: (K,) usual deviation of each series.
+        rise_deviation: (scales, K) usual deviation of rises.
+        rise: (scales, K) rise of each mean above the usual level before it.
+        mean: (scales, K) mean of each window.
+        up: (scales, K) excess of each rise over the record, as a part of the margin; -Inf where it
+            cannot be judged.
+        down: (scales from the mean of 16 frames, K) excess of each fall, likewise.
     """
 
     def __init__(
@@ -210,36 +219,11 @@ class Detector:
         self.deviation = np.empty(num)
         self.rise_deviation = np.empty(shape)
         self._part = np.empty((NUM_SIDES, num))
+        self.rise: FloatArray = self._latest[0, :NUM_SCALES]
+        self.mean: FloatArray = self._latest[1, :NUM_SCALES]
+        self.up: FloatArray = self._part[:NUM_SCALES]
+        self.down: FloatArray = self._part[NUM_SCALES:]
         self._renew_records()
-
-    # Views are made when they are asked for: a copy of a stored one would be no view.
-
-    @property
-    def rise(self) -> FloatArray:
-        """(scales, K) rise of each mean above the usual level before it."""
-        rise: FloatArray = self._latest[0, :NUM_SCALES]
-        return rise
-
-    @property
-    def mean(self) -> FloatArray:
-        """(scales, K) mean of each window."""
-        mean: FloatArray = self._latest[1, :NUM_SCALES]
-        return mean
-
-    @property
-    def up(self) -> FloatArray:
-        """(scales, K) excess of each rise over the record, as a part of the margin.
-
-        -Inf where it cannot be judged.
-        """
-        up: FloatArray = self._part[:NUM_SCALES]
-        return up
-
-    @property
-    def down(self) -> FloatArray:
-        """(scales from the mean of 16 frames, K) excess of each fall, likewise."""
-        down: FloatArray = self._part[NUM_SCALES:]
-        return down
 
     def update(self, values: FloatArray, patience: float = 1.0) -> None:
         """Judge a frame, and learn from it.

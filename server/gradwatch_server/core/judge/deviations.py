@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from gradwatch_server.core.arrays import FloatArray
+from gradwatch_server.core.arrays import FloatArray, largest_of
 from gradwatch_server.core.judge.detector import FALL_SCALE, RING, SCALES, Detector
 from gradwatch_server.core.judge.series import (
     FIRST_MODULE,
@@ -194,11 +194,12 @@ class DeviationFinder:
         is_raw_loss = maker.is_raw_loss
         self._learn(frame, detector)
         up, down = detector.up, detector.down
-        of_loss = max(0.0, float(up[:, LOSS_SERIES].max()))
-        of_total = max(0.0, float(up[:, TOTAL].max()))
+        peaks = np.maximum.reduce(up)
+        of_loss, of_total = max(0.0, peaks.item(LOSS_SERIES)), max(0.0, peaks.item(TOTAL))
         self.clear_totals.append(of_total > CLEAR_PART)
         is_unheard = self.lr.unheard_frames >= UNHEARD_AFTER and not is_raw_loss
-        if not is_unheard and up.max() + max(of_loss, TOTAL_ADDS) < 1.0 and down.max() < 1.0:
+        highest, lowest = largest_of(peaks), largest_of(down.ravel())
+        if not is_unheard and highest + max(of_loss, TOTAL_ADDS) < 1.0 and lowest < 1.0:
             return []
         supported = np.where(up > SUPPORTED, up + of_loss, up)
         loss_parts = up[:, LOSS_SERIES]

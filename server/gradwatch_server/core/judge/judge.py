@@ -122,8 +122,16 @@ class Judge:
             numel: (layers,) elements, empty where they are not known.
             budget: False alerts allowed in 100,000 frames.
         """
-        self.modules.extend(names)
-        state = self.state
+        with np.errstate(all="ignore"):  # NaN stands for what is absent, and Inf for no record
+            self.findings = self._judge(frame, names, numel, budget)
+        return self.findings
+
+    def _judge(
+        self, frame: Frame, names: Sequence[str], numel: FloatArray, budget: float
+    ) -> Findings:
+        state, modules = self.state, self.state.modules
+        if len(modules.of_layer) < len(names):
+            modules.extend(names)
         is_whole = bool(not frame.num_partial and frame.coverage >= 1.0)
         absence = state.presence.add(frame.present, frame.l2_max, is_whole=is_whole)
         norms = self._norms(frame)
@@ -140,8 +148,7 @@ class Judge:
                 state.series.restart(LOSS_SERIES)
             self.detector = self._new_detector(len(norms))
         state.steps[state.series.num_frames % RING] = frame.step
-        with np.errstate(all="ignore"):  # NaN stands for what is absent, and Inf for no record
-            self.detector.update(values, state.away.patience)
+        self.detector.update(values, state.away.patience)
         state.zeros.add(norms)
         sizes = self.numel(numel) if state.smallness.num_frames < DEPTH_FRAMES else np.zeros(0)
         state.smallness.add(norms, sizes, numbers.loss)
@@ -152,8 +159,7 @@ class Judge:
                 (each.quiet() if quiet else each for each in found),
                 key=lambda each: (-each.part, each.series),
             )
-        self.findings = self._find(numbers, values, norms, found)
-        return self.findings
+        return self._find(numbers, values, norms, found)
 
     def resume(self) -> None:
         """Learn quickly again: the training was interrupted, or its steps went back."""
@@ -267,7 +273,7 @@ class Judge:
         return Detector(self.state.series, of_series, tests(num_modules), self._budget)
 
     def _norms(self, frame: Frame) -> FloatArray:
-        if not np.count_nonzero(frame.nonfinite):
+        if not frame.has_nonfinite:
             return self.modules.norms(frame.l2_max)
         norms = self.modules.norms(np.where(frame.nonfinite, np.nan, frame.l2_max))
         norms[self.modules.any_of(frame.nonfinite)] = np.nan
@@ -299,8 +305,7 @@ class Judge:
     def _numbers(self, frame: Frame, norms: FloatArray, total: float) -> FrameNumbers:
         loss = math.nan if frame.loss is None else frame.loss
         lr = math.nan if frame.lr is None else frame.lr
-        is_bad = np.count_nonzero(frame.nonfinite) or math.isinf(loss)
-        is_bad = is_bad or (frame.loss is not None and math.isnan(loss))
+        is_bad = frame.has_nonfinite or not (frame.loss is None or math.isfinite(loss))
         step_time = math.nan if frame.step_time_s is None else frame.step_time_s
         return FrameNumbers(frame.step, norms, total, loss, lr, step_time, not is_bad)
 
@@ -352,7 +357,7 @@ class Judge:
             own, signs = still[FIRST_MODULE::2], away.sign[FIRST_MODULE::2]
             high, low = own & (signs > 0), own & (signs < 0)
             is_loss_high, is_slow = bool(still[LOSS_SERIES]), bool(still[PACE])
-        loss_part = float(self.detector.up[:, LOSS_SERIES].max())
+        loss_part = float(np.maximum.reduce(self.detector.up[:, LOSS_SERIES]))
         young = self.state.series.num_samples[FIRST_MODULE::2] <= HISTORY_FRAMES
         first_loss = 0.0 if self.state.maker.is_raw_loss else self.state.finder.first_loss
         return Findings(

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
+from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray, any_true
 from gradwatch_wire.norms import combine_norms
 
 _SAFE: Final = (1e-150, 1e150)
@@ -51,7 +51,7 @@ class Modules:
         own = self.of_layer[: len(l2)]
         absent = np.isnan(l2)
         norms = np.abs(l2)  # a norm below 0 may come from the wire
-        are_all = not np.count_nonzero(absent) and len(l2) == len(self.of_layer)
+        are_all = not any_true(absent) and len(l2) == len(self.of_layer)
         if not are_all:
             norms[absent] = 0.0
         # bincount adds one after the other, the same way on every processor.
@@ -116,7 +116,7 @@ def norm_of(norms: FloatArray) -> float:
         return max(largest, 0.0) if largest > -math.inf else math.nan
     shares = norms / largest  # scaled: squares may leave the range of float64
     shares[np.isnan(shares)] = 0.0
-    return largest * math.sqrt(float(np.dot(shares, shares)))
+    return largest * math.sqrt(float(shares.dot(shares)))
 
 
 def _module(layer: str) -> str:
@@ -124,10 +124,10 @@ def _module(layer: str) -> str:
 
 
 def _is_safe(norms: FloatArray) -> bool:
-    largest = float(norms.max(initial=0.0))
+    largest = float(np.maximum.reduce(norms, initial=0.0))
     if largest >= _SAFE[1]:
         return False
     # An overflow shows in the largest; what underflows beside it matters only where it is alone.
-    return float(norms.min(initial=math.inf)) >= _SAFE[0] or not (
-        np.count_nonzero((norms > 0.0) & (norms < _SAFE[0]))
+    return float(np.minimum.reduce(norms, initial=math.inf)) >= _SAFE[0] or not any_true(
+        (norms > 0.0) & (norms < _SAFE[0])
     )

@@ -60,7 +60,7 @@ class Presence:
         if is_grown:
             self.seen_at = grown(self.seen_at, num, NEVER)
             self.norm = grown(self.norm, num, np.nan)
-        are_all = bool(np.count_nonzero(present) == num)
+        are_all = 0 not in present.tobytes()
         if are_all and self.are_all and not is_grown:  # nearly always
             if not is_whole:
                 return None

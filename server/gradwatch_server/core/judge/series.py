@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray, natural_log
+from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray, any_true, quiet_log
 from gradwatch_server.core.judge.detector import APART, LOSS, NORM, STEP_TIME, Kind, num_tests
 
 TOTAL: Final = 0
@@ -90,7 +90,8 @@ class SeriesMaker:
     def values(self, frame: FrameNumbers) -> FloatArray:
         """Return (3 + 2 * modules,) logarithms, NaN where there is no sample."""
         self.grow(len(frame.modules))
-        values = np.full(FIRST_MODULE + 2 * len(frame.modules), np.nan)
+        values = np.empty(FIRST_MODULE + 2 * len(frame.modules))
+        values[:] = np.nan
         if not frame.is_sound:
             return values
         numbers = np.concatenate([(frame.total, frame.loss, frame.step_time_s), frame.modules])
@@ -121,9 +122,9 @@ class SeriesMaker:
             setattr(self, name, getattr(self, name)[places])
 
     def _logarithms(self, numbers: FloatArray) -> FloatArray:
-        logarithms = natural_log(numbers + self.floor)
+        logarithms = quiet_log(numbers + self.floor)
         young = self.first_count < FLOOR_SAMPLES
-        if np.count_nonzero(young) and np.count_nonzero(young := young & ~np.isnan(logarithms)):
+        if any_true(young) and any_true(young := young & ~np.isnan(logarithms)):
             self.first_sum[young] += logarithms[young]
             self.first_count[young] += 1
             ready = young & (self.first_count == FLOOR_SAMPLES)
@@ -157,7 +158,7 @@ class SeriesMaker:
         move *= weight
         np.add(self.slow, move, out=self.slow, where=known)
         self.num_samples += present
-        if np.count_nonzero(present) < 2:  # with one module there are no others
+        if count < 2 and np.count_nonzero(present) < 2:  # with one module there are no others
             apart = np.full_like(apart, np.nan)
         return apart
 
@@ -171,7 +172,8 @@ class SeriesMaker:
 
 def _median(values: FloatArray) -> float:
     """Return the median of one number or more: `numpy.median` takes ten times as long."""
-    ordered = np.sort(values)
+    ordered = values.copy()
+    ordered.sort()
     middle = len(ordered) // 2
     if len(ordered) % 2:
         return float(ordered[middle])

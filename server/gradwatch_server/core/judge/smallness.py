@@ -8,7 +8,14 @@ from typing import Final
 
 import numpy as np
 
-from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray, grown, natural_log
+from gradwatch_server.core.arrays import (
+    BoolArray,
+    FloatArray,
+    IndexArray,
+    any_true,
+    grown,
+    natural_log,
+)
 
 DEPTH_FRAMES: Final = 16
 LEAST_MODULES: Final = 4
@@ -34,6 +41,8 @@ class Smallness:
     still_frames: int = 0
     """Frames in a row in which the loss did not move."""
     last_loss: float = math.inf
+    any_deep: bool = False
+    """Whether one was far below the others in all of the first 16 frames."""
 
     def add(self, norms: FloatArray, numel: FloatArray, loss: float) -> None:
         """Take in a frame.
@@ -53,11 +62,8 @@ class Smallness:
         if self.num_frames < DEPTH_FRAMES:
             self.deep_frames += far_below(norms, numel)
         self.num_frames += 1
-
-    @property
-    def any_deep(self) -> bool:
-        """Tell whether one was far below the others in all of the first 16 frames."""
-        return bool(np.count_nonzero(self.is_deep))
+        if self.num_frames == DEPTH_FRAMES:
+            self.any_deep = any_true(self.is_deep)
 
     @property
     def is_deep(self) -> BoolArray:

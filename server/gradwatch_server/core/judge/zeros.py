@@ -7,7 +7,14 @@ from typing import Final
 
 import numpy as np
 
-from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray, grown, natural_log
+from gradwatch_server.core.arrays import (
+    BoolArray,
+    FloatArray,
+    IndexArray,
+    any_true,
+    grown,
+    natural_log,
+)
 
 LN_CHANCE: Final = -13.815510557964274
 """ln 1e-6: zeros in a row that are as rare as that, by the share of zeros before, are too many."""
@@ -37,7 +44,7 @@ class Zeros:
             for name in ("alive", "zeros", "run"):
                 setattr(self, name, grown(getattr(self, name), len(norms), 0))
         alive = norms > 0.0
-        if not self.any_run and np.count_nonzero(alive) == len(norms):  # nearly always
+        if not self.any_run and not any_true(~alive):  # nearly always
             self.alive += 1
             return
         woke, died = alive & (self.run > 0), (norms == 0.0) & (self.run == 0)

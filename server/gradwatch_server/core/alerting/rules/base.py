@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from enum import Enum
+from enum import Enum, IntFlag, auto
 from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -24,6 +24,25 @@ SEVERITY: Final = "Severity of its alerts."
 """Descriptions of the settings of every rule, for those that have another default."""
 
 
+class Sign(IntFlag):
+    """Facts of a frame without which some rules find nothing."""
+
+    NONFINITE = auto()
+    """A NaN or Inf in a gradient or in the loss."""
+    UNUSUAL = auto()
+    """A deviation, one that is not over yet, or a module without a history."""
+    ZERO = auto()
+    """A module whose gradient is zero."""
+    REPLICAS = auto()
+    """Ranks that have to be equal."""
+    LOCAL_NORMS = auto()
+    """Norms of a rank's own gradients."""
+    LOSS_SCALE = auto()
+    """A loss scale."""
+    ALWAYS = auto()
+    """True of every frame."""
+
+
 class HealthShare(Enum):
     """The two shares of layers that the health score is made of."""
 
@@ -41,6 +60,8 @@ class Rule(BaseModel, ABC):
         name: Its name in `gradwatch.toml`, in alerts and in the documentation.
         takes: Types of the observations that it is evaluated by: `Frame`, `GainFrame`,
             `DeclaredLoss`, or any other that `Attempt` hands to the rules.
+        signs: Signs of which a frame must have one for the rule to find anything. It is not asked
+            about other frames.
         yields_to: Rules registered before it; what one of these flags is not flagged by this one.
         follows: Rules whose alerts explain one of this rule, the best explanation first: one that
             begins beside or soon after such an alert is `info`. Where it matters more, that alert
@@ -62,6 +83,7 @@ class Rule(BaseModel, ABC):
 
     name: ClassVar[str]
     takes: ClassVar[tuple[type, ...]]
+    signs: ClassVar[Sign] = Sign.ALWAYS
     yields_to: ClassVar[tuple[str, ...]] = ()
     follows: ClassVar[tuple[str, ...]] = ()
     recurs: ClassVar[bool] = False

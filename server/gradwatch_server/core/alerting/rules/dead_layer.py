@@ -11,7 +11,7 @@ from pydantic import Field
 from gradwatch_server.core.alerting.attribution import first_computed, may_come_from_loss
 from gradwatch_server.core.alerting.evaluation import Context
 from gradwatch_server.core.alerting.origin import Origin
-from gradwatch_server.core.alerting.rules.base import Steps
+from gradwatch_server.core.alerting.rules.base import Sign, Steps
 from gradwatch_server.core.alerting.rules.module import ModuleRule, began_before, layers_of
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame
@@ -41,6 +41,7 @@ class DeadLayerRule(ModuleRule):
     """
 
     name = "dead_layer"
+    signs = Sign.ZERO
     recurs = True
     follows = ("nonfinite", "exploding", "loss_scaler", "loss")
     sign: ClassVar[int] = -1

@@ -11,7 +11,7 @@ from pydantic import Field
 from gradwatch_server.core.alerting.attribution import explosion_ranks
 from gradwatch_server.core.alerting.evaluation import Context
 from gradwatch_server.core.alerting.origin import Origin, one_rank
-from gradwatch_server.core.alerting.rules.base import HealthShare, Limit
+from gradwatch_server.core.alerting.rules.base import HealthShare, Limit, Sign
 from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.alerting.rules.module import ModuleRule, layers_of, ranks_with
 from gradwatch_server.core.arrays import BoolArray, FloatArray
@@ -38,6 +38,7 @@ class ExplodingRule(ModuleRule):
 
     name = "exploding"
     recurs = True
+    signs = Sign.UNUSUAL
     follows = (
         "nonfinite",
         "rank_divergence",

@@ -79,7 +79,7 @@ class MissingMemory:
         if frame.num_partial or frame.coverage < 1.0:
             return
         is_quiet = not (self.any_missing or self.any_unused or self.any_frozen)
-        if is_quiet and np.count_nonzero(present) == len(present):  # nearly always
+        if is_quiet and frame.has_all_layers:  # nearly always
             self.there += 1
             return
         frozen, unused = frame.idle_layers()

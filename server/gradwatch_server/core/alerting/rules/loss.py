@@ -14,7 +14,7 @@ from gradwatch_server.core.alerting.attribution import high_loss_ranks, nonfinit
 from gradwatch_server.core.alerting.causes import find_cause
 from gradwatch_server.core.alerting.evaluation import Context, Evaluation, Verdict
 from gradwatch_server.core.alerting.origin import Origin, one_rank
-from gradwatch_server.core.alerting.rules.base import Rule, Steps
+from gradwatch_server.core.alerting.rules.base import Rule, Sign, Steps
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.judge.detector import SCALES
@@ -52,6 +52,7 @@ class LossRule(Rule):
         "rank_divergence",
     )
     takes = (Frame,)
+    signs = Sign.UNUSUAL | Sign.NONFINITE
     formula = """
         a mean of 1, 4, 16 or 64 frames is above the record of 256 frames, and its rise above the
         largest rise, by more than a margin ([the detector](alerts.md#the-detector)).

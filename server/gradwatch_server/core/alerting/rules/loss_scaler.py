@@ -13,7 +13,7 @@ from pydantic import Field
 from gradwatch_server.core.alerting.attribution import ranks_of, was_skipped
 from gradwatch_server.core.alerting.evaluation import NOT_WORSE, Context, Evaluation, Verdict
 from gradwatch_server.core.alerting.origin import Origin, find_nonfinite, one_rank
-from gradwatch_server.core.alerting.rules.base import Limit, Rule, Steps
+from gradwatch_server.core.alerting.rules.base import Limit, Rule, Sign, Steps
 from gradwatch_server.core.alerting.sentences import SKIPS
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame
@@ -145,6 +145,7 @@ class LossScalerRule(Rule):
     name = "loss_scaler"
     follows = ("nonfinite", "loss", "loss_scaler")
     takes = (Frame,)
+    signs = Sign.LOSS_SCALE
     memory: ClassVar[type | None] = ScalerMemory
     formula = """
         after 32 steps that were taken, or where `scale < min_loss_scale`: `skips` frames in a row

@@ -12,7 +12,7 @@ from gradwatch_server.core.alerting.causes import find_cause
 from gradwatch_server.core.alerting.evaluation import NUM_BEFORE, Context
 from gradwatch_server.core.alerting.forward import ForwardOrigin
 from gradwatch_server.core.alerting.origin import Origin, find_nonfinite, one_rank
-from gradwatch_server.core.alerting.rules.base import SEVERITY, HealthShare
+from gradwatch_server.core.alerting.rules.base import SEVERITY, HealthShare, Sign
 from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.arrays import BoolArray, IndexArray
 from gradwatch_server.core.frames.frame import Frame, LateFrame
@@ -44,6 +44,7 @@ class NonfiniteRule(LayerRule):
 
     name = "nonfinite"
     takes = (Frame, LateFrame)
+    signs = Sign.NONFINITE
     health = HealthShare.EXPLODING
     formula = "a layer's gradient has a NaN or an Inf on any rank: `nan > 0` or `inf > 0`."
     tuning = """

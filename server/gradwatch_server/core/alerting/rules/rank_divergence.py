@@ -18,7 +18,7 @@ from gradwatch_server.core.alerting.evaluation import (
     free_group,
 )
 from gradwatch_server.core.alerting.origin import Origin, one_rank
-from gradwatch_server.core.alerting.rules.base import CLEAR_STEPS, FOR_STEPS, Limit, Steps
+from gradwatch_server.core.alerting.rules.base import CLEAR_STEPS, FOR_STEPS, Limit, Sign, Steps
 from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
 from gradwatch_server.core.frames.disagreement import Disagreement
@@ -91,6 +91,7 @@ class RankDivergenceRule(LayerRule):
     """
 
     name = "rank_divergence"
+    signs = Sign.REPLICAS
     memory: ClassVar[type | None] = WeightsMemory
     follows = ("nonfinite", "rank_divergence")
     formula = """

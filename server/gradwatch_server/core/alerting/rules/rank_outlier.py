@@ -10,7 +10,7 @@ from pydantic import Field
 
 from gradwatch_server.core.alerting.evaluation import NUM_BEFORE, Context
 from gradwatch_server.core.alerting.origin import Origin
-from gradwatch_server.core.alerting.rules.base import CLEAR_STEPS, Limit, Steps
+from gradwatch_server.core.alerting.rules.base import CLEAR_STEPS, Limit, Sign, Steps
 from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
 from gradwatch_server.core.frames.frame import Frame
@@ -125,6 +125,7 @@ class RankOutlierRule(LayerRule):
     """
 
     name = "rank_outlier"
+    signs = Sign.LOCAL_NORMS
     memory: ClassVar[type | None] = OutlierMemory
     follows = ("nonfinite", "exploding")
     formula = """

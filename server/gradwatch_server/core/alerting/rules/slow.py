@@ -11,7 +11,7 @@ from pydantic import Field
 from gradwatch_server.core.alerting.attribution import ranks_of
 from gradwatch_server.core.alerting.evaluation import Context, Evaluation, Verdict
 from gradwatch_server.core.alerting.origin import Origin, one_rank
-from gradwatch_server.core.alerting.rules.base import Rule, Steps
+from gradwatch_server.core.alerting.rules.base import Rule, Sign, Steps
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.judge.detector import SCALES
@@ -34,6 +34,7 @@ class SlowRule(Rule):
     name = "slow"
     recurs = True
     takes = (Frame,)
+    signs = Sign.UNUSUAL
     formula = """
         the mean step time of 16 or 64 frames is above the record of 256 frames, and its rise above
         the largest rise, by more than a margin, and above 1.5 times the usual

@@ -79,9 +79,20 @@ class Rules(BaseModel):
         """Return the rules, with their names, that are evaluated by observations of a type."""
         return self.by_kind.get(kind, ())
 
-    def flagging(self, kind: type) -> Sequence[tuple[str, Rule]]:
-        """Return those of `taking` whose flags somebody asks for: they are on, or health counts."""
-        return self.flagging_by_kind.get(kind, ())
+    def flagging(self, kind: type, signs: int) -> Sequence[tuple[str, Rule]]:
+        """Return those of `taking` whose flags somebody asks for: they are on, or health counts.
+
+        Args:
+            kind: Type of the observation.
+            signs: Signs that it has, as in `Rule.signs`.
+        """
+        if (kind, signs) not in self._flagging:
+            self._flagging[kind, signs] = tuple(
+                (name, rule)
+                for name, rule in self.taking(kind)
+                if (rule.enabled or rule.health is not None) and rule.signs & signs
+            )
+        return self._flagging[kind, signs]
 
     def watching(self, run: str) -> Rules:
         """Return those that watch runs of this name."""
@@ -105,12 +116,8 @@ class Rules(BaseModel):
         return dict(found)
 
     @cached_property
-    def flagging_by_kind(self) -> Mapping[type, Sequence[tuple[str, Rule]]]:
-        """Type of observation to the rules that `flagging` returns."""
-        return {
-            kind: tuple(own for own in taking if own[1].enabled or own[1].health is not None)
-            for kind, taking in self.by_kind.items()
-        }
+    def _flagging(self) -> dict[tuple[type, int], Sequence[tuple[str, Rule]]]:
+        return {}
 
     @cached_property
     def counted(self) -> Sequence[LayerRule]:
