@@ -297,7 +297,7 @@ class Aggregator:
             require(kept, "budgets are kept to", name, used, limit)
         for run in self.engine._state.runs.values():
             bound = max(self._world.scenario.max_held, 16 * run.current.world)
-            held = run.current.open._frames._num_held
+            held = run.current.open.frames._num_held
             require(held <= bound, "open frames are bounded", held, bound)
 
 

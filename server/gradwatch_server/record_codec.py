@@ -115,5 +115,5 @@ def _is_valid(body: _Stats) -> bool:
     if (size or 0) > MAX_LAYERS or body.part >= body.parts:
         return False
     # Limits are in bytes, and msgspec counts characters.
-    texts = [text for text in body.labels.values() if type(text) is str]
+    texts = map(str, body.labels.values())
     return "".join((*body.columns, *body.labels, *body.scalars, *texts)).isascii()

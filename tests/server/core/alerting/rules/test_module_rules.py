@@ -276,7 +276,7 @@ def test_manifests_and_open_frames_keep_what_is_idle_over_a_restart() -> None:
     (known,) = {own.manifests[2].idle.unused.tobytes() for own in again.sessions.values()}
     assert np.frombuffer(known, dtype=np.int64).tolist() == [2]
     assert again.sessions[0].manifests[1].idle is None
-    (waiting,) = again.open._frames._open.values()
+    (waiting,) = again.open.frames._open.values()
     assert waiting.items[0, 0].idle.unused.tolist() == [2]
     assert encode(again) == encode(job.attempt)
 
