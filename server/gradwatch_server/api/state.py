@@ -22,7 +22,7 @@ from gradwatch_server.budgets import Budgets
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.views.health import health
 from gradwatch_server.core.views.ranks import LastSeen
-from gradwatch_server.core.views.runs import summarize_run
+from gradwatch_server.core.views.runs import summarize
 from gradwatch_server.core.views.snapshot import RunView
 from gradwatch_server.curves.reader import History
 from gradwatch_server.engine.commands import Command, CommandError
@@ -194,7 +194,7 @@ class ApiState:
 
     def summary(self, view: RunView) -> dict[str, Any]:
         """Return a run in short at this moment."""
-        return summarize_run(view, self.last_seen, self.now_ns(), self.published.fault)
+        return summarize(view, self.last_seen, self.now_ns(), self.published.fault).row()
 
 
 def _known(runs: Sequence[str]) -> str:

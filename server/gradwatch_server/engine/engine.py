@@ -160,7 +160,9 @@ class Engine(threading.Thread):
         self.curves.begin()
         self._checkpointer = Checkpointer(store, self._retention, clock)
         self._tracker = SequenceTracker()
-        away = dict.fromkeys(self._checkpointer.find_runs())
+        stored = self._checkpointer.find_runs()
+        away = dict.fromkeys(stored)
+        published.summaries = {name: own for name, own in stored.items() if own is not None}
         published.revisions = dict.fromkeys(away, 0)
         published.views = {}
         published.cursor = store.alert_events.newest()

@@ -41,6 +41,7 @@ class PublishedState:
     Args:
         revisions: Run to a number that grows whenever an entry of the run is committed.
         revision: The newest of these numbers; it grows as well when a run leaves memory.
+        summaries: Run to its encoded summary, of those that ended and are not in memory yet.
         views: Run to its newest view; those that nobody asked for have none.
         rules: Rules in force.
         last_seen: Session to the time of its last sign of life, nanoseconds since the epoch.
@@ -56,6 +57,7 @@ class PublishedState:
 
     revisions: dict[str, int] = field(default_factory=dict)
     revision: int = 0
+    summaries: dict[str, bytes] = field(default_factory=dict)
     views: dict[str, RunView] = field(default_factory=dict)
     rules: Rules = field(default_factory=Rules)
     last_seen: dict[bytes, int] = field(default_factory=dict)

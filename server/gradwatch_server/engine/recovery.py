@@ -126,6 +126,7 @@ class Recovery:
             return
         run = self._read(name)
         del self._away[name]
+        self._published.summaries.pop(name, None)
         self._memory.note_changed(name)
         self._memory.measure()
         self._published.num_away = len(self._away)

@@ -97,13 +97,17 @@ class Checkpointer:
         self.is_done = True
         """Whether no run is due that there was no time for."""
 
-    def find_runs(self) -> list[str]:
-        """Return the runs that a start brings into memory, those first that were live."""
+    def find_runs(self) -> dict[str, bytes | None]:
+        """Return the runs that a start brings into memory, those first that were live.
+
+        Each with its encoded summary if it had ended.
+        """
         saved = self._store.state.runs()
         live = [name for name in self._store.log.runs() if name not in saved]
         live = [name for name in live if self._has_entries(name)]
-        live += [name for name, has_ended in saved.items() if not has_ended]
-        return live + [name for name, has_ended in saved.items() if has_ended]
+        live += [name for name, summary in saved.items() if summary is None]
+        ended = {name: summary for name, summary in saved.items() if summary is not None}
+        return dict.fromkeys(live) | ended
 
     def _has_entries(self, name: str) -> bool:
         """Tell whether the log of a run goes on after it left memory."""
@@ -259,4 +263,5 @@ class Checkpointer:
         run = state.runs.get(name)
         if run is None:  # it has no attempt yet
             return RunSave(run=name)
-        return encode_run(run, self._newest.get(name), self._unsaved[name].attempts)
+        touched, now_ns = self._unsaved[name].attempts, self._clock.now_ns()
+        return encode_run(run, self._newest.get(name), touched, now_ns)

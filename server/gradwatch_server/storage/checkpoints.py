@@ -10,6 +10,8 @@ from collections.abc import Collection
 from gradwatch_server.core.attempt import Attempt
 from gradwatch_server.core.run import Run
 from gradwatch_server.core.state_codec import decode, encode
+from gradwatch_server.core.views.runs import summarize
+from gradwatch_server.core.views.snapshot import view_run
 from gradwatch_server.storage.rows import RunSave, SavedRun
 
 
@@ -35,13 +37,14 @@ def decode_run(saved: SavedRun, window_steps: int) -> Run:
     return run
 
 
-def encode_run(run: Run, newest: int | None, touched: Collection[int]) -> RunSave:
+def encode_run(run: Run, newest: int | None, touched: Collection[int], now_ns: int) -> RunSave:
     """Return what is to be saved of a run.
 
     Args:
         run: The run.
         newest: Number of its newest attempt that is saved; None if nothing is.
         touched: Numbers of the attempts that changed since.
+        now_ns: The time it is, nanoseconds since the epoch.
     """
     changed = [
         own
@@ -52,7 +55,11 @@ def encode_run(run: Run, newest: int | None, touched: Collection[int]) -> RunSav
         run=run.name,
         body=encode(run),
         whole=newest is None,
-        has_ended=not run.is_expected,
+        summary=None if run.is_expected else _summary(run, now_ns),
         attempts={own.number: encode(own) for own in changed},
         first_attempt=run.attempts[0].number,
     )
+
+
+def _summary(run: Run, now_ns: int) -> bytes:
+    return encode(summarize(view_run(run, run.rules), {}, now_ns))

@@ -121,7 +121,7 @@ class RunSave:
         run: Its name.
         body: The run itself, encoded; None removes all that is saved of it.
         whole: Whether attempts that were saved before go first.
-        has_ended: Whether no rank of it is waited for.
+        summary: The run in short, encoded, if no rank of it is waited for; else None.
         attempts: Number to encoded attempt, of those that changed.
         first_attempt: Attempts below this one are removed.
     """
@@ -129,7 +129,7 @@ class RunSave:
     run: str
     body: bytes | None = None
     whole: bool = False
-    has_ended: bool = False
+    summary: bytes | None = None
     attempts: Mapping[int, bytes] = field(default_factory=dict)
     first_attempt: int = 1
 

@@ -21,8 +21,8 @@ SAVE_PART: Final = (
 """Statement that writes a part of the saved state that is of no run."""
 
 _SAVE_RUN: Final = (
-    "INSERT INTO saved_runs (run, has_ended, body) VALUES (?, ?, ?)"
-    " ON CONFLICT (run) DO UPDATE SET has_ended = excluded.has_ended, body = excluded.body"
+    "INSERT INTO saved_runs (run, body, summary) VALUES (?, ?, ?)"
+    " ON CONFLICT (run) DO UPDATE SET body = excluded.body, summary = excluded.summary"
 )
 _SAVE_ATTEMPT: Final = (
     "INSERT INTO saved_attempts (run, attempt, body) VALUES (?, ?, ?)"
@@ -54,7 +54,7 @@ class SavedState:
             return
         if save.whole:
             self._remove(save.run, "saved_attempts")
-        self._db.execute(_SAVE_RUN, (save.run, int(save.has_ended), save.body))
+        self._db.execute(_SAVE_RUN, (save.run, save.body, save.summary))
         attempts = [(save.run, number, body) for number, body in save.attempts.items()]
         self._db.executemany(_SAVE_ATTEMPT, attempts)
         if save.first_attempt > 1:
@@ -70,10 +70,9 @@ class SavedState:
         row = self._db.row("SELECT body FROM saved_state WHERE part = ?", (name,))
         return None if row is None else row[0]
 
-    def runs(self) -> dict[str, bool]:
-        """Return the names of the saved runs, and whether each had ended."""
-        rows = self._db.rows("SELECT run, has_ended FROM saved_runs ORDER BY run")
-        return {name: bool(has_ended) for name, has_ended in rows}
+    def runs(self) -> dict[str, bytes | None]:
+        """Return the names of the saved runs, and the summary of each that had ended."""
+        return dict(self._db.rows("SELECT run, summary FROM saved_runs ORDER BY run"))
 
     def run(self, name: str) -> SavedRun | None:
         """Return what is saved of a run, None if nothing is."""

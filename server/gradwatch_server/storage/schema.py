@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-SCHEMA_VERSION: Final = 11
+SCHEMA_VERSION: Final = 12
 """Each change of what is stored, also inside of a row, takes the next number. Data of any other
 number is refused: nothing reads older forms."""
 
@@ -28,7 +28,7 @@ _TABLES: Final = """
     );
     CREATE TABLE saved_state (part {text} PRIMARY KEY, body {bytes} NOT NULL);
     CREATE TABLE saved_runs (
-        run {text} PRIMARY KEY, has_ended {number} NOT NULL, body {bytes} NOT NULL
+        run {text} PRIMARY KEY, summary {bytes}, body {bytes} NOT NULL
     );
     CREATE TABLE saved_attempts (
         run {text} NOT NULL, attempt {number} NOT NULL, body {bytes} NOT NULL,

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from gradwatch_server.api import listing as listing_module
-from gradwatch_server.api.listing import RunListing, Summary
+from gradwatch_server.api.listing import RunListing
 from gradwatch_server.api.views import Views
+from gradwatch_server.core.views.runs import RunSummary, summarize
 from gradwatch_wire import Bye
 from tests.support.aggregator import Aggregator
 from tests.support.engine import Start
@@ -19,8 +20,8 @@ from tests.support.peer import NewPeer
 from tests.support.problems import problem
 
 
-def by_name(found: tuple[Summary, ...]) -> dict[str, Summary]:
-    return {own.view.name: own for own in found}
+def by_name(found: tuple[RunSummary, ...]) -> dict[str, RunSummary]:
+    return {own.name: own for own in found}
 
 
 def listing_of(running: Any) -> RunListing:
@@ -84,12 +85,12 @@ def test_a_listing_is_built_once_for_all_who_ask(
     running.engine.stop()
     built: list[str] = []
 
-    def counted(view: Any, *rest: Any) -> Summary:
+    def counted(view: Any, *rest: Any) -> RunSummary:
         built.append(view.name)
         return sum_up(view, *rest)
 
-    sum_up = listing_module._sum_up
-    monkeypatch.setattr(listing_module, "_sum_up", counted)
+    sum_up = summarize
+    monkeypatch.setattr(listing_module, "summarize", counted)
 
     async def scenario() -> None:
         listing = listing_of(running)
@@ -111,7 +112,7 @@ def test_who_goes_away_takes_the_listing_from_nobody(start: Start, peers: NewPee
         gone, stays = (asyncio.create_task(listing.all()) for _ in range(2))
         await asyncio.sleep(0)
         gone.cancel()
-        assert [own.view.name for own in await stays] == ["gpt"]
+        assert [own.name for own in await stays] == ["gpt"]
 
     asyncio.run(scenario())
 

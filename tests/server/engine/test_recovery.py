@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from gradwatch_server.api.listing import RunListing
+from gradwatch_server.api.views import Views
 from gradwatch_server.budgets import Budgets
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.entries import Resumed
@@ -13,7 +16,7 @@ from gradwatch_server.engine import recovery
 from gradwatch_server.engine.alert_commands import AddSilence, RemoveSilence
 from gradwatch_server.storage.rows import StorageError, StorageFault
 from gradwatch_wire import Bye
-from gradwatch_wire.health import RankState
+from gradwatch_wire.health import Phase, RankState
 from tests.support.engine import Start
 from tests.support.peer import NewPeer
 from tests.support.waiting import PATIENCE_S, wait_until
@@ -49,7 +52,7 @@ def test_runs_that_were_live_come_first(start: Start, peers: NewPeer) -> None:
     ended(running, peers, "c")
     running.engine.stop()
 
-    assert running.engine._checkpointer.find_runs() == ["z", "a", "b", "c"]
+    assert list(running.engine._checkpointer.find_runs()) == ["z", "a", "b", "c"]
 
 
 @pytest.mark.usefixtures("on_demand")
@@ -64,6 +67,23 @@ def test_a_run_comes_when_somebody_asks_for_it(start: Start, peers: NewPeer) -> 
     assert set(running.engine._state.runs) == {"b"}
     assert running.engine.budget_use["runs"].used == 3
     assert running.published.num_away == 2
+
+
+@pytest.mark.usefixtures("on_demand")
+def test_what_ended_is_listed_without_coming_into_memory(start: Start, peers: NewPeer) -> None:
+    """But where its stored summary is damaged."""
+    running = start()
+    ended(running, peers, "a", "b")
+    running = again(start, running)
+    damaged = running.published.summaries
+    damaged["b"] = damaged["b"][:-1] + b"?"
+
+    rows = asyncio.run(RunListing(running.engine, Views(running.engine)).all())
+    assert {own.name: (own.phase, own.step) for own in rows} == {
+        "a": (Phase.ENDED, 0),
+        "b": (Phase.ENDED, 0),
+    }
+    assert set(running.engine._state.runs) == {"b"}
 
 
 def test_what_was_recovered_may_be_evicted(start: Start, peers: NewPeer) -> None:

@@ -361,7 +361,7 @@ def test_state_is_saved_and_found_again(place: Any) -> None:
     store = place.open()
 
     assert (store.state.part("silences"), store.state.part("forgotten")) == (b"1", b"2")
-    assert store.state.runs() == {"x": False, "y": False}
+    assert store.state.runs() == {"x": None, "y": None}
     saved = store.state.run("y")
     assert (saved.body, dict(saved.attempts)) == (b"new", {1: b"attempt"})
     store.close()
@@ -386,7 +386,7 @@ def test_a_run_that_left_memory_is_removed(store: Store) -> None:
     assert list(store.state.runs()) == ["y"]
 
     store.state.save({}, [run_save("x", 2)])
-    assert store.state.runs() == {"x": False, "y": False}
+    assert store.state.runs() == {"x": None, "y": None}
     assert list(attempts_of(store, "x")) == [2]
 
 

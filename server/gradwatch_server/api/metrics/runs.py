@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import Any, Final
 
-from gradwatch_server.api.listing import Summary
 from gradwatch_server.api.metrics.metric import Metric, Value, one
 from gradwatch_server.api.metrics.snapshot import Snapshot
+from gradwatch_server.core.views.runs import RunSummary
 from gradwatch_wire.health import Phase, RankState, Severity, Status
 
 Read = Callable[[Snapshot], Iterable[Value]]
@@ -34,43 +34,32 @@ def _firing(snapshot: Snapshot) -> Counter[str]:
     return sum(live, Counter())
 
 
-def _each(read: Callable[[Summary], float | None]) -> Read:
+def _each(read: Callable[[RunSummary], float | None]) -> Read:
     """Return what reads a number of each run, of those where it is known."""
 
     def values(snapshot: Snapshot) -> Iterable[Value]:
-        found = ((own.view.name, read(own)) for own in snapshot.labelled)
+        found = ((own.name, read(own)) for own in snapshot.labelled)
         return [((run,), value) for run, value in found if value is not None]
 
     return values
 
 
-def _frame(name: str) -> Callable[[Summary], float | None]:
-    """Return what reads a number of the last step."""
-
-    def value(own: Summary) -> float | None:
-        frame = own.view.frame
-        found: float | None = None if frame is None else getattr(frame, name)
-        return found
-
-    return value
-
-
-def _each_by(count: Callable[[Summary], Mapping[Any, int]], words: Iterable[str]) -> Read:
+def _each_by(count: Callable[[RunSummary], Mapping[Any, int]], words: Iterable[str]) -> Read:
     """Return what reads how many of each word there are of each run, also where there are none."""
     known = tuple(words)
 
     def values(snapshot: Snapshot) -> Iterable[Value]:
         for own in snapshot.labelled:
             counts = count(own)
-            yield from (((own.view.name, str(word)), counts.get(word, 0)) for word in known)
+            yield from (((own.name, str(word)), counts.get(word, 0)) for word in known)
 
     return values
 
 
 def _rules(snapshot: Snapshot) -> Iterable[Value]:
     for own in snapshot.labelled:
-        for (rule, severity), count in own.rules.items():
-            yield (own.view.name, rule, severity), count
+        for rule, counts in own.rules.items():
+            yield from (((own.name, rule, severity), count) for severity, count in counts.items())
 
 
 METRICS: Final = (
@@ -118,19 +107,19 @@ METRICS: Final = (
     Metric(
         "gradwatch_run_attempt",
         "Number of the current attempt, from 1: it rises when a job is started again.",
-        _each(lambda own: own.view.attempt),
+        _each(lambda own: own.attempt),
         ("run",),
     ),
     Metric(
         "gradwatch_run_step",
         "The last step that is complete, or was closed without ranks that are missing.",
-        _each(_frame("step")),
+        _each(lambda own: None if own.step < 0 else own.step),
         ("run",),
     ),
     Metric(
         "gradwatch_run_step_time_seconds",
         "Time from the step before to the last one, by the slowest rank.",
-        _each(_frame("step_time_s")),
+        _each(lambda own: own.step_time_s),
         ("run",),
     ),
     Metric(
@@ -142,7 +131,7 @@ METRICS: Final = (
     Metric(
         "gradwatch_run_last_record_timestamp_seconds",
         "When the run was last heard of, since the epoch.",
-        _each(lambda own: own.view.updated_ns / 1e9),
+        _each(lambda own: own.updated_ns / 1e9),
         ("run",),
     ),
     Metric(
@@ -161,13 +150,13 @@ METRICS: Final = (
     Metric(
         "gradwatch_run_loss",
         "Loss at the last step: the mean over the ranks that gave one.",
-        _each(_frame("loss")),
+        _each(lambda own: own.loss),
         ("run",),
     ),
     Metric(
         "gradwatch_run_learning_rate",
         "Learning rate at the last step, the largest that any rank gave.",
-        _each(_frame("lr")),
+        _each(lambda own: own.lr),
         ("run",),
     ),
     Metric(
@@ -203,9 +192,7 @@ METRICS: Final = (
     Metric(
         "gradwatch_run_records_total",
         "Records of the run, also of before a restart, by what became of them: stored, or lost.",
-        _each_by(
-            lambda own: {"stored": own.view.stored, "lost": own.view.lost}, ("stored", "lost")
-        ),
+        _each_by(lambda own: own.records, ("stored", "lost")),
         ("run", "outcome"),
     ),
 )

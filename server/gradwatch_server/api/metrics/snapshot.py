@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gradwatch_server.api.listing import RunListing, Summary
+from gradwatch_server.api.listing import RunListing
+from gradwatch_server.core.views.runs import RunSummary
 from gradwatch_server.engine.engine import Engine
 from gradwatch_server.notify.notifications import Notifications
 from gradwatch_server.notify.status import TargetStatus
@@ -32,8 +33,8 @@ class Snapshot:
     engine: Engine
     refused: Mapping[str, int]
     data: Path | None
-    runs: Sequence[Summary]
-    labelled: Sequence[Summary]
+    runs: Sequence[RunSummary]
+    labelled: Sequence[RunSummary]
     targets: Sequence[TargetStatus]
 
 
@@ -58,7 +59,7 @@ async def take_snapshot(
     return Snapshot(engine, refused, data, runs, labelled, notifications.statuses())
 
 
-def choose_labelled(runs: Sequence[Summary], most: int) -> Sequence[Summary]:
+def choose_labelled(runs: Sequence[RunSummary], most: int) -> Sequence[RunSummary]:
     """Return the runs that get numbers of their own: those that live first, then the last ended.
 
     Prometheus keeps each as time series of its own, so that they have to be few.

@@ -15,14 +15,13 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from gradwatch_server.api.etags import has_tag, tag_of, tag_with, tagged, unchanged
-from gradwatch_server.api.listing import Summary
-from gradwatch_server.api.problems import Json
-from gradwatch_server.api.state import Api, View
+from gradwatch_server.api.problems import Json, encode
+from gradwatch_server.api.state import Api, ApiState, View
 from gradwatch_server.core.views.gains import describe_gains
 from gradwatch_server.core.views.groups import describe_groups
 from gradwatch_server.core.views.noise_scale import describe_noise_scale
 from gradwatch_server.core.views.ranks import describe_ranks
-from gradwatch_server.core.views.runs import describe_run, name_run
+from gradwatch_server.core.views.runs import RunSummary, describe_run, name_run, small_curve
 from gradwatch_server.core.views.snapshot import RunView
 from gradwatch_server.engine.run_commands import DeleteRun
 from gradwatch_wire.health import Phase, Status
@@ -61,15 +60,15 @@ Order = Literal["heard", "worst", "name", "step"]
 _STATUSES: Final = list(Status)
 
 
-def _badness(own: Summary) -> tuple[Any, ...]:
-    return own.has_ended, -_STATUSES.index(own.status), -own.key[0], own.key[1]
+def _badness(own: RunSummary) -> tuple[Any, ...]:
+    return own.has_ended, -_STATUSES.index(own.status), -own.updated_ns, own.name
 
 
-_KEYS: Final[Mapping[Order, Callable[[Summary], tuple[Any, ...]]]] = {
-    "heard": lambda own: (-own.key[0], own.key[1]),
+_KEYS: Final[Mapping[Order, Callable[[RunSummary], tuple[Any, ...]]]] = {
+    "heard": lambda own: (-own.updated_ns, own.name),
     "worst": _badness,
-    "name": lambda own: (own.key[1],),
-    "step": lambda own: (-own.step, own.key[1]),
+    "name": lambda own: (own.name,),
+    "step": lambda own: (-own.step, own.name),
 }
 """Sort keys of the orders, the least first; no two runs have the same key."""
 
@@ -90,24 +89,24 @@ class Choice:
     phase: Phase | None = None
     sort: Order = "heard"
 
-    def of(self, runs: Sequence[Summary]) -> tuple[Summary, ...]:
+    def of(self, runs: Sequence[RunSummary]) -> tuple[RunSummary, ...]:
         """Return those of the runs, in order."""
         text = None if self.q is None else self.q.casefold()
         found = [
             own
             for own in runs
-            if (text is None or text in own.key[1].casefold())
+            if (text is None or text in own.name.casefold())
             and self.status in (None, own.status)
             and self.phase in (None, own.phase)
         ]
         return tuple(sorted(found, key=self.key))
 
-    def key(self, own: Summary) -> tuple[Any, ...]:
+    def key(self, own: RunSummary) -> tuple[Any, ...]:
         """Return by what a run comes."""
         return _KEYS[self.sort](own)
 
 
-def cursor_of(sort: Order, last: Summary) -> str:
+def cursor_of(sort: Order, last: RunSummary) -> str:
     """Return the cursor of the page after one that ends with a run."""
     plain = json.dumps([sort, *Choice(sort=sort).key(last)], separators=(",", ":"))
     return base64.urlsafe_b64encode(plain.encode("utf-8", "surrogatepass")).decode().rstrip("=")
@@ -158,7 +157,10 @@ async def runs(
         last = parse_cursor(cursor, sort)
         found = tuple(own for own in found if choice.key(own) > last)
     page = found if limit is None else found[:limit]
-    body = b"[" + b",".join(own.row(spark) for own in page) + b"]"
+    rows = (
+        [api.listing.row(own) for own in page] if spark is None else await _curves(api, page, spark)
+    )
+    body = b"[" + b",".join(rows) + b"]"
     answer = tagged(Response(body, media_type="application/json"), tag)
     if len(page) < len(found):
         given = {"q": q, "status": status, "phase": phase, "sort": sort, "spark": spark}
@@ -166,6 +168,22 @@ async def runs(
         path = f"/runs?limit={limit}&cursor={cursor_of(sort, page[-1])}{more}"
         answer.headers["Link"] = f'<{path}>; rel="next"'
     return answer
+
+
+async def _curves(api: ApiState, page: Sequence[RunSummary], spark: int) -> list[bytes]:
+    """Return the rows of runs with their small curves, JSON; a run that is gone has none."""
+    views = {view.name: view for view in await api.views.find_all(own.name for own in page)}
+    rows = []
+    for own in page:
+        curve = small_curve(views[own.name], spark) if own.name in views else []
+        more = {
+            "step_time_s": own.step_time_s,
+            "live_attempts": own.live_attempts,
+            "alerts": own.firing,
+            "spark": curve,
+        }
+        rows.append(encode(own.row() | more))
+    return rows
 
 
 async def _answer(view: RunView, make: Callable[[], Any]) -> Json:

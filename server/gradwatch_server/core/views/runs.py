@@ -2,18 +2,95 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from gradwatch_server.core.alerting.alert import isotime
 from gradwatch_server.core.views.health import health
 from gradwatch_server.core.views.ranks import LastSeen
 from gradwatch_server.core.views.snapshot import RunView
+from gradwatch_wire.health import AlertState, Phase, Status
 
 
-def summarize_run(
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """A run in short: its row of `/runs`, and the numbers of it that `/metrics` shows.
+
+    Of a run that ended it is stored beside the checkpoint: a list of all runs needs no other.
+
+    Args:
+        name: Name of the run.
+        attempt: Number of the current attempt.
+        phase: Phase of its life.
+        status: Status.
+        step: Step of the last frame, -1 without.
+        updated_ns: When the newest frame came, nanoseconds since the epoch.
+        world: Ranks of the job.
+        records: Records by what became of them.
+        score: The last health score, None without.
+        lowest_score: The lowest one of the window, None without.
+        norm: The last gradient norm over all layers and ranks, None if it is not known.
+        nonfinite_steps: Steps of the window whose gradient norm was NaN or Inf.
+        loss: Loss at the last frame, None without.
+        lr: Learning rate at it, None without.
+        step_time_s: Step time at it, None without.
+        usual_step_time_s: Median of the newest gaps between steps, None while they are too few.
+        live_attempts: Number of attempts that live.
+        ranks: State to the number of ranks in it.
+        firing: Severity to the number of alerts that fire.
+        rules: The same by rule.
+    """
+
+    name: str
+    attempt: int
+    phase: Phase
+    status: Status
+    step: int
+    updated_ns: int
+    world: int
+    records: dict[str, int]
+    score: float | None
+    lowest_score: float | None
+    norm: float | None
+    nonfinite_steps: int
+    loss: float | None
+    lr: float | None
+    step_time_s: float | None
+    usual_step_time_s: float | None
+    live_attempts: int
+    ranks: dict[str, int]
+    firing: dict[str, int]
+    rules: dict[str, dict[str, int]]
+
+    @property
+    def has_ended(self) -> bool:
+        """True once the run ended, failed or was lost."""
+        return self.phase not in (Phase.WAITING, Phase.RUNNING)
+
+    def row(self) -> dict[str, Any]:
+        """Return its row of `/runs`."""
+        return {
+            "run": self.name,
+            "phase": self.phase,
+            "status": self.status,
+            "attempt": self.attempt,
+            "step": None if self.step < 0 else self.step,
+            "updated_at": isotime(self.updated_ns),
+            "world": self.world,
+            "records": self.records,
+            "score": self.score,
+            "ranks": sum(self.ranks.values()),
+            "firing": sum(self.firing.values()),
+        }
+
+
+def summarize(
     view: RunView, last_seen: LastSeen, now_ns: int, fault: str | None = None
-) -> dict[str, Any]:
-    """Return a run in short, as `/runs` lists it.
+) -> RunSummary:
+    """Return a run in short at a moment.
 
     Args:
         view: The run.
@@ -21,17 +98,55 @@ def summarize_run(
         now_ns: The time it is, nanoseconds since the epoch.
         fault: Why the aggregator takes nothing in at the moment, None if it does.
     """
-    return shorten(view, health(view, last_seen, now_ns, fault))
+    report = health(view, last_seen, now_ns, fault)
+    firing = [own for own in report["alerts"]["items"] if own["state"] == AlertState.FIRING]
+    rules: dict[str, dict[str, int]] = {}
+    for own in firing:
+        counts = rules.setdefault(own["rule"], {})
+        counts[own["severity"]] = counts.get(own["severity"], 0) + 1
+    return RunSummary(
+        name=view.name,
+        attempt=view.attempt,
+        phase=report["phase"],
+        status=report["status"],
+        step=-1 if view.frame is None else view.frame.step,
+        updated_ns=view.updated_ns,
+        world=view.world,
+        records=report["records"],
+        score=report["score"]["last"],
+        lowest_score=report["score"]["min"],
+        norm=report["gradient_norm"]["last"],
+        nonfinite_steps=report["gradient_norm"]["nonfinite_steps"],
+        loss=report["loss"],
+        lr=report["lr"],
+        step_time_s=report["step_time_s"],
+        usual_step_time_s=report["usual_step_time_s"],
+        live_attempts=sum(each.is_live for each in (view, *view.others)),
+        ranks=dict(Counter(rank["state"] for rank in report["ranks"])),
+        firing=dict(Counter(own["severity"] for own in firing)),
+        rules=rules,
+    )
 
 
-def shorten(view: RunView, report: dict[str, Any]) -> dict[str, Any]:
-    """Return what `/runs` lists of the health of a run."""
-    keys = ("run", "phase", "status", "attempt", "step", "updated_at", "world", "records")
-    return {key: report[key] for key in keys} | {
-        "score": report["score"]["last"],
-        "ranks": len(view.ranks),
-        "firing": report["alerts"]["firing"],
-    }
+def small_curve(view: RunView, limit: int) -> list[float | None]:
+    """Return the gradient norm over the window in *limit* values; no maximum and no NaN is lost.
+
+    Each stands for as many steps as the next, but the first, which may stand for fewer: its
+    largest, NaN or Inf if there was one; null where nothing was known.
+    """
+    norms = np.where(view.series.known, view.series.total_norm, np.nan)
+    bad = view.series.known & ~np.isfinite(view.series.total_norm)
+    size = -(-len(norms) // limit) if len(norms) else 1
+    found: list[float | None] = []
+    for end in range(len(norms), 0, -size):
+        steps = slice(max(end - size, 0), end)
+        values = norms[steps][~np.isnan(norms[steps])]
+        if bad[steps].any():
+            is_nan = np.isnan(norms[steps][bad[steps]]).any()
+            found.append(float("nan") if is_nan else float("inf"))
+        else:
+            found.append(float(values.max()) if len(values) else None)
+    return found[::-1]
 
 
 def describe_run(view: RunView) -> dict[str, Any]:

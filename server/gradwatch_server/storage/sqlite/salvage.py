@@ -83,7 +83,7 @@ _TABLES: Final = (
     ),
     _Table("forgotten_runs", "run, position, attempts, forgotten_ns", lambda *_: True),
     _Table("saved_state", "part, body", _is_good_saved),
-    _Table("saved_runs", "run, has_ended, body", _is_good_saved),
+    _Table("saved_runs", "run, summary, body", _is_good_saved),
     _Table("saved_attempts", "run, attempt, body", _is_good_saved),
     _Table("curves", "run, attempt, num_bytes, layers", _is_good_saved),
     # The groups of a body have checksums, and are read one by one: a bad one costs its items only.

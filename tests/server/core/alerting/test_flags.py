@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gradwatch_server.core.alerting.flags import Flags, find_flags
+from gradwatch_server.core.alerting.flags import ALL_SIGNS, Flags, find_flags
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.frames.gains import GainFrame
@@ -26,7 +26,7 @@ def test_a_frame_raises_what_is_wrong_in_it() -> None:
 
 def test_a_rule_that_is_off_is_asked_only_if_health_counts_it() -> None:
     rules = Rules.model_validate({name: {"enabled": False} for name in ("exploding", "gain")})
-    assert [name for name, _ in rules.flagging(Frame)].count("exploding") == 1
-    assert list(rules.flagging(GainFrame)) == []
+    assert [name for name, _ in rules.flagging(Frame, ALL_SIGNS)].count("exploding") == 1
+    assert list(rules.flagging(GainFrame, ALL_SIGNS)) == []
     frame = frame_of(part_of([500.0]))
     assert find_flags(frame, rules, judged(frame, "a")).raised == ["exploding"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from gradwatch_server.core.views.health import health
-from gradwatch_server.core.views.runs import describe_run, name_run, summarize_run
+from gradwatch_server.core.views.runs import describe_run, name_run, summarize
 from gradwatch_server.core.views.snapshot import view_run
 from tests.support.core import Cluster
 
@@ -16,7 +16,7 @@ def test_a_summary_agrees_with_health() -> None:
     job.step(0, [1.0, math.nan])
     view = view_run(job.state.runs["gpt"])
     report = health(view, {}, view.updated_ns)
-    summary = summarize_run(view, {}, view.updated_ns)
+    summary = summarize(view, {}, view.updated_ns).row()
 
     assert list(summary) == [
         *("run", "phase", "status", "attempt", "step", "updated_at", "world", "records"),
@@ -34,8 +34,8 @@ def test_a_fault_of_the_aggregator_shows_in_the_summary() -> None:
     job.step(0)
     view = view_run(job.state.runs["gpt"])
 
-    assert summarize_run(view, {}, view.updated_ns)["status"] == "healthy"
-    assert summarize_run(view, {}, view.updated_ns, "disk full")["status"] == "incomplete"
+    assert summarize(view, {}, view.updated_ns).row()["status"] == "healthy"
+    assert summarize(view, {}, view.updated_ns, "disk full").row()["status"] == "incomplete"
 
 
 def test_the_description_has_every_attempt_and_layer() -> None:
