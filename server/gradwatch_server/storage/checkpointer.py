@@ -213,7 +213,7 @@ class Checkpointer:
         for name in names:
             if size > SLICE_BYTES or self._clock.now_ns() - began_ns > SLICE_NS:
                 break
-            saves.append(self._encode(name, state))
+            saves.append(self._encode(name, state, began_ns))
             size += saves[-1].num_bytes
         return saves
 
@@ -259,9 +259,8 @@ class Checkpointer:
         self._trim_ns = now + (TRIM_NS if self._is_trimmed else round(spent / SHARE))
         return self._is_trimmed
 
-    def _encode(self, name: str, state: State) -> RunSave:
+    def _encode(self, name: str, state: State, now_ns: int) -> RunSave:
         run = state.runs.get(name)
         if run is None:  # it has no attempt yet
             return RunSave(run=name)
-        touched, now_ns = self._unsaved[name].attempts, self._clock.now_ns()
-        return encode_run(run, self._newest.get(name), touched, now_ns)
+        return encode_run(run, self._newest.get(name), self._unsaved[name].attempts, now_ns)
