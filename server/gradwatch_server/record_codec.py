@@ -6,59 +6,83 @@ record that msgspec refuses goes to that codec, which says what is wrong with it
 
 from __future__ import annotations
 
-from typing import Annotated, Final, TypeAlias
+from operator import attrgetter
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
 
 from gradwatch_wire import PROTOCOL_MAJOR, Column, Envelope, Kind, Stats, codec
+from gradwatch_wire.field_types import FieldType, Flag, Float, Integer, Label, MapOf, Packed, Text
 from gradwatch_wire.limits import (
-    MAX_COLUMNS,
-    MAX_LABELS,
+    MAX_HISTORY,
     MAX_LAYERS,
     MAX_MODULES,
     MAX_NAME_BYTES,
-    MAX_PARTS,
     MAX_RECORD_BYTES,
-    MAX_SCALARS,
     MAX_SEQ,
-    MAX_STEP,
     MAX_TEXT_BYTES,
     SESSION_BYTES,
 )
 from gradwatch_wire.packed_column import ITEMSIZE
-
-_Number: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_SEQ)]
-_Name: TypeAlias = Annotated[str, Meta(max_length=MAX_NAME_BYTES)]
-_Text: TypeAlias = Annotated[str, Meta(max_length=MAX_TEXT_BYTES)]
+from gradwatch_wire.schema import BY_KIND, REQUIRED
 
 
 class _Head(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     kind: int
     session: Annotated[bytes, Meta(min_length=SESSION_BYTES, max_length=SESSION_BYTES)]
     seq: Annotated[int, Meta(ge=1, le=MAX_SEQ)]
-    low: _Number
-    time_ns: _Number
+    low: Annotated[int, Meta(ge=0, le=MAX_SEQ)]
+    time_ns: Annotated[int, Meta(ge=0, le=MAX_SEQ)]
     body: msgspec.Raw
 
 
-class _Stats(msgspec.Struct, forbid_unknown_fields=True):
-    manifest: Annotated[int, Meta(ge=1, le=MAX_SEQ)]
-    step: Annotated[int, Meta(ge=0, le=MAX_STEP)]
-    columns: Annotated[dict[_Name, Column], Meta(max_length=MAX_COLUMNS)] = {}
-    labels: Annotated[
-        dict[_Name, _Text | bool | int | float | None], Meta(max_length=MAX_LABELS)
-    ] = {}
-    # An integer is refused, and msgspec would make a float of it.
-    scalars: Annotated[dict[_Name, int | float], Meta(max_length=MAX_SCALARS)] = {}
-    part: Annotated[int, Meta(ge=0)] = 0
-    parts: Annotated[int, Meta(ge=1, le=MAX_PARTS)] = 1
-    activations: Column | None = None
+def _annotation(own: FieldType) -> Any:
+    """Return the type of msgspec that refuses no value that the field takes."""
+    match own:
+        case Integer(low, high):
+            return Annotated[int, Meta(ge=low, le=high)]
+        case Text(limit):
+            return Annotated[str, Meta(max_length=limit)]
+        case Packed():
+            return Column
+        case Flag():
+            return bool
+        case Float():
+            return int | float  # an integer is refused, and msgspec would make a float of it
+        case Label():
+            return Annotated[str, Meta(max_length=MAX_TEXT_BYTES)] | bool | int | float | None
+        case MapOf(limit, item):
+            name = Annotated[str, Meta(max_length=MAX_NAME_BYTES)]
+            return Annotated[
+                dict.__class_getitem__((name, _annotation(item))), Meta(max_length=limit)
+            ]
+    msg = f"no type of msgspec for {own}"
+    raise NotImplementedError(msg)
 
 
+def _struct(kind: Kind) -> Any:
+    """Return the struct of a kind, its fields named and ordered as those of the record."""
+    fields: list[Any] = []
+    for own in BY_KIND[kind].fields:
+        type_ = _annotation(own.type)
+        if own.default is REQUIRED:
+            fields.append((own.name, type_))
+        elif own.default is None:
+            fields.append((own.name, type_ | None, None))
+        elif own.default == {}:
+            fields.append((own.name, type_, msgspec.field(default_factory=dict)))
+        else:
+            fields.append((own.name, type_, own.default))
+    keys = {own.name: own.key for own in BY_KIND[kind].fields}
+    return msgspec.defstruct(f"_{kind.name}", fields, rename=keys, forbid_unknown_fields=True)
+
+
+_NAMES: Final = tuple(own.name for own in BY_KIND[Kind.STATS].fields)
+_values: Final = attrgetter(*_NAMES)
 _VERSION: Final = bytes([PROTOCOL_MAJOR])
 _HEAD: Final = msgspec.msgpack.Decoder(_Head)
-_STATS: Final = msgspec.msgpack.Decoder(_Stats)
+_STATS: Final = msgspec.msgpack.Decoder(_struct(Kind.STATS))
 
 
 def decode(message: bytes) -> Envelope:
@@ -76,44 +100,38 @@ def decode(message: bytes) -> Envelope:
                     seq=head.seq,
                     low=head.low,
                     time_ns=head.time_ns,
-                    record=Stats(
-                        manifest_id=body.manifest,
-                        step=body.step,
-                        labels=body.labels,
-                        scalars=body.scalars,
-                        columns=body.columns,
-                        part=body.part,
-                        parts=body.parts,
-                        activations=body.activations,
-                    ),
+                    record=Stats(**dict(zip(_NAMES, _values(body), strict=True))),
                 )
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             pass
     return codec.decode(message)
 
 
-def _is_valid(body: _Stats) -> bool:
+def _is_valid(body: Any) -> bool:
     """Tell whether all holds that the types do not say."""
+    outputs, texts = body.activations, map(str, body.labels.values())
+    return (
+        _are_columns(body.columns, MAX_LAYERS)
+        and (not body.history or _are_columns(body.history, MAX_HISTORY))
+        and (
+            outputs is None or (outputs.code == "<f8" and _are_columns({"": outputs}, MAX_MODULES))
+        )
+        and not [number for number in body.scalars.values() if type(number) is not float]
+        and body.part < body.parts
+        # Limits are in bytes, and msgspec counts characters.
+        and "".join((*body.columns, *body.history, *body.labels, *body.scalars, *texts)).isascii()
+        and body.batch.isascii()
+    )
+
+
+def _are_columns(columns: dict[str, Column], limit: int) -> bool:
+    """Tell whether columns are of one size, within a limit, and have their bytes."""
     size = None
-    for column in body.columns.values():
+    for column in columns.values():
         if size is None:
             size = column.size
         if column.size != size or column.code not in ITEMSIZE:
             return False
         if len(column.data) != size * ITEMSIZE[column.code]:
             return False
-    for number in body.scalars.values():
-        if type(number) is not float:
-            return False
-    outputs = body.activations
-    if outputs is not None and not (
-        outputs.code == "<f8"
-        and outputs.size <= MAX_MODULES
-        and len(outputs.data) == outputs.size * ITEMSIZE["<f8"]
-    ):
-        return False
-    if (size or 0) > MAX_LAYERS or body.part >= body.parts:
-        return False
-    # Limits are in bytes, and msgspec counts characters.
-    texts = map(str, body.labels.values())
-    return "".join((*body.columns, *body.labels, *body.scalars, *texts)).isascii()
+    return (size or 0) <= limit

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import msgpack
 
-from gradwatch_wire.bodies import READERS, WRITERS
 from gradwatch_wire.errors import ProtocolError, describe
+from gradwatch_wire.field_types import checked_bytes, checked_int
 from gradwatch_wire.limits import (
     MAX_CONTAINERS,
     MAX_LAYERS,
@@ -26,11 +26,9 @@ from gradwatch_wire.limits import (
     MAX_TEXT_BYTES,
     SESSION_BYTES,
 )
-from gradwatch_wire.reader import Reader, checked_bytes, checked_int
 from gradwatch_wire.records import SEQUENCED, Envelope, Kind, Record
+from gradwatch_wire.schema import BY_KIND, BY_RECORD
 from gradwatch_wire.version import PROTOCOL_MAJOR
-
-_KIND_NAMES: Final = {int(kind): kind.name for kind in Kind}
 
 _VERSION: Final = bytes([PROTOCOL_MAJOR])
 _HEADER: Final = _VERSION + b"\x96"  # and a msgpack array of 6
@@ -39,8 +37,8 @@ _HEAD_BYTES: Final = 64  # more than the array's header, kind and session take
 
 def encode_body(record: Record) -> tuple[Kind, bytes]:
     """Return a record's kind and its packed body, which stays the same when it is sent again."""
-    kind, write = WRITERS[type(record)]
-    return kind, msgpack.packb(write(record))
+    schema = BY_RECORD[type(record)]
+    return schema.kind, msgpack.packb(schema.write(record))
 
 
 def join(kind: int, session: bytes, seq: int, low: int, time_ns: int, body: bytes) -> bytes:
@@ -81,8 +79,8 @@ def decode(message: bytes, *, max_record_bytes: int = MAX_RECORD_BYTES) -> Envel
     if not isinstance(fields, tuple) or len(fields) != 6:
         raise ProtocolError(expected="an array of 6", got=describe(fields), where="envelope")
     kind, session, seq, low, time_ns, body = fields
-    read = READERS.get(kind) if type(kind) is int else None
-    if read is None:
+    schema = BY_KIND.get(kind) if type(kind) is int else None
+    if schema is None:
         raise ProtocolError(
             expected=f"a kind 1..{max(Kind)}", got=describe(kind), where="envelope.kind"
         )
@@ -91,7 +89,7 @@ def decode(message: bytes, *, max_record_bytes: int = MAX_RECORD_BYTES) -> Envel
         seq=checked_int(seq, "envelope.seq", 1 if kind in SEQUENCED else 0, MAX_SEQ),
         low=checked_int(low, "envelope.low", 0, MAX_SEQ),
         time_ns=checked_int(time_ns, "envelope.time_ns", 0, MAX_SEQ),
-        record=read(Reader(body, _KIND_NAMES[kind])),
+        record=schema.read(body),
     )
 
 

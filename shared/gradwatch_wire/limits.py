@@ -24,6 +24,18 @@ MAX_BLOCKS = 4_096
 MAX_MODULES = 4_096
 """Modules whose outputs one client measures."""
 
+MAX_HISTORY = 1_024
+"""Steps of which one record brings the numbers of the run."""
+
+MAX_MESHES = 8
+"""Dimensions in which a job is parallel."""
+
+MAX_BATCH_BYTES = 256
+"""Identity of the batch of one step."""
+
+MAX_STACK_BYTES = 8_192
+"""Python stack in an EVENT."""
+
 MAX_MANIFESTS = 64
 """Sets of layers that a client remembers. A model that skips layers at random has ever new ones."""
 

@@ -63,6 +63,7 @@ class EventName(StrEnum):
     """Names of EVENT records that gradwatch itself sends."""
 
     SKIPPED_STEP = "skipped_step"
+    STACK = "stack"
 
 
 INGEST_PORT: Final = 5555

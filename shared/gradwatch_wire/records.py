@@ -35,6 +35,7 @@ class Kind(IntEnum):
     ACK = 9
     ALERT = 10
     REFUSE = 11
+    REDIRECT = 12
 
 
 SEQUENCED = frozenset({Kind.MANIFEST, Kind.STATS, Kind.GAINS, Kind.EVENT, Kind.BYE})
@@ -58,6 +59,9 @@ class Hello:
         job: Identity of the launch (scheduler's job id and restart count, or where its ranks meet),
             empty when unknown. Up to the first `/` it is that of the launches before and after it.
         token: Write token, empty when none is asked for.
+        credit: Whether the client keeps to windows in bytes (`window_bytes`).
+        relay: Whether the owner of the run cannot be reached from the client, so that the node
+            that it greets is to relay.
     """
 
     run: str
@@ -68,6 +72,8 @@ class Hello:
     versions: Mapping[str, str] = field(default_factory=dict)
     job: str = ""
     token: str = ""
+    credit: bool = False
+    relay: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +89,8 @@ class Welcome:
         http: Where it answers HTTP, as it is bound: `http://0.0.0.0:8420` is any address that
             reaches it. Empty if it does not say.
         max_in_flight_bytes: Records that the client may have sent and not acknowledged, one at
-            least.
+            least, where it does not keep to windows.
+        window_bytes: Bytes of records after `acked` that it may have sent and not acknowledged.
     """
 
     boot_id: bytes
@@ -93,6 +100,7 @@ class Welcome:
     proto_max: int = PROTOCOL_MAJOR
     http: str = ""
     max_in_flight_bytes: int = MAX_IN_FLIGHT_BYTES
+    window_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +123,12 @@ class Manifest:
             those whose parameter has `requires_grad` off.
         unused: Likewise those that the optimizer trains, whose parameter has it on, and that no
             backward pass reached. What is in neither list is not known.
+        optimizer: Name of the optimizer's class, empty where it is not known.
+        beta2: One per layer: decay of the second moment, NaN where the optimizer has none.
+        marks: How each layer lies on the ranks: `tensor`, `expert`, `shared`, or `""`; empty: not
+            known.
+        meshes: Dimension in which the job is parallel, such as `tensor`, `pipeline`, `data` or
+            `expert`, to the ranks of this rank's group in it.
     """
 
     manifest_id: int
@@ -128,6 +142,10 @@ class Manifest:
     modules: tuple[str, ...] = ()
     frozen: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
+    optimizer: str = ""
+    beta2: Column | None = None
+    marks: tuple[str, ...] = ()
+    meshes: Mapping[str, Column] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +174,12 @@ class Stats:
             since the last record, NaN if there was a NaN, else Inf if there was one; -1
             (`NOT_SEEN`) of a module that was not seen to return anything. Without it no modules
             are watched.
+        last_good_step: The newest step before this one that was inspected and finite, -1 if none
+            was or that is not known.
+        history: Numbers of the run at each step since the last record, columns of one count:
+            `step`, and `loss`, `lr`, `step_time_s`, `skipped` as far as they are known, and
+            `looked_at`: 0 where a step was not inspected, 1 by a sentinel, 2 in full.
+        batch: Identity of the batch of the step, as the user gave it.
     """
 
     manifest_id: int
@@ -166,6 +190,9 @@ class Stats:
     part: int = 0
     parts: int = 1
     activations: Column | None = None
+    last_good_step: int = -1
+    history: Mapping[str, Column] = field(default_factory=dict)
+    batch: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,14 +217,16 @@ class Event:
     """Something discrete: a skipped step, a link, a mark of the user.
 
     Args:
-        name: What happened: `skipped_step`, or any other, which is counted.
+        name: What happened: `skipped_step`, `stack`, or any other, which is counted.
         step: The step it belongs to.
         data: Details, flat.
+        text: A longer text, such as a Python stack.
     """
 
     name: str
     step: int
     data: Mapping[str, LabelValue] = field(default_factory=dict)
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,12 +238,16 @@ class Beat:
         since_s: Seconds since it was collected; before the first, since the attach.
         counters: The client's own counters.
         training: Whether the model is in training mode; absent if it does not say.
+        window_bytes: The window that the client obeys from here on; absent without credit.
+        waiting_bytes: Bytes of records that wait for a wider window.
     """
 
     last_step: int = -1
     since_s: float = 0.0
     counters: Mapping[str, int] = field(default_factory=dict)
     training: bool | None = None
+    window_bytes: int | None = None
+    waiting_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,11 +269,15 @@ class Ack:
         boot_id: As in WELCOME; another one than before means that the aggregator restarted.
         acked: Highest sequence number below which nothing is missing.
         rewind: The client is to send again from `acked + 1`.
+        window_bytes: As in WELCOME; absent: as before.
+        every: The largest number of steps between two records of any live rank of the attempt.
     """
 
     boot_id: bytes
     acked: int
     rewind: bool = False
+    window_bytes: int | None = None
+    every: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,8 +294,32 @@ class Refuse:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Redirect:
+    """Another node owns the run: the client is to greet that one.
+
+    Args:
+        endpoint: Where it takes records in.
+        reason: Why, for people.
+    """
+
+    endpoint: str
+    reason: str = ""
+
+
 Record: TypeAlias = (
-    Hello | Welcome | Manifest | Stats | Gains | Event | Beat | Bye | Ack | Alert | Refuse
+    Hello
+    | Welcome
+    | Manifest
+    | Stats
+    | Gains
+    | Event
+    | Beat
+    | Bye
+    | Ack
+    | Alert
+    | Refuse
+    | Redirect
 )
 
 

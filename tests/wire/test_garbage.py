@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import gradwatch_wire as wire
 from gradwatch_server import record_codec
 from gradwatch_wire import limits
-from gradwatch_wire.reader import checked_str
+from gradwatch_wire.field_types import checked_str
 
 FIXTURES_ARE_CONSTANT = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 OFTEN = settings(max_examples=700, suppress_health_check=FIXTURES_ARE_CONSTANT)
@@ -283,9 +283,9 @@ BAD: list[tuple[bytes, str, str, str]] = [
     (VERSION + b"\xc0", "envelope", "an array of 6", "NoneType None"),
     (VERSION + b"\x91\xc0", "envelope", "an array of 6", "tuple of 1"),
     (VERSION + b"\x80", "envelope", "an array of 6", "dict of 0"),
-    (message(0, {}), "envelope.kind", "a kind 1..11", "int 0"),
-    (message(12, {}), "envelope.kind", "a kind 1..11", "int 12"),
-    (message(True, {}), "envelope.kind", "a kind 1..11", "bool True"),
+    (message(0, {}), "envelope.kind", "a kind 1..12", "int 0"),
+    (message(13, {}), "envelope.kind", "a kind 1..12", "int 13"),
+    (message(True, {}), "envelope.kind", "a kind 1..12", "bool True"),
     (message(K.BYE, {}, session=b""), "envelope.session", "16 bytes", "0 bytes"),
     (
         message(K.BYE, {}, session="a" * 16),

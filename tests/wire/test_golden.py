@@ -162,6 +162,80 @@ ENVELOPES: dict[str, wire.Envelope] = {
             ),
         ),
         ("REFUSE", 0, 0, wire.Refuse(reason="run 'gpt' is already attached with 4 ranks")),
+        (
+            "HELLO, with credit, by way of another node",
+            0,
+            1,
+            wire.Hello(run="r", rank=0, world=1, credit=True, relay=True),
+        ),
+        (
+            "WELCOME, with a window",
+            0,
+            0,
+            wire.Welcome(boot_id=BOOT_ID, acked=17, window_bytes=65_536),
+        ),
+        (
+            "MANIFEST, with the optimizer and marks of parallel groups",
+            9,
+            2,
+            wire.Manifest(
+                manifest_id=5,
+                names=("head", "norm"),
+                numel=wire.Column.pack("<u8", [4, 2]),
+                dtypes=("float32", "float32"),
+                columns=("l2", "update_rms", "weight_rms", "unchanged"),
+                optimizer="AdamW",
+                beta2=wire.Column.pack("<f4", [0.5, float("nan")]),
+                marks=("tensor", "shared"),
+                meshes={"tensor": wire.Column.pack("<u4", [4, 5])},
+            ),
+        ),
+        (
+            "STATS, with the update and what was looked at",
+            10,
+            2,
+            wire.Stats(
+                manifest_id=5,
+                step=12,
+                columns={
+                    "l2": wire.Column.pack("<f8", [0.5, 1.0]),
+                    "update_rms": wire.Column.pack("<f4", [0.25, 0.0]),
+                    "weight_rms": wire.Column.pack("<f4", [2.0, 1.0]),
+                    "unchanged": wire.Column.pack("<f4", [0.0, 1.0]),
+                },
+                last_good_step=8,
+                history={
+                    "step": wire.Column.pack("<u8", [11, 12]),
+                    "loss": wire.Column.pack("<f8", [2.5, 2.25]),
+                    "looked_at": wire.Column.pack("<u4", [1, 2]),
+                },
+                batch="shard-3/17",
+            ),
+        ),
+        (
+            "EVENT, with a stack",
+            11,
+            2,
+            wire.Event(name="stack", step=12, text="train.py:41 in step\n  loss.backward()"),
+        ),
+        (
+            "BEAT, with a window",
+            0,
+            2,
+            wire.Beat(last_step=12, window_bytes=65_536, waiting_bytes=1_048_576),
+        ),
+        (
+            "ACK, with a window and the rarest records",
+            0,
+            0,
+            wire.Ack(boot_id=BOOT_ID, acked=6, window_bytes=131_072, every=4),
+        ),
+        (
+            "REDIRECT",
+            0,
+            0,
+            wire.Redirect(endpoint="tcp://node-2:5555", reason="node-2 has run r"),
+        ),
     )
 }
 
@@ -211,6 +285,7 @@ REQUIRED_ONLY: dict[str, tuple[dict[str, Any], wire.Record]] = {
     "ACK": ({"boot_id": BOOT_ID, "acked": 0}, wire.Ack(boot_id=BOOT_ID, acked=0, rewind=False)),
     "ALERT": ({}, wire.Alert(alert={})),
     "REFUSE": ({"reason": ""}, wire.Refuse(reason="")),
+    "REDIRECT": ({"endpoint": "x"}, wire.Redirect(endpoint="x", reason="")),
 }
 
 KINDS = [kind.name for kind in wire.Kind]

@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 import gradwatch_wire as wire
-from gradwatch_wire.bodies import WRITERS
+from gradwatch_wire.schema import BY_RECORD
 from tests.support.records import manifest_of
 
 ROOT: Final = Path(__file__).parents[2]
@@ -18,20 +18,41 @@ END: Final = "\n<!-- To here. -->"
 SCRIPT: Final = runpy.run_path(str(ROOT / "scripts" / "wiretables.py"))
 
 NORMS: Final = wire.Column.pack("<f8", [1.0])
-MANIFEST: Final = manifest_of(["a"], modules=("m",), frozen=("b",), unused=("c",))
-STATS: Final = wire.Stats(manifest_id=1, step=0, part=1, parts=2, activations=NORMS)
+MANIFEST: Final = manifest_of(
+    ["a"],
+    modules=("m",),
+    frozen=("b",),
+    unused=("c",),
+    optimizer="AdamW",
+    beta2=NORMS,
+    marks=("shared",),
+    meshes={"data": wire.Column.pack("<u4", [0])},
+)
+STATS: Final = wire.Stats(
+    manifest_id=1,
+    step=0,
+    part=1,
+    parts=2,
+    activations=NORMS,
+    last_good_step=0,
+    history={"step": wire.Column.pack("<u8", [0])},
+    batch="7",
+)
 FULL: Final[tuple[wire.Record, ...]] = (
-    wire.Hello(run="r", rank=0, world=1),
-    wire.Welcome(boot_id=bytes(16), http="http://127.0.0.1:1", max_in_flight_bytes=1),
+    wire.Hello(run="r", rank=0, world=1, credit=True, relay=True),
+    wire.Welcome(
+        boot_id=bytes(16), http="http://127.0.0.1:1", max_in_flight_bytes=1, window_bytes=0
+    ),
     MANIFEST,
     STATS,
     wire.Gains(step=0, blocks=("b",), norm_type="l2", norms=NORMS),
-    wire.Event(name="skipped_step", step=0),
-    wire.Beat(training=True),
+    wire.Event(name="stack", step=0, text="def"),
+    wire.Beat(training=True, window_bytes=0, waiting_bytes=1),
     wire.Bye(),
-    wire.Ack(boot_id=bytes(16), acked=0),
+    wire.Ack(boot_id=bytes(16), acked=0, window_bytes=0, every=2),
     wire.Alert(alert={}),
     wire.Refuse(reason="why"),
+    wire.Redirect(endpoint="tcp://127.0.0.1:1"),
 )
 """A record of each kind with every key that may be left out."""
 
@@ -44,11 +65,11 @@ def test_the_tables_are_what_the_readers_ask_for() -> None:
 
 @pytest.mark.parametrize("record", FULL, ids=lambda record: type(record).__name__)
 def test_every_key_that_is_written_is_in_the_tables(record: wire.Record) -> None:
-    kind, write = WRITERS[type(record)]
-    section = PAGE.partition(f"### {kind.name}\n")[2].partition("\n##")[0]
+    schema = BY_RECORD[type(record)]
+    section = PAGE.partition(f"### {schema.kind.name}\n")[2].partition("\n##")[0]
     keys = {line.split("`")[1] for line in section.splitlines() if line.startswith("| `")}
 
-    assert keys == write(record).keys()
+    assert keys == schema.write(record).keys()
 
 
 def test_limits_and_defaults_are_those_of_the_code() -> None:

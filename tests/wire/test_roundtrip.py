@@ -61,6 +61,8 @@ def hellos(draw: st.DrawFn) -> wire.Hello:
         versions=draw(st.dictionaries(NAMES, TEXTS, max_size=3)),
         job=draw(NAMES),
         token=draw(TEXTS),
+        credit=draw(st.booleans()),
+        relay=draw(st.booleans()),
     )
 
 
@@ -91,6 +93,10 @@ def manifests(draw: st.DrawFn) -> wire.Manifest:
         modules=draw(st.lists(NAMES, max_size=3, unique=True).map(tuple)),
         frozen=draw(st.lists(NAMES, max_size=3).map(tuple)),
         unused=draw(st.lists(NAMES, max_size=3).map(tuple)),
+        optimizer=draw(NAMES),
+        beta2=draw(st.none() | columns("<f4", count)),
+        marks=draw(per_layer | st.just(())),
+        meshes=draw(st.dictionaries(NAMES, columns("<u4", 2), max_size=2)),
     )
 
 
@@ -99,7 +105,7 @@ def stats(draw: st.DrawFn) -> wire.Stats:
     """Statistics of 0 to 4 layers in columns of any code and any bits."""
     count = draw(st.integers(0, 4))
     any_code = st.sampled_from(sorted(ITEMSIZE)).flatmap(lambda code: columns(code, count))
-    parts = draw(st.integers(1, 64))
+    parts, steps = draw(st.integers(1, 64)), draw(st.integers(0, 3))
     return wire.Stats(
         manifest_id=draw(IDS),
         step=draw(STEPS),
@@ -109,6 +115,9 @@ def stats(draw: st.DrawFn) -> wire.Stats:
         part=draw(st.integers(0, parts - 1)),
         parts=parts,
         activations=draw(st.none() | st.integers(0, 3).flatmap(lambda n: columns("<f8", n))),
+        last_good_step=draw(st.integers(-1, limits.MAX_STEP)),
+        history=draw(st.dictionaries(NAMES, columns("<f8", steps), max_size=2)),
+        batch=draw(st.text(CHARACTERS, max_size=12)),
     )
 
 
@@ -135,21 +144,32 @@ RECORDS: dict[str, st.SearchStrategy[Any]] = {
         proto_max=st.integers(0, 255),
         http=NAMES,
         max_in_flight_bytes=IDS,
+        window_bytes=st.none() | SEQS,
     ),
     "MANIFEST": manifests(),
     "STATS": stats(),
     "GAINS": gains(),
-    "EVENT": st.builds(wire.Event, name=NAMES, step=STEPS, data=LABEL_MAPS),
+    "EVENT": st.builds(wire.Event, name=NAMES, step=STEPS, data=LABEL_MAPS, text=TEXTS),
     "BEAT": st.builds(
         wire.Beat,
         last_step=st.integers(-1, limits.MAX_STEP),
         since_s=FLOATS,
         counters=st.dictionaries(NAMES, SEQS, max_size=3),
+        window_bytes=st.none() | SEQS,
+        waiting_bytes=SEQS,
     ),
     "BYE": st.builds(wire.Bye, reason=NAMES),
-    "ACK": st.builds(wire.Ack, boot_id=BOOT_IDS, acked=SEQS, rewind=st.booleans()),
+    "ACK": st.builds(
+        wire.Ack,
+        boot_id=BOOT_IDS,
+        acked=SEQS,
+        rewind=st.booleans(),
+        window_bytes=st.none() | SEQS,
+        every=st.integers(1, limits.MAX_STEP),
+    ),
     "ALERT": st.builds(wire.Alert, alert=st.dictionaries(NAMES, json_values(2), max_size=3)),
     "REFUSE": st.builds(wire.Refuse, reason=TEXTS),
+    "REDIRECT": st.builds(wire.Redirect, endpoint=NAMES, reason=TEXTS),
 }
 
 
