@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from gradwatch_wire import PROTOCOL_MAJOR, Column, Envelope, Kind, Stats, codec
-from gradwatch_wire.field_types import FieldType, Flag, Float, Integer, Label, MapOf, Packed, Text
+from gradwatch_wire.field_types import FieldType
 from gradwatch_wire.limits import (
     MAX_HISTORY,
     MAX_LAYERS,
@@ -39,26 +39,19 @@ class _Head(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
 def _annotation(own: FieldType) -> Any:
     """Return the type of msgspec that refuses no value that the field takes."""
-    match own:
-        case Integer(low, high):
-            return Annotated[int, Meta(ge=low, le=high)]
-        case Text(limit):
-            return Annotated[str, Meta(max_length=limit)]
-        case Packed():
-            return Column
-        case Flag():
-            return bool
-        case Float():
-            return int | float  # an integer is refused, and msgspec would make a float of it
-        case Label():
-            return Annotated[str, Meta(max_length=MAX_TEXT_BYTES)] | bool | int | float | None
-        case MapOf(limit, item):
-            name = Annotated[str, Meta(max_length=MAX_NAME_BYTES)]
-            return Annotated[
-                dict.__class_getitem__((name, _annotation(item))), Meta(max_length=limit)
-            ]
-    msg = f"no type of msgspec for {own}"
-    raise NotImplementedError(msg)
+    if own.kind is int:
+        return Annotated[int, Meta(ge=own.low, le=own.limit)]
+    if own.kind is str:
+        return Annotated[str, Meta(max_length=own.limit)]
+    if own.kind is float:
+        return int | float  # an integer is refused, and msgspec would make a float of it
+    if own.item is not None:
+        name = Annotated[str, Meta(max_length=MAX_NAME_BYTES)]
+        items = dict.__class_getitem__((name, _annotation(own.item)))
+        return Annotated[items, Meta(max_length=own.limit)]
+    if own.kind is object:
+        return Annotated[str, Meta(max_length=MAX_TEXT_BYTES)] | bool | int | float | None
+    return own.kind
 
 
 def _struct(kind: Kind) -> Any:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 from gradwatch_wire.errors import ProtocolError, describe
 from gradwatch_wire.limits import (
@@ -20,259 +19,147 @@ from gradwatch_wire.limits import (
 from gradwatch_wire.packed_column import ITEMSIZE, Column
 from gradwatch_wire.records import Json, LabelValue
 
+Read: TypeAlias = Callable[[Any, str], Any]
+"""Returns a value as a record has it, given its path too; raises `ProtocolError`."""
 
-class FieldType(ABC):
-    """Type of a value."""
 
-    __slots__ = ()
-
-    @abstractmethod
-    def read(self, value: object, where: str) -> Any:
-        """Return a value as a record has it.
-
-        Raises:
-            ProtocolError: If it is none of this type.
-        """
-
-    def write(self, value: Any) -> Any:
-        """Return the value of a record as msgpack takes it."""
-        return value
-
-    @property
-    @abstractmethod
-    def description(self) -> str:
-        """Type and limit, as docs/protocol.md states them."""
+def _unchanged(value: Any) -> Any:
+    return value
 
 
 @dataclass(frozen=True, slots=True)
-class Integer(FieldType):
-    """An integer.
+class FieldType:
+    """Type of a value.
 
     Args:
-        low: Least value.
-        high: Largest value.
+        kind: Python type of the value; of a column `Column`, of any of several `object`.
+        description: Type and limit, as docs/protocol.md states them.
+        read: Reads a value.
+        write: Returns the value of a record as msgpack takes it.
+        low: Least value of an integer.
+        limit: Largest value, bytes of a text, keys of a map.
+        item: Type of the values of a map.
     """
 
+    kind: type
+    description: str
+    read: Read
+    write: Callable[[Any], Any] = _unchanged
     low: int = 0
-    high: int = MAX_SEQ
-
-    def read(self, value: object, where: str) -> int:
-        """Return the integer."""
-        return checked_int(value, where, self.low, self.high)
-
-    @property
-    def description(self) -> str:
-        """Bounds, those of a whole type by their powers of two."""
-        high = {MAX_SEQ: "2^63-1", MAX_STEP: "2^53-1"}.get(self.high, str(self.high))
-        return f"int {self.low}..{high}"
+    limit: int = 0
+    item: FieldType | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Float(FieldType):
-    """A float64, any: NaN and Inf are data."""
+def integer(low: int = 0, high: int = MAX_SEQ) -> FieldType:
+    """Return the type of integers from *low* to *high*."""
 
-    def read(self, value: object, where: str) -> float:
-        """Return the float."""
-        if type(value) is not float:
-            raise ProtocolError(expected="a float", got=describe(value), where=where)
-        return value
+    def read(value: object, where: str) -> int:
+        return checked_int(value, where, low, high)
 
-    def write(self, value: Any) -> float:
-        """Return it as a float."""
-        return float(value)
-
-    @property
-    def description(self) -> str:
-        """Type."""
-        return "float 64"
+    shown = {MAX_SEQ: "2^63-1", MAX_STEP: "2^53-1"}.get(high, str(high))
+    return FieldType(int, f"int {low}..{shown}", read, low=low, limit=high)
 
 
-@dataclass(frozen=True, slots=True)
-class Flag(FieldType):
-    """A boolean."""
+def text(max_bytes: int = MAX_NAME_BYTES) -> FieldType:
+    """Return the type of strings of at most so many bytes."""
 
-    def read(self, value: object, where: str) -> bool:
-        """Return the boolean."""
-        if not isinstance(value, bool):
-            raise ProtocolError(expected="a boolean", got=describe(value), where=where)
-        return value
+    def read(value: object, where: str) -> str:
+        return checked_str(value, where, max_bytes)
 
-    @property
-    def description(self) -> str:
-        """Type."""
-        return "bool"
+    return FieldType(str, f"str of at most {max_bytes:,} bytes", read, limit=max_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class Text(FieldType):
-    """A string.
+def binary(size: int) -> FieldType:
+    """Return the type of so many bytes."""
 
-    Args:
-        max_bytes: Largest size in UTF-8.
-    """
+    def read(value: object, where: str) -> bytes:
+        return checked_bytes(value, where, size)
 
-    max_bytes: int = MAX_NAME_BYTES
-
-    def read(self, value: object, where: str) -> str:
-        """Return the string."""
-        return checked_str(value, where, self.max_bytes)
-
-    @property
-    def description(self) -> str:
-        """Limit."""
-        return f"str of at most {self.max_bytes:,} bytes"
+    return FieldType(bytes, f"bin of {size} bytes", read)
 
 
-@dataclass(frozen=True, slots=True)
-class Binary(FieldType):
-    """Bytes.
+def names(limit: int) -> FieldType:
+    """Return the type of arrays of at most so many names."""
 
-    Args:
-        size: How many.
-    """
-
-    size: int
-
-    def read(self, value: object, where: str) -> bytes:
-        """Return the bytes."""
-        return checked_bytes(value, where, self.size)
-
-    @property
-    def description(self) -> str:
-        """Size."""
-        return f"bin of {self.size} bytes"
-
-
-@dataclass(frozen=True, slots=True)
-class Packed(FieldType):
-    """A column: `[dtype code, count, bytes]`."""
-
-    def read(self, value: object, where: str) -> Column:
-        """Return the column, if its parts agree."""
-        return checked_column(value, where)
-
-    @property
-    def description(self) -> str:
-        """Type."""
-        return "column"
-
-
-@dataclass(frozen=True, slots=True)
-class Texts(FieldType):
-    """An array of names.
-
-    Args:
-        limit: Names at most.
-    """
-
-    limit: int
-
-    def read(self, value: object, where: str) -> tuple[str, ...]:
-        """Return the names."""
-        items = checked_array(value, where, self.limit)
+    def read(value: object, where: str) -> tuple[str, ...]:
+        items = checked_array(value, where, limit)
         return tuple(checked_str(item, where, MAX_NAME_BYTES) for item in items)
 
-    @property
-    def description(self) -> str:
-        """Limits."""
-        return f"array of at most {self.limit:,} str, each of at most {MAX_NAME_BYTES} bytes"
+    what = f"array of at most {limit:,} str, each of at most {MAX_NAME_BYTES} bytes"
+    return FieldType(tuple, what, read)
 
 
-@dataclass(frozen=True, slots=True)
-class Indices(FieldType):
-    """An array of indices of layers."""
+def map_of(limit: int, item: FieldType) -> FieldType:
+    """Return the type of maps of at most so many names to values of a type."""
 
-    def read(self, value: object, where: str) -> tuple[int, ...]:
-        """Return the indices."""
-        items = checked_array(value, where, MAX_LAYERS)
-        # All at once: a manifest of 2 MB has 640,000 of them, which took 0.3 s one by one.
-        if items and (set(map(type, items)) != {int} or min(items) < 0 or max(items) >= MAX_LAYERS):
-            for item in items:
-                checked_int(item, where, 0, MAX_LAYERS - 1)
-        return items
-
-    def write(self, value: Any) -> list[int]:
-        """Return a list."""
-        return list(value)
-
-    @property
-    def description(self) -> str:
-        """Limits."""
-        return f"array of at most {MAX_LAYERS:,} int, each below the number of `names`"
-
-
-@dataclass(frozen=True, slots=True)
-class Label(FieldType):
-    """A scalar."""
-
-    def read(self, value: object, where: str) -> LabelValue:
-        """Return the scalar."""
-        if isinstance(value, str):
-            return checked_str(value, where, MAX_TEXT_BYTES)
-        if value is None or isinstance(value, (bool, int, float)):
-            return value
-        raise ProtocolError(expected="a scalar", got=describe(value), where=where)
-
-    @property
-    def description(self) -> str:
-        """Types and limit."""
-        return f"str of at most {MAX_TEXT_BYTES:,} bytes, bool, int, float or nil"
-
-
-@dataclass(frozen=True, slots=True)
-class AnyJson(FieldType):
-    """JSON-like data."""
-
-    def read(self, value: object, where: str) -> Json:
-        """Return the data."""
-        return _checked_json(value, where, MAX_ALERT_DEPTH)
-
-    @property
-    def description(self) -> str:
-        """Limit."""
-        return f"any, nested at most {MAX_ALERT_DEPTH} deep"
-
-
-@dataclass(frozen=True, slots=True)
-class MapOf(FieldType):
-    """A map of names.
-
-    Args:
-        limit: Names at most.
-        item: Type of their values.
-    """
-
-    limit: int
-    item: FieldType
-
-    def read(self, value: object, where: str) -> dict[str, Any]:
-        """Return the map."""
-        if not isinstance(value, dict) or len(value) > self.limit:
+    def read(value: object, where: str) -> dict[str, Any]:
+        if not isinstance(value, dict) or len(value) > limit:
             raise ProtocolError(
-                expected=f"a map of at most {self.limit} keys", got=describe(value), where=where
+                expected=f"a map of at most {limit} keys", got=describe(value), where=where
             )
-        read = self.item.read
         try:
             return {
-                key if _is_name(key) else checked_str(key, where, MAX_NAME_BYTES): read(item, where)
-                for key, item in value.items()
+                key if _is_name(key) else checked_str(key, where, MAX_NAME_BYTES): item.read(
+                    entry, where
+                )
+                for key, entry in value.items()
             }
         except ProtocolError:
             # Once more, now with the paths that a valid record does without.
             return {
-                checked_str(key, where, MAX_NAME_BYTES): read(item, f"{where}.{ascii(key)[1:-1]}")
-                for key, item in value.items()
+                checked_str(key, where, MAX_NAME_BYTES): item.read(
+                    entry, f"{where}.{ascii(key)[1:-1]}"
+                )
+                for key, entry in value.items()
             }
 
-    def write(self, value: Any) -> dict[str, Any]:
-        """Return a dict."""
-        write = self.item.write
-        return {name: write(item) for name, item in value.items()}
+    def write(value: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: item.write(entry) for name, entry in value.items()}
 
-    @property
-    def description(self) -> str:
-        """Limit, and the type of the values."""
-        return f"map of at most {self.limit} str to {self.item.description}"
+    what = f"map of at most {limit} str to {item.description}"
+    return FieldType(dict, what, read, write, limit=limit, item=item)
+
+
+def _read_float(value: object, where: str) -> float:
+    if type(value) is not float:
+        raise ProtocolError(expected="a float", got=describe(value), where=where)
+    return value
+
+
+def _read_flag(value: object, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise ProtocolError(expected="a boolean", got=describe(value), where=where)
+    return value
+
+
+def _read_indices(value: object, where: str) -> tuple[int, ...]:
+    items = checked_array(value, where, MAX_LAYERS)
+    # All at once: a manifest of 2 MB has 640,000 of them, which took 0.3 s one by one.
+    if items and (set(map(type, items)) != {int} or min(items) < 0 or max(items) >= MAX_LAYERS):
+        for item in items:
+            checked_int(item, where, 0, MAX_LAYERS - 1)
+    return items
+
+
+def _read_label(value: object, where: str) -> LabelValue:
+    if isinstance(value, str):
+        return checked_str(value, where, MAX_TEXT_BYTES)
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    raise ProtocolError(expected="a scalar", got=describe(value), where=where)
+
+
+def _read_json(value: object, where: str, depth: int = MAX_ALERT_DEPTH) -> Json:
+    if depth < 0:
+        raise ProtocolError(expected="less nesting", got=describe(value), where=where)
+    if isinstance(value, Mapping):
+        return {
+            checked_str(key, where, MAX_NAME_BYTES): _read_json(item, where, depth - 1)
+            for key, item in value.items()
+        }
+    if isinstance(value, (tuple, list)):
+        return [_read_json(item, where, depth - 1) for item in value]
+    return _read_label(value, where)
 
 
 def checked_int(value: object, where: str, low: int, high: int) -> int:
@@ -347,14 +234,18 @@ def checked_column(value: object, where: str) -> Column:
     return Column(code, count, data)
 
 
-def _checked_json(value: object, where: str, depth: int) -> Json:
-    if depth < 0:
-        raise ProtocolError(expected="less nesting", got=describe(value), where=where)
-    if isinstance(value, Mapping):
-        return {
-            checked_str(key, where, MAX_NAME_BYTES): _checked_json(item, where, depth - 1)
-            for key, item in value.items()
-        }
-    if isinstance(value, (tuple, list)):
-        return [_checked_json(item, where, depth - 1) for item in value]
-    return Label().read(value, where)
+FLOAT: Final = FieldType(float, "float 64", _read_float, float)
+"""Any float64: NaN and Inf are data."""
+
+FLAG: Final = FieldType(bool, "bool", _read_flag)
+COLUMN: Final = FieldType(Column, "column", checked_column)
+INDICES: Final = FieldType(
+    tuple,
+    f"array of at most {MAX_LAYERS:,} int, each below the number of `names`",
+    _read_indices,
+    list,
+)
+LABEL: Final = FieldType(
+    object, f"str of at most {MAX_TEXT_BYTES:,} bytes, bool, int, float or nil", _read_label
+)
+JSON: Final = FieldType(object, f"any, nested at most {MAX_ALERT_DEPTH} deep", _read_json)

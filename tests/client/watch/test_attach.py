@@ -37,7 +37,7 @@ def test_the_aggregator_hears_who_attached(
         "gradwatch": gradwatch.__version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "protocol_minor": "0",
+        "protocol_minor": "1",
     }
 
 
