@@ -13,10 +13,16 @@ from typing import Annotated, Final
 
 import typer
 
+from simulation.crowd import RECORD_BYTES, Crowd
 from simulation.simulate import Outcome, simulate
 
 CHUNK: Final = 10
 """Seeds that a process takes at once."""
+
+NUM_IDLE: Final = 64
+QUEUE_BYTES: Final = 56 << 20
+RATE_BYTES: Final = 300e6
+ROUND_TRIP_S: Final = 0.01
 
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -30,11 +36,20 @@ def main(
     seed: Annotated[int, typer.Option(min=-1, help="Run this one, and print its trace.")] = -1,
     *,
     long: Annotated[bool, typer.Option("--long", help="Let them train for longer.")] = False,
+    crowd: Annotated[
+        int, typer.Option(min=0, help="Sessions with a backlog each, in place of seeds.")
+    ] = 0,
+    backlog_mib: Annotated[
+        float, typer.Option(min=0.1, help="Size of a backlog of --crowd.")
+    ] = 1.0,
 ) -> None:
     """Simulate clusters and check that nothing is lost, nothing doubled, nothing forgotten.
 
     Each seed that breaks a promise is printed with what happened last; then the exit code is 1.
     """
+    if crowd:
+        _run_crowd(crowd, backlog_mib)
+        return
     run = functools.partial(simulate, is_long=long)
     again = "scripts/simulate" + " --long" * long
     if seed >= 0:
@@ -60,6 +75,20 @@ def main(
     took_s = time.monotonic() - began_s
     told = ", ".join(f"{number} {what}" for what, number in counts.items())
     print(f"{seeds} seeds kept every promise, {seeds / took_s:.0f} seeds/s: {told}")
+
+
+def _run_crowd(sessions: int, backlog_mib: float) -> None:
+    """Print what becomes of sessions that all have a backlog, and of a few idle ones beside."""
+    records = max(1, round(backlog_mib * (1 << 20) / RECORD_BYTES))
+    backlogs = [records] * sessions + [0] * NUM_IDLE
+    found = Crowd(backlogs, QUEUE_BYTES, RATE_BYTES, ROUND_TRIP_S).run()
+    print(
+        f"{sessions} sessions of {records} records, queue {QUEUE_BYTES >> 20} MiB, "
+        f"{RATE_BYTES / 1e6:g} MB/s: {found.num_sent - found.num_made} sent again, "
+        f"{found.num_dropped} dropped, all stored after {found.seconds:.1f} s, last/first "
+        f"{found.finish_ratio:.3f}, idle session p99 {1e3 * found.idle_p99_s:.0f} ms, at most "
+        f"{found.most_granted:.0%} of the queue granted"
+    )
 
 
 def _share(run: Callable[[int], Outcome], numbers: Iterable[int], jobs: int) -> Iterator[Outcome]:

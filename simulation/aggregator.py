@@ -16,6 +16,7 @@ from gradwatch_server.core.run import Run
 from gradwatch_server.engine.alert_commands import Acknowledge, AddSilence, RemoveSilence
 from gradwatch_server.engine.engine import Engine
 from gradwatch_server.errors import GradwatchError
+from gradwatch_server.ingest.credit import Credit
 from gradwatch_server.ingest.fair_queue import FairQueue
 from gradwatch_server.ingest.inbox import WORK_S, Inbox
 from gradwatch_server.ingest.message import Message, PackedRecord
@@ -70,6 +71,7 @@ class SimulatedInbox(Inbox):
         super().__init__(BudgetUse())
         of_peer = world.scenario.queue_bytes
         self._queue = FairQueue(3 * of_peer, of_peer)
+        self.credit = Credit(2 * of_peer)
         self._seconds = lambda: 0.0
         self._world = world
         self._batch_messages = world.batch

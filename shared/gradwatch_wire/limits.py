@@ -13,6 +13,10 @@ MAX_RECORD_BYTES = 2 << 20
 MAX_IN_FLIGHT_BYTES = 8 << 20
 """Records that a client sends before they are acknowledged, where WELCOME does not say."""
 
+RECORD_OVERHEAD_BYTES = 560
+"""Bytes of a record beside its body, in the window of a session: the head of its message, and what
+it takes in the aggregator's memory."""
+
 MAX_LAYERS = 32_768
 MAX_PARTS = 64
 """Records of one step, one per optimizer."""

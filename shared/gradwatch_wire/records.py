@@ -90,7 +90,9 @@ class Welcome:
             reaches it. Empty if it does not say.
         max_in_flight_bytes: Records that the client may have sent and not acknowledged, one at
             least, where it does not keep to windows.
-        window_bytes: Bytes of records after `acked` that it may have sent and not acknowledged.
+        window_bytes: Bytes of records after `acked` that it may have sent and not acknowledged,
+            each with `RECORD_OVERHEAD_BYTES` beside its body; absent where it does not keep to
+            windows.
     """
 
     boot_id: bytes
@@ -238,15 +240,15 @@ class Beat:
         since_s: Seconds since it was collected; before the first, since the attach.
         counters: The client's own counters.
         training: Whether the model is in training mode; absent if it does not say.
-        window_bytes: The window that the client obeys from here on; absent without credit.
-        waiting_bytes: Bytes of records that wait for a wider window.
+        shrink: The newest number of a smaller window that the client obeys (see ACK).
+        waiting_bytes: Size of the next record, if it waits for a wider window.
     """
 
     last_step: int = -1
     since_s: float = 0.0
     counters: Mapping[str, int] = field(default_factory=dict)
     training: bool | None = None
-    window_bytes: int | None = None
+    shrink: int = 0
     waiting_bytes: int = 0
 
 
@@ -269,7 +271,9 @@ class Ack:
         boot_id: As in WELCOME; another one than before means that the aggregator restarted.
         acked: Highest sequence number below which nothing is missing.
         rewind: The client is to send again from `acked + 1`.
-        window_bytes: As in WELCOME; absent: as before.
+        window_bytes: As in WELCOME; absent where the client does not keep to windows.
+        shrink: Number of the newest window that took back what was granted before. What it took
+            back is free once the next BEAT has this number.
         every: The largest number of steps between two records of any live rank of the attempt.
     """
 
@@ -277,6 +281,7 @@ class Ack:
     acked: int
     rewind: bool = False
     window_bytes: int | None = None
+    shrink: int = 0
     every: int = 1
 
 

@@ -219,16 +219,16 @@ ENVELOPES: dict[str, wire.Envelope] = {
             wire.Event(name="stack", step=12, text="train.py:41 in step\n  loss.backward()"),
         ),
         (
-            "BEAT, with a window",
+            "BEAT, of a client that waits",
             0,
             2,
-            wire.Beat(last_step=12, window_bytes=65_536, waiting_bytes=1_048_576),
+            wire.Beat(last_step=12, shrink=3, waiting_bytes=1_048_576),
         ),
         (
             "ACK, with a window and the rarest records",
             0,
             0,
-            wire.Ack(boot_id=BOOT_ID, acked=6, window_bytes=131_072, every=4),
+            wire.Ack(boot_id=BOOT_ID, acked=6, window_bytes=131_072, shrink=3, every=4),
         ),
         (
             "REDIRECT",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from gradwatch_server.core.entries import Body, Entry
 from gradwatch_server.core.sequence import SequenceTracker
+from gradwatch_server.ingest.credit import Credit
 from gradwatch_server.storage.rows import Line
 from gradwatch_wire import Ack, Welcome
 
@@ -18,11 +19,13 @@ class Answer:
     Args:
         peer: Where it goes.
         welcome: Whether the session said HELLO.
+        max_in_flight_bytes: Promise to a client that does not keep to windows, None to others.
         rewind: Whether it is to send again what is missing.
     """
 
     peer: bytes
     welcome: bool = False
+    max_in_flight_bytes: int | None = None
     rewind: bool = False
 
 
@@ -58,19 +61,30 @@ class Batch:
         return self.answers.setdefault(session, Answer(peer))
 
     def acknowledgements(
-        self, tracker: SequenceTracker, hello: Welcome
+        self, tracker: SequenceTracker, hello: Welcome, credit: Credit, now_s: float
     ) -> Iterator[tuple[bytes, bytes, Welcome | Ack]]:
         """Yield peer, session and what it is told; only to be sent once the lines are committed.
 
         Args:
             tracker: Knows how far each session is.
             hello: What every WELCOME says.
+            credit: Has the window of each session.
+            now_s: The time it is, seconds.
         """
         for session, answer in self.answers.items():
             acked = tracker.accepted(session)
+            window_bytes, shrink = credit.answer(session, now_s)
             record: Welcome | Ack
             if answer.welcome:
-                record = replace(hello, acked=acked)
+                record = replace(hello, acked=acked, window_bytes=window_bytes)
+                if answer.max_in_flight_bytes is not None:
+                    record = replace(record, max_in_flight_bytes=answer.max_in_flight_bytes)
             else:
-                record = Ack(boot_id=hello.boot_id, acked=acked, rewind=answer.rewind)
+                record = Ack(
+                    boot_id=hello.boot_id,
+                    acked=acked,
+                    rewind=answer.rewind,
+                    window_bytes=window_bytes,
+                    shrink=shrink,
+                )
             yield answer.peer, session, record

@@ -37,7 +37,7 @@ from gradwatch_server.engine.run_log import RunLog
 from gradwatch_server.engine.transaction import Transaction, read_silences
 from gradwatch_server.engine.work_meter import WorkMeter
 from gradwatch_server.errors import GradwatchError
-from gradwatch_server.ingest.inbox import PEER_SHARE, Inbox
+from gradwatch_server.ingest.inbox import Inbox
 from gradwatch_server.ingest.message import Message
 from gradwatch_server.storage.checkpointer import Checkpointer
 from gradwatch_server.storage.retention import RetentionPolicy
@@ -223,12 +223,7 @@ class Engine(threading.Thread):
             stopping=self._stopping,
             wait=self._wait_for_store,
         )
-        limits = use.limits
-        self._hello = Welcome(
-            boot_id=self.boot_id,
-            http=self._http_url,
-            max_in_flight_bytes=min(limits.in_flight_bytes, limits.queue_bytes // PEER_SHARE),
-        )
+        self._hello = Welcome(boot_id=self.boot_id, http=self._http_url)
         self._is_ahead = False  # whether the state has entries that are not committed
         self._quiet_until_ns = 0  # before it, only messages and requests need a round
 
@@ -310,10 +305,12 @@ class Engine(threading.Thread):
             self._take(message, batch)
         now_ns = self.clock.now_ns()
         self._intake.ask_again(now_ns, batch)
+        self._intake.serve_waiting(now_ns, batch)
         self._housekeeping.wake(now_ns, batch)
         if self._housekeeping.add(now_ns, batch):
             self._run_log.check_rules()
             self._memory.report()
+            self._intake.free_credit(now_ns)
         self.commands.take(self._state, now_ns, batch)
         changes = self._fold(batch.by_run())
         self._ingest.listen()
@@ -424,6 +421,7 @@ class Engine(threading.Thread):
         self._delivery.work()
 
     def _acknowledge(self, batch: Batch) -> None:
-        answers = batch.acknowledgements(self._tracker, self._hello)
+        now_s = self.clock.now_ns() / 1e9
+        answers = batch.acknowledgements(self._tracker, self._hello, self._ingest.credit, now_s)
         for peer, session, record in answers:
             self._ingest.reply(peer, session, record)

@@ -14,12 +14,12 @@ from gradwatch_server.engine.memory import RunMemory
 from gradwatch_server.engine.metrics import EngineMetrics
 from gradwatch_server.engine.publishing import PublishedState
 from gradwatch_server.engine.recovery import Recovery
-from gradwatch_server.ingest.inbox import Inbox
+from gradwatch_server.ingest.inbox import MESSAGE_BYTES, Inbox
 from gradwatch_server.ingest.message import Dropped, Message
 from gradwatch_server.storage.encoding import RECORD_KINDS
 from gradwatch_server.storage.rows import Line
 from gradwatch_server.storage.saved_state import SavedState
-from gradwatch_wire import Ack, Beat, Hello
+from gradwatch_wire import Ack, Beat, Bye, Hello
 from gradwatch_wire.health import RankState
 from gradwatch_wire.limits import BOOT_ID_BYTES
 from gradwatch_wire.session.replayed import as_replayed, is_replayed
@@ -33,6 +33,9 @@ has ended a connection that is dead."""
 
 REWIND_NS: Final = 1_000_000_000
 """How often a session is asked to send again: else one that is behind would double its own load."""
+
+FREED_AFTER_S: Final = 5.0
+"""Time without a record after which a session that does not live keeps nothing of the queue."""
 
 ASK_NS: Final = 500_000_000
 """How often it is looked whether the peer of a session is still connected."""
@@ -60,6 +63,7 @@ class Intake:
         self._run_of: dict[bytes, str] = {}  # sessions opened since the start
         self.peers: dict[bytes, bytes] = {}  # session -> peer that speaks for it
         self._ingest = ingest
+        self._credit = ingest.credit
         self._state = state
         self._tracker = tracker
         self._published = published
@@ -115,15 +119,30 @@ class Intake:
         session = message.envelope.session
         if not self._admission.may_write(message) or not self._is_of_its_peer(message, now_ns):
             return
+        if type(message.envelope.record) in RECORD_KINDS:
+            self._credit.take(session, len(message.raw) + MESSAGE_BYTES, now_ns / 1e9)
         if session in self._memory.leaving:
             self._turn_away(message)
         elif self._dispatch(message, now_ns, batch):
             self._published.last_seen[session] = now_ns
             self.peers[session] = message.peer
 
+    def serve_waiting(self, now_ns: int, batch: Batch) -> None:
+        """Grant what is free to sessions that wait; each is answered."""
+        for session in self._credit.serve(now_ns / 1e9):
+            batch.answer(session, self._credit.peer_of(session))
+
+    def free_credit(self, now_ns: int) -> None:
+        """Free what was granted to sessions that ended or are lost; a lost one says HELLO again."""
+        for session in self._credit.idle(now_ns / 1e9 - FREED_AFTER_S):
+            known = self._state.sessions.get(session)
+            if known is None or known.state is not RankState.ALIVE:
+                self._credit.forget(session)
+
     def forget(self, session: bytes) -> None:
         """Let a session go that left memory; if it comes back it is not known."""
         self._tracker.forget(session)
+        self._credit.forget(session)
         self._run_of.pop(session, None)
         self.peers.pop(session, None)
         self._asked_ns.pop(session, None)
@@ -169,10 +188,11 @@ class Intake:
         session, record = message.envelope.session, message.envelope.record
         if isinstance(record, Hello):
             return self._greet(message, record, now_ns, batch)
-        if session not in self._tracker:
-            self._say_unknown(message)  # a new log, one that lost it, or it left memory
+        if session not in self._tracker or session not in self._credit:
+            self._say_unknown(message)  # a new log or start, or it was lost, or left memory
             return False
         if isinstance(record, Beat):
+            self._credit.beat(session, record.shrink, record.waiting_bytes, now_ns / 1e9)
             self._revive(session, now_ns, batch)
             self._on_beat(Progress(session, record.last_step, record.since_s, record.training))
             batch.answer(session, message.peer)
@@ -201,9 +221,21 @@ class Intake:
         else:
             return False
         batch.answers[session] = Answer(message.peer, welcome=True)
+        self._open_credit(message, hello, now_ns, batch.answers[session])
         self._ingest.join(message.peer, hello.run)
         self._missing.pop(session, None)  # WELCOME says from where to go on
         return True
+
+    def _open_credit(self, message: Message, hello: Hello, now_ns: int, answer: Answer) -> None:
+        session, peer, now_s = message.envelope.session, message.peer, now_ns / 1e9
+        before = self.peers.get(session)
+        if before not in (None, peer) and set(self._credit.sessions_of(before)) <= {session}:
+            self._ingest.discard(before)
+        if hello.credit:
+            self._credit.open(session, peer, now_s)
+        else:
+            limit = self._ingest.max_in_flight_bytes
+            answer.max_in_flight_bytes = self._credit.open_fixed(session, peer, limit, now_s)
 
     def _begin(self, name: str, now_ns: int, batch: Batch) -> None:
         """Begin the log of a run that is not in memory, or leaves it in this round."""
@@ -242,6 +274,8 @@ class Intake:
             self._metrics.stored += 1
             self._metrics.stored_bytes += len(message.raw)
             batch.add(run, now_ns, Received(envelope), message.raw)
+            if type(envelope.record) is Bye:
+                self._credit.forget(envelope.session)
         elif checked.outcome is Outcome.DUPLICATE:
             self._published.num_duplicates += 1
         else:  # what was missing first comes first when it is sent again

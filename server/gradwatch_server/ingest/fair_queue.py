@@ -97,13 +97,22 @@ class FairQueue(Generic[T]):
         own = self._waiting.get(peer)
         return own is None or own.num_bytes <= self._max_bytes_per_peer // 2
 
-    def put(self, peer: bytes, message: T, num_bytes: int) -> list[tuple[bytes, T]]:
+    def put(
+        self, peer: bytes, message: T, num_bytes: int, limit: int | None = None
+    ) -> list[tuple[bytes, T]]:
         """Add a message; return what is dropped for it, which may be itself.
 
         Where there is no room in all, the newest of the peer go that has most.
+
+        Args:
+            peer: Who sent it.
+            message: The message.
+            num_bytes: What it takes.
+            limit: Bytes that the peer may have here, if not as many as any other.
         """
         own = self._peers.get(peer)
-        if own is not None and own.num_bytes + num_bytes > self._max_bytes_per_peer:
+        limit = self._max_bytes_per_peer if limit is None else limit
+        if own is not None and own.num_bytes + num_bytes > limit:
             self.num_dropped += 1
             return [(peer, message)]
         if own is None:
@@ -114,6 +123,13 @@ class FairQueue(Generic[T]):
         own.waiting.append((message, num_bytes))
         self._count(own, num_bytes)
         return self._drop() if self.num_bytes > self._max_bytes else []
+
+    def discard(self, peer: bytes) -> None:
+        """Drop all that waits of a peer that is gone."""
+        own = self._waiting.pop(peer, None)
+        if own is not None:
+            self._count(own, -own.num_bytes)
+            own.waiting.clear()
 
     def _drop(self) -> list[tuple[bytes, T]]:
         dropped = []
@@ -145,7 +161,9 @@ class FairQueue(Generic[T]):
         planned_s = 0.0
         while order and planned_s < work_s:
             _, _, peer = heapq.heappop(order)
-            own = self._waiting[peer]
+            own = self._waiting.get(peer)
+            if own is None:  # its connection is gone since the turn began
+                continue
             expected_s = own.group.expected_s
             counted_s = min(expected_s, work_s / 2)
             if planned_s + counted_s > work_s or (planned_s and expected_s > work_s):

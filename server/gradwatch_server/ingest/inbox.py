@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from gradwatch_server.budgets import BudgetUse
+from gradwatch_server.ingest.credit import Credit
 from gradwatch_server.ingest.fair_queue import FairQueue
 from gradwatch_server.ingest.message import Arrived, Dropped, Message, PackedRecord
 from gradwatch_server.ingest.throttle import Floods, Throttle
@@ -29,6 +30,12 @@ BATCH_BYTES: Final = 4 << 20
 
 PEER_SHARE: Final = 8
 """One connection may fill one part in so many of the queue."""
+
+CONTROL_SHARE: Final = 8
+"""Part of the queue that is not granted: messages that are no records wait there."""
+
+CONTROL_BYTES: Final = 256 << 10
+"""What such messages of one connection may take."""
 
 MESSAGE_BYTES: Final = 500
 """Bytes that a message takes in memory beside its own."""
@@ -56,6 +63,8 @@ class Inbox(ABC):
         self._use = budget_use
         limits = budget_use.limits
         peer_bytes = limits.queue_bytes // PEER_SHARE
+        self.max_in_flight_bytes = min(limits.in_flight_bytes, peer_bytes)
+        self.credit = Credit(limits.queue_bytes - limits.queue_bytes // CONTROL_SHARE)
         self._floods = Floods(peer_bytes)
         self._queue: FairQueue[Arrived] = FairQueue(limits.queue_bytes, peer_bytes)
         self._seconds: Callable[[], float] = time.perf_counter
@@ -94,6 +103,10 @@ class Inbox(ABC):
         """Say which run a peer sends for: its ranks wait for each other, and are served alike."""
         self._queue.join(peer, run)
 
+    def discard(self, peer: bytes) -> None:
+        """Drop what waits of a connection that is gone: its client sends all of it again."""
+        self._queue.discard(peer)
+
     def has_room(self, peer: bytes) -> bool:
         """Tell whether a peer may be asked to send again what was dropped."""
         return self._queue.has_room(peer)
@@ -114,7 +127,10 @@ class Inbox(ABC):
     def _put(self, peer: bytes, arrived: Arrived, now_s: float) -> int:
         """Let a message wait; return what it takes in memory."""
         num_bytes = bytes_of(arrived)
-        for whose, (_, dropped) in self._queue.put(peer, arrived, num_bytes):
+        limit = self.credit.limit_bytes(peer)
+        if limit is not None:
+            limit += CONTROL_BYTES
+        for whose, (_, dropped) in self._queue.put(peer, arrived, num_bytes, limit):
             if whose == peer:
                 self._floods.count(peer, num_bytes, now_s)
             session, seq = place_of(dropped)

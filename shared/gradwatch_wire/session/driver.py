@@ -21,6 +21,9 @@ def send_due(session: Session[Any], send: Send, now_s: float) -> None:
     """Send the HELLO that is due, or records as far as the session and the connection let us."""
     send_hello(session, send, now_s)
     send_records(session, send)
+    beat = session.credit_beat(now_s)
+    if beat is not None:
+        send(beat)
 
 
 def send_hello(session: Session[Any], send: Send, now_s: float) -> None:
@@ -78,13 +81,13 @@ class SessionDriver:
     def send(self, send: Send, now_s: float) -> None:
         """Send what is due: HELLO, BEAT, what other sessions have, records."""
         send_hello(self.session, send, now_s)
+        if self.others is not None and not self.is_closing:
+            self.others.send(send, now_s)
+        send_records(self.session, send)
         since_s = now_s - self._stepped_at_s
         beat = self.session.beat(self.last_step, since_s, now_s, self.is_training)
         if beat is not None:
             send(beat)
-        if self.others is not None and not self.is_closing:
-            self.others.send(send, now_s)
-        send_records(self.session, send)
 
     def greet_again(self) -> None:
         """Begin with HELLO: the connection is another one."""

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable
+from dataclasses import replace
 from enum import Enum
 from typing import Generic, Protocol, TypeVar
 
 from gradwatch_wire.codec import encode, join
-from gradwatch_wire.limits import MAX_IN_FLIGHT_BYTES
+from gradwatch_wire.limits import MAX_IN_FLIGHT_BYTES, RECORD_OVERHEAD_BYTES
 from gradwatch_wire.records import (
     Ack,
     Alert,
@@ -95,9 +96,13 @@ class Session(Generic[S]):
         self.http = ""  # where the aggregator answers HTTP, as it says
         self.alerts: list[dict[str, Json]] = []
         self.counters = source.counters
-        self._hello = hello
+        self._hello = replace(hello, credit=True)
         self._max_in_flight = max_in_flight
         self._max_in_flight_bytes = MAX_IN_FLIGHT_BYTES
+        self._window_bytes: int | None = None  # what the aggregator granted, None without credit
+        self._shrink = 0  # the newest number of a smaller window
+        self._waiting_bytes = 0  # size of the record that waits for a wider one
+        self._must_beat = False  # whether the aggregator is to know of these at once
         self._in_flight: deque[tuple[int, int]] = deque()  # number and bytes of each
         self._in_flight_bytes = 0
         self._peeked_bytes = 0
@@ -152,13 +157,29 @@ class Session(Generic[S]):
         is_training: Callable[[], bool | None] = lambda: None,
     ) -> bytes | None:
         """Return the BEAT that is due, if one is; *is_training* is asked only then."""
-        if self.phase is not Phase.OPEN or now_s - self._beat_at_s < BEAT_EVERY_S:
+        is_due = now_s - self._beat_at_s >= BEAT_EVERY_S or self._must_beat
+        if self.phase is not Phase.OPEN or not is_due:
             return None
-        self._beat_at_s = now_s
-        counters = dict(self.counters)
-        training = is_training()
+        return self._beat(now_s, last_step, since_s, is_training())
+
+    def credit_beat(self, now_s: float) -> bytes | None:
+        """Return the BEAT that is due for the sake of credit, of a session without a training."""
+        is_due = self._waiting_bytes and now_s - self._beat_at_s >= BEAT_EVERY_S
+        if self.phase is not Phase.OPEN or not (self._must_beat or is_due):
+            return None
+        return self._beat(now_s, -1, 0.0, None)
+
+    def _beat(self, now_s: float, last_step: int, since_s: float, training: bool | None) -> bytes:
+        self._beat_at_s, self._must_beat = now_s, False
         return self._message(
-            Beat(last_step=last_step, since_s=since_s, counters=counters, training=training)
+            Beat(
+                last_step=last_step,
+                since_s=since_s,
+                counters=dict(self.counters),
+                training=training,
+                shrink=self._shrink,
+                waiting_bytes=self._waiting_bytes,
+            )
         )
 
     def peek(self) -> bytes | None:
@@ -174,15 +195,26 @@ class Session(Generic[S]):
             self._floor = self._cursor = self._cursor if item is None else item.seq
         if item is None:
             return None
-        self._peeked_bytes = len(item.body)
+        self._peeked_bytes = len(item.body) + RECORD_OVERHEAD_BYTES
         return self._join(item)
 
     def _fits(self, item: BufferedRecord) -> bool:
-        """Tell whether a record may be sent beside those that are in flight; one always may."""
+        """Tell whether a record may be sent beside those that are in flight.
+
+        Without credit one always may.
+        """
         while self._in_flight and self._in_flight[0][0] < self._floor:
             self._in_flight_bytes -= self._in_flight.popleft()[1]
-        sum_bytes = self._in_flight_bytes + len(item.body)
-        return not self._in_flight or sum_bytes <= self._max_in_flight_bytes
+        size = len(item.body) + RECORD_OVERHEAD_BYTES
+        if self._window_bytes is None:
+            sum_bytes = self._in_flight_bytes + size
+            return not self._in_flight or sum_bytes <= self._max_in_flight_bytes
+        if self._in_flight_bytes + size <= self._window_bytes:
+            self._waiting_bytes = 0
+            return True
+        self._must_beat |= not self._waiting_bytes  # once, and with each regular one
+        self._waiting_bytes = size
+        return False
 
     def sent(self) -> None:
         """Say that what `peek` returned is with the socket."""
@@ -219,6 +251,8 @@ class Session(Generic[S]):
         self._progress_at_s = now_s
         self._acked = self.source.resume(welcome)
         self._max_in_flight_bytes = welcome.max_in_flight_bytes
+        self._window_bytes, self._shrink = welcome.window_bytes, 0
+        self._waiting_bytes, self._must_beat = 0, False
         self._floor = self._acked + 1
         self._rewind()
 
@@ -234,6 +268,10 @@ class Session(Generic[S]):
             self._progress_at_s = now_s
         self._floor = max(self._floor, acked + 1)
         self._cursor = max(self._cursor, self._floor)
+        if ack.window_bytes is not None and self._window_bytes is not None:
+            self._window_bytes = ack.window_bytes
+            self._must_beat |= ack.shrink > self._shrink
+            self._shrink = max(self._shrink, ack.shrink)
         place = (ack.boot_id, acked)
         if ack.rewind and self._rewound != place:
             # Once per place: more of the same answers are still on their way.

@@ -79,14 +79,14 @@ def process() -> Process:
     return made
 
 
-def test_a_round_sends_hello_then_beats_and_records() -> None:
+def test_a_round_sends_hello_then_records_and_beats() -> None:
     process = Process()
     process.produce(Event(name="mark", step=1))
     assert [type(record) for record in process.records()] == [Hello]
     assert process.records() == []
     process.receive(Welcome(boot_id=BOOT, acked=0))
 
-    assert [type(record) for record in process.records()] == [Beat, Event]
+    assert [type(record) for record in process.records()] == [Event, Beat]
 
 
 def test_a_hello_that_the_connection_did_not_take_is_sent_in_the_next_round() -> None:

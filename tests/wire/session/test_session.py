@@ -34,7 +34,7 @@ from gradwatch_wire.session.timing import (
 
 SESSION = b"s" * 16
 BOOT, OTHER_BOOT = b"b" * 16, b"o" * 16
-HELLO = Hello(run="test", rank=0, world=1)
+HELLO = Hello(run="test", rank=0, world=1, credit=True)
 
 
 def event(number: int, padding: int = 0) -> Event:
@@ -75,6 +75,15 @@ class Client:
 
     def ack(self, acked: int, boot_id: bytes = BOOT, *, rewind: bool = False) -> None:
         self.receive(Ack(boot_id=boot_id, acked=acked, rewind=rewind))
+
+    def credit_beat(self) -> Beat | None:
+        """The BEAT that goes out now for the sake of credit, if one does."""
+        frames = self.session.credit_beat(self.now_s)
+        if frames is None:
+            return None
+        record = decode(frames).record
+        assert isinstance(record, Beat)
+        return record
 
     def send(self) -> list[Envelope]:
         out = []
@@ -183,7 +192,7 @@ def test_only_so_many_records_are_on_their_way(welcomed: Client) -> None:
 
 def test_only_so_many_bytes_are_on_their_way(client: Client) -> None:
     client.greeting()
-    client.receive(Welcome(boot_id=BOOT, max_in_flight_bytes=1_000))
+    client.receive(Welcome(boot_id=BOOT, max_in_flight_bytes=2_200))
     client.produce(*(event(number, 400) for number in range(1, 6)))
     client.produce(Event(name="large", step=6, data={"text": "x" * 2_000}), event(7))
     assert seqs(client.send()) == [1, 2]
@@ -197,6 +206,50 @@ def test_only_so_many_bytes_are_on_their_way(client: Client) -> None:
     assert seqs(client.send()) == [6]
     client.ack(6)
     assert seqs(client.send()) == [7]
+
+
+def test_a_window_in_bytes_is_kept_to(client: Client) -> None:
+    """A record that does not fit waits, is told of once, and goes out with a wider window."""
+    client.greeting()
+    client.receive(Welcome(boot_id=BOOT, window_bytes=2_200))
+    client.produce(*(event(number, 400) for number in range(1, 6)))
+    assert seqs(client.send()) == [1, 2]
+    beat = client.credit_beat()
+    assert beat is not None
+    assert 960 < beat.waiting_bytes < 1_100
+    assert client.credit_beat() is None
+    client.receive(Ack(boot_id=BOOT, acked=1, window_bytes=1_240))
+    assert seqs(client.send()) == []
+    client.receive(Ack(boot_id=BOOT, acked=1, window_bytes=3_200))
+    assert seqs(client.send()) == [3, 4]
+    client.now_s += BEAT_EVERY_S
+    beat = client.credit_beat()
+    assert beat is not None
+    assert beat.waiting_bytes
+
+
+def test_a_window_of_nothing_lets_nothing_out(client: Client) -> None:
+    """Not even one record, which is sent at any time where the aggregator knows no credit."""
+    client.greeting()
+    client.receive(Welcome(boot_id=BOOT, window_bytes=0))
+    client.produce(event(1))
+    assert client.send() == []
+    client.receive(Ack(boot_id=BOOT, acked=0, window_bytes=1_000))
+    assert seqs(client.send()) == [1]
+
+
+def test_a_smaller_window_is_confirmed_at_once(client: Client) -> None:
+    client.greeting()
+    client.receive(Welcome(boot_id=BOOT, window_bytes=5_000))
+    client.receive(Ack(boot_id=BOOT, acked=0, window_bytes=2_000, shrink=1))
+    beat = client.credit_beat()
+    assert beat is not None
+    assert (beat.shrink, beat.waiting_bytes) == (1, 0)
+    client.receive(Ack(boot_id=BOOT, acked=0, window_bytes=2_500, shrink=1))
+    assert client.credit_beat() is None
+    client.receive(Welcome(boot_id=OTHER_BOOT, window_bytes=5_000))
+    client.receive(Ack(boot_id=OTHER_BOOT, acked=0, window_bytes=0, shrink=1))
+    assert client.credit_beat() is not None
 
 
 def test_an_aggregator_that_does_not_say_gets_no_more_than_was_agreed(welcomed: Client) -> None:

@@ -1,0 +1,255 @@
+"""Credit: bytes of records that each session may have sent and not acknowledged.
+
+What is granted, together with what was taken back and is not confirmed, never exceeds the queue, so
+that nothing of a client that keeps to its window is ever dropped. A window widens while it is used,
+and is taken back from a session that is idle. Sessions that have records and no room are served
+first in, first out. It knows neither sockets nor clocks. Typical use::
+
+    credit.open(session, peer, now_s)
+    credit.take(session, num_bytes, now_s)  # a record has left the queue
+    window_bytes, shrink = credit.answer(session, now_s)  # once for each session and batch
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+FIRST_RECORD_BYTES: Final = 64 << 10
+"""Size that the first record of a session may have."""
+
+MARGIN_BYTES: Final = 64
+"""What a client counts for a record more than it takes in the queue, at most."""
+
+IDLE_S: Final = 1.0
+"""Time without a record after which the window is taken back to the size of one record."""
+
+
+@dataclass(slots=True)
+class _Account:
+    """Credit of one session.
+
+    Args:
+        peer: Its connection.
+        is_fixed: Whether its client does not keep to windows: then the promise stays as it is.
+        active_s: When it was last served, or asked for more.
+        record_bytes: Size of its largest record so far, `FIRST_RECORD_BYTES` before the first.
+        wanted_bytes: Window that it has use for.
+        promised_bytes: Granted, and not yet out of the queue.
+        taken_back_bytes: Taken back, and not confirmed by the client.
+        used_bytes: Bytes that left the queue since the last answer.
+        need_bytes: Size of the record that waits.
+        shrink: Number of the newest window that took something back.
+        has_sent: Whether a record of it has left the queue.
+    """
+
+    peer: bytes
+    is_fixed: bool
+    active_s: float
+    record_bytes: int = FIRST_RECORD_BYTES
+    wanted_bytes: int = FIRST_RECORD_BYTES
+    promised_bytes: int = 0
+    taken_back_bytes: int = 0
+    used_bytes: int = 0
+    need_bytes: int = 0
+    shrink: int = 0
+    has_sent: bool = False
+
+
+class Credit:
+    """Accounts of all sessions.
+
+    Args:
+        max_bytes: Bytes that may be granted together.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self._accounts: dict[bytes, _Account] = {}
+        self._sessions_of: dict[bytes, set[bytes]] = {}  # by connection
+        self._granted_bytes = 0  # promised or taken back, of all
+        self._records_bytes = 0  # a record for each
+        self._waiting: OrderedDict[bytes, None] = OrderedDict()
+        self._busy: OrderedDict[bytes, None] = OrderedDict()  # by when they were last active
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes that may still be granted."""
+        return self.max_bytes - self._granted_bytes
+
+    @property
+    def granted_bytes(self) -> int:
+        """Bytes that are granted, with those that were taken back and are not confirmed."""
+        return self._granted_bytes
+
+    @property
+    def num_waiting(self) -> int:
+        """Number of sessions that have records and no room."""
+        return len(self._waiting)
+
+    def __contains__(self, session: bytes) -> bool:
+        return session in self._accounts
+
+    def peer_of(self, session: bytes) -> bytes:
+        """Return the connection of a session."""
+        return self._accounts[session].peer
+
+    def sessions_of(self, peer: bytes) -> Collection[bytes]:
+        """Return the sessions of a connection."""
+        return self._sessions_of.get(peer, ())
+
+    def idle(self, since_s: float) -> list[bytes]:
+        """Return the sessions without a record since a time."""
+        return [session for session, own in self._accounts.items() if own.active_s < since_s]
+
+    def limit_bytes(self, peer: bytes) -> int | None:
+        """Return what the records of a connection may take in the queue; None: not known here."""
+        accounts = [self._accounts[session] for session in self.sessions_of(peer)]
+        if not accounts or any(own.is_fixed for own in accounts):
+            return None
+        return sum(own.promised_bytes + own.taken_back_bytes for own in accounts)
+
+    def open(self, session: bytes, peer: bytes, now_s: float) -> None:
+        """Begin with a session, or anew on another connection, with room for one record."""
+        own = self._open(session, _Account(peer, False, now_s))
+        if not self._waiting and own.record_bytes <= self.free_bytes:
+            self._grant(own, own.record_bytes)
+
+    def open_fixed(self, session: bytes, peer: bytes, limit_bytes: int, now_s: float) -> int:
+        """Begin with a session whose client does not keep to windows; return its promise, bytes.
+
+        One record it sends in any case.
+        """
+        own = self._open(session, _Account(peer, True, now_s))
+        self._grant(own, min(limit_bytes, self._fair(own, now_s)))
+        return max(own.promised_bytes, 1)
+
+    def _open(self, session: bytes, own: _Account) -> _Account:
+        self.forget(session)
+        self._accounts[session] = own
+        self._sessions_of.setdefault(own.peer, set()).add(session)
+        self._records_bytes += own.record_bytes
+        return own
+
+    def forget(self, session: bytes) -> None:
+        """Free what a session has."""
+        own = self._accounts.pop(session, None)
+        if own is not None:
+            self._granted_bytes -= own.promised_bytes + own.taken_back_bytes
+            self._records_bytes -= own.record_bytes
+            self._waiting.pop(session, None)
+            self._busy.pop(session, None)
+            sessions = self._sessions_of[own.peer]
+            sessions.discard(session)
+            if not sessions:
+                del self._sessions_of[own.peer]
+
+    def take(self, session: bytes, num_bytes: int, now_s: float) -> None:
+        """Count a record that has left the queue."""
+        own = self._accounts.get(session)
+        if own is None or own.is_fixed:
+            return
+        more = num_bytes + MARGIN_BYTES - own.record_bytes
+        if more > 0 or not own.has_sent:
+            self._records_bytes += more
+            own.record_bytes += more
+            own.has_sent = True
+        promised = min(num_bytes, own.promised_bytes)
+        back = min(num_bytes - promised, own.taken_back_bytes)
+        own.promised_bytes -= promised
+        own.taken_back_bytes -= back
+        self._granted_bytes -= promised + back
+        own.used_bytes += num_bytes
+        self._note_active(session, own, now_s)
+
+    def beat(self, session: bytes, shrink: int, waiting_bytes: int, now_s: float) -> None:
+        """Take in what a BEAT says.
+
+        Args:
+            session: The session.
+            shrink: Number of the newest smaller window that the client obeys. All that it sent
+                before has left the queue by now: messages of a connection come in order.
+            waiting_bytes: Size of the record that waits for a wider window, 0 for none.
+            now_s: The time it is, seconds.
+        """
+        own = self._accounts.get(session)
+        if own is None or own.is_fixed:
+            return
+        if shrink >= own.shrink:
+            self._granted_bytes -= own.taken_back_bytes
+            own.taken_back_bytes = 0
+        own.need_bytes = waiting_bytes
+        if waiting_bytes:
+            self._note_active(session, own, now_s)
+            self._waiting.setdefault(session)
+        else:
+            self._waiting.pop(session, None)
+
+    def answer(self, session: bytes, now_s: float) -> tuple[int | None, int]:
+        """Return `window_bytes` and `shrink` of an ACK: None and 0 for one without credit."""
+        own = self._accounts.get(session)
+        if own is None or own.is_fixed:
+            return None, 0
+        fair = self._fair(own, now_s)
+        if 2 * own.used_bytes >= own.wanted_bytes:
+            own.wanted_bytes = min(2 * own.wanted_bytes, fair)
+        else:
+            own.wanted_bytes = max(own.record_bytes, min(own.wanted_bytes, fair))
+        own.used_bytes = 0
+        if session not in self._waiting:
+            if now_s - own.active_s >= IDLE_S:
+                self._take_back(own)
+            elif not self._waiting:
+                self._grant(own, own.wanted_bytes - own.promised_bytes)
+        return own.promised_bytes, own.shrink
+
+    def serve(self, now_s: float) -> list[bytes]:
+        """Grant what is free to those that wait, the longest waiting first; return these."""
+        served = []
+        while self._waiting:
+            session = next(iter(self._waiting))
+            own = self._accounts[session]
+            missing = own.need_bytes - own.promised_bytes
+            if missing > self.free_bytes:
+                break
+            share = self.free_bytes // len(self._waiting)
+            self._grant(own, max(missing, min(self._fair(own, now_s) - own.promised_bytes, share)))
+            self._note_active(session, own, now_s)
+            own.need_bytes = 0
+            del self._waiting[session]
+            served.append(session)
+        return served
+
+    def _fair(self, own: _Account, now_s: float) -> int:
+        """Return the window at which all busy sessions have the same, and idle ones a record."""
+        while self._busy:
+            session = next(iter(self._busy))
+            if now_s - self._accounts[session].active_s < IDLE_S:
+                break
+            del self._busy[session]
+        num_busy = max(len(self._busy), 1)
+        rest = self.max_bytes - self._records_bytes
+        return max(own.record_bytes, rest // num_busy, self.max_bytes // 2 // num_busy)
+
+    def _grant(self, own: _Account, num_bytes: int) -> None:
+        granted = max(0, min(num_bytes, self.free_bytes))
+        own.promised_bytes += granted
+        self._granted_bytes += granted
+
+    def _take_back(self, own: _Account) -> None:
+        """Leave an idle session one record, or nothing where there is no room for one of each."""
+        floor = own.record_bytes if self._records_bytes <= self.max_bytes // 2 else 0
+        excess = own.promised_bytes - floor
+        if excess > 0 and not own.taken_back_bytes:
+            own.promised_bytes -= excess
+            own.taken_back_bytes += excess
+            own.shrink += 1
+        elif excess < 0 and not self._waiting:
+            self._grant(own, -excess)
+
+    def _note_active(self, session: bytes, own: _Account, now_s: float) -> None:
+        own.active_s = now_s
+        self._busy[session] = None
+        self._busy.move_to_end(session)
