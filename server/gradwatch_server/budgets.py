@@ -159,19 +159,19 @@ class Budgets(LoggedBudgets):
         64 * MIB,
         "bytes",
         "all",
-        "Messages that were received and wait for their turn, an eighth of it for one connection.",
+        "Messages that were received and wait for their turn. Seven eighths of it are granted to "
+        "sessions as windows in bytes.",
         reason="messages pile up while a disk is full, or peers send faster than is taken in",
-        at_limit="the newest message of the connection that has most is dropped unacknowledged, "
-        "and its client sends it again; who sends four times its share in vain within a second is "
-        "disconnected",
+        at_limit="clients wait for a wider window, the longest waiting is served first; what comes "
+        "beyond a window is dropped unacknowledged, and who goes on is disconnected",
         minimum=32 * MIB,
     )
     in_flight_bytes: int = _budget(
         MAX_IN_FLIGHT_BYTES,
         "bytes",
         "peer",
-        "Records of a session that its client may send before they are acknowledged, not above an "
-        "eighth of `queue_bytes`; WELCOME says so.",
+        "Records that a client without windows may send before they are acknowledged, not above "
+        "an eighth of `queue_bytes`; WELCOME says so.",
         reason="a usual record has 2 to 20 kB, and 256 of them are in flight at most",
         at_limit="the client waits",
         minimum=2 * MIB,

@@ -21,6 +21,8 @@ def message(num_bytes: int) -> bytes:
 
 
 PING: Final = command(b"PING", struct.pack(">H", 0))
+SHORT_PING: Final = command(b"PING", struct.pack(">H", 10))
+"""One after which the connection is to end where nothing comes for a second."""
 
 
 def shake_hands(connection: socket.socket, socket_type: bytes) -> None:
@@ -34,16 +36,16 @@ def shake_hands(connection: socket.socket, socket_type: bytes) -> None:
     connection.sendall(command(b"READY", bytes([len(name)]) + name + size + socket_type))
 
 
-def read_until_ping(connection: socket.socket) -> None:
-    """Read until the other side sends a heartbeat.
+def read_until(connection: socket.socket, name: bytes) -> None:
+    """Read until the other side sends a command of four letters.
 
     Raises:
         ConnectionError: If the other side closes the connection before.
     """
     received = b""
-    while b"\x04PING" not in received:
+    while b"\x04" + name not in received:
         more = connection.recv(4096)
         if not more:
-            msg = "closed without a heartbeat"
+            msg = f"closed without a {name.decode()}"
             raise ConnectionError(msg)
         received = received[-8:] + more

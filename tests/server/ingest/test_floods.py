@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -11,7 +12,7 @@ import pytest
 from gradwatch_server.ingest.throttle import Floods
 from tests.support.aggregator import Aggregator
 from tests.support.peer import NewPeer
-from tests.support.zmtp import PING, message, read_until_ping, shake_hands
+from tests.support.zmtp import PING, SHORT_PING, message, read_until, shake_hands
 
 
 @contextmanager
@@ -40,10 +41,22 @@ def test_who_leaves_in_the_middle_of_a_flood_ends_nobody_else(
     connection.close()
     peers(service.ingest, run="beside").attach()
     with raw_connection(service) as other:
-        read_until_ping(other)  # the aggregator sends one to each peer, also to the one that left
+        other.sendall(PING)
+        read_until(other, b"PONG")
 
     assert service.answers()
     peers(service.ingest, run="after").attach()
+
+
+@pytest.mark.slow
+def test_the_connection_of_a_stopped_client_ends(connection: socket.socket) -> None:
+    """Within the time that its last heartbeat said; the aggregator itself sends none."""
+    connection.sendall(SHORT_PING)
+    read_until(connection, b"PONG")
+    began_s = time.monotonic()
+    connection.settimeout(10)
+    assert connection.recv(4096) == b""
+    assert 0.5 < time.monotonic() - began_s < 5
 
 
 @pytest.mark.slow
