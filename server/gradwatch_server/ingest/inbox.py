@@ -132,7 +132,7 @@ class Inbox(ABC):
             limit += CONTROL_BYTES
         for whose, (_, dropped) in self._queue.put(peer, arrived, num_bytes, limit):
             if whose == peer:
-                self._floods.count(peer, num_bytes, now_s)
+                self._floods.count(peer, num_bytes, now_s, limit)
             session, seq = place_of(dropped)
             if seq:
                 self._note_dropped(session, Dropped(whose, seq))

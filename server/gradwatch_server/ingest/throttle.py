@@ -45,10 +45,18 @@ class Floods:
         self._bytes: Counter[bytes] = Counter()
         self._since_s = 0.0
 
-    def count(self, peer: bytes, num_bytes: int, now_s: float) -> None:
-        """Count what a peer sent in vain."""
+    def count(self, peer: bytes, num_bytes: int, now_s: float, limit: int | None = None) -> None:
+        """Count what a peer sent in vain.
+
+        Args:
+            peer: The peer.
+            num_bytes: Size of the message.
+            now_s: The time it is, seconds.
+            limit: What it was granted, if it keeps to windows: it floods with twice of that.
+        """
         self.look(now_s)
-        self._bytes[peer] += num_bytes
+        weight = 1.0 if limit is None else self._most_bytes / (2 * limit)
+        self._bytes[peer] += round(num_bytes * weight)
 
     def look(self, now_s: float) -> None:
         """Begin anew if a second has passed."""

@@ -138,6 +138,30 @@ def test_what_waits_is_bounded_while_the_disk_is_full(
     assert [one.session.counters["sent"] for one in trainers] == [21] * NUM_TRAINERS
 
 
+@pytest.mark.slow
+def test_who_lies_about_its_window_is_dropped_and_then_cut_off(
+    start: Start, peers: NewPeer
+) -> None:
+    """Another one, which keeps to its own, loses nothing and sends nothing twice."""
+    running = start()
+    honest = peers(running.endpoint, run="honest", credit=True).attach()
+    liar = peers(running.endpoint, run="liar", credit=True).attach()
+    db = running.store.db
+    db.execute(f"PRAGMA max_page_count={db.number('page_count')}")
+    honest.stats(0)
+    use = running.engine.budget_use["queue_bytes"]
+
+    def is_cut_off() -> bool:
+        liar.send(large(liar.seq, 120_000))
+        return bool(running.engine.refused["flood"])
+
+    wait_until(is_cut_off)
+    assert use.num_refused > 0
+    assert (use.used or 0) < 2 * MIB
+    db.execute("PRAGMA max_page_count=1000000")
+    honest.acked()
+
+
 def test_a_session_is_asked_to_send_again_once_a_second(start: Start, peers: NewPeer) -> None:
     running = start()
     peer = peers(running.endpoint).attach()
