@@ -12,8 +12,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from gradwatch_server.page.files import FIRST, FOLDER, LINES, read_files
-from gradwatch_server.page.routes import POLICY, make_routes
+from gradwatch_server.page.routes import FIRST, FOLDER, LINES, POLICY, make_routes, read_files
 
 ROOT = Path(__file__).parents[2]
 OURS = [path for path in FOLDER.rglob("*.js") if "vendor" not in path.parts]

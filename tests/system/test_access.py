@@ -16,7 +16,7 @@ import pytest
 import zmq
 
 from gradwatch_server.budgets import Budgets
-from gradwatch_server.ingest.throttle import BURST
+from gradwatch_server.ingest.inbox import BURST
 from gradwatch_server.keys import add_client, make_keys
 from gradwatch_wire import Bye, Refuse
 from gradwatch_wire.keyfile import ClientKey, read_client_key

@@ -7,8 +7,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from fastapi import Depends, FastAPI
+from fastapi import Depends, FastAPI, HTTPException, Request
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
 
 from gradwatch_server.api import problems
@@ -18,8 +21,8 @@ from gradwatch_server.api.curve_reads import CurveReads
 from gradwatch_server.api.listing import RunListing
 from gradwatch_server.api.metrics import exposition
 from gradwatch_server.api.metrics.snapshot import take_snapshot
-from gradwatch_server.api.parameters import refuse_unknown
 from gradwatch_server.api.routes import ROUTERS
+from gradwatch_server.api.security.access import STREAM_SUFFIX
 from gradwatch_server.api.security.stream_limit import StreamLimit
 from gradwatch_server.api.security.stream_tokens import StreamTokens
 from gradwatch_server.api.state import ApiState
@@ -29,6 +32,29 @@ from gradwatch_server.notify.notifications import Notifications
 from gradwatch_server.page.routes import make_routes
 from gradwatch_server.storage.alert_events import AlertEvents
 from gradwatch_wire import __version__
+
+
+async def refuse_unknown(request: Request) -> None:
+    """Refuse a request with a query parameter that its route does not take.
+
+    Raises:
+        HTTPException: 422, with the parameter's name, and those that there are.
+    """
+    route: Any = request.scope.get("route")
+    if not isinstance(route, APIRoute):
+        return
+    known = _names(route.dependant)
+    if route.path.endswith(STREAM_SUFFIX):
+        known.add("token")  # which was looked at before
+    for name in request.query_params:
+        if name not in known:
+            allowed = ", ".join(sorted(known)) or "no parameter"
+            raise HTTPException(422, f"query: {name[:80]!a} is not known here; allowed: {allowed}")
+
+
+def _names(dependant: Dependant) -> set[str]:
+    own = {field.alias for field in dependant.query_params}
+    return own.union(*map(_names, dependant.dependencies)) if dependant.dependencies else own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,14 +2,125 @@
 
 from __future__ import annotations
 
-from typing import Final
+import gzip
+import hashlib
+import html
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gradwatch_server.page.files import PageFiles, StaticFile, read_files
+FOLDER: Final = Path(__file__).with_name("static")
+
+LINES: Final = "vendor/uplot/uPlot.esm.js"
+"""What draws lines. It is not of ours and not in the repository: `scripts/vendor` gets it."""
+
+TYPES: Final = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
+}
+"""Suffix to media type; nothing else is served."""
+
+FIRST: Final = (
+    "address.js",
+    "data/api.js",
+    "data/early.js",
+    "data/questions.js",
+    "data/tensors.js",
+)
+"""Modules that ask for the data: they are named before the others, which then load beside it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StaticFile:
+    """A file as it is sent.
+
+    Args:
+        content: Its bytes.
+        media_type: Its type.
+        compressed: The same by gzip.
+    """
+
+    content: bytes
+    media_type: str
+    compressed: bytes
+
+    @classmethod
+    def of(cls, content: bytes, media_type: str) -> Self:
+        """Return a file, compressed once for all who ask for it."""
+        return cls(content, media_type, gzip.compress(content, mtime=0))
+
+
+@dataclass(frozen=True, slots=True)
+class PageFiles:
+    """All files of the page.
+
+    Args:
+        files: Path below the folder to the file.
+        digest: Names this version of all of them: it changes when one of them does.
+        index: The page itself, with the paths of this version in it.
+    """
+
+    files: dict[str, StaticFile]
+    digest: str
+    index: StaticFile
+
+
+def read_files(folder: Path = FOLDER) -> PageFiles:
+    """Read the page's files.
+
+    Args:
+        folder: Where they are, `index.html` among them.
+
+    Raises:
+        OSError: A file cannot be read.
+    """
+    files = dict(_files_in(folder))
+    template = files.pop("index.html").content
+    digest = hashlib.sha256()
+    for path, content in sorted(
+        [("index.html", template), *((path, file.content) for path, file in files.items())]
+    ):
+        digest.update(f"{path}\0{len(content)}\0".encode())
+        digest.update(content)
+    name = digest.hexdigest()[:16]
+    index = _fill(template.decode(), f"/static/{name}", files).encode()
+    return PageFiles(files, name, StaticFile.of(index, TYPES[".html"]))
+
+
+def _files_in(folder: Path) -> Iterator[tuple[str, StaticFile]]:
+    for path in sorted(folder.rglob("*")):
+        media_type = TYPES.get(path.suffix)
+        if media_type is not None and path.is_file():
+            yield path.relative_to(folder).as_posix(), StaticFile.of(path.read_bytes(), media_type)
+
+
+def _fill(template: str, base: str, files: dict[str, StaticFile]) -> str:
+    """Put the paths of this version into the page.
+
+    Every module is named at once, so that none waits for another one to name it.
+    """
+    names = sorted(files, key=lambda name: (name not in FIRST, name))
+    links = [f'<link rel="stylesheet" href="{base}/{n}">' for n in names if n.endswith(".css")]
+    for name in names:
+        if name.endswith(".js"):
+            priority = "" if name in FIRST else ' fetchpriority="low"'
+            links.append(f'<link rel="modulepreload"{priority} href="{base}/{name}">')
+    lines = html.escape(f"{base}/{LINES}") if LINES in files else ""
+    return (
+        template.replace("<!-- links -->", "\n    ".join(links))
+        .replace("{static}", base)
+        .replace("{lines}", lines)
+    )
+
 
 POLICY: Final = "; ".join(
     (

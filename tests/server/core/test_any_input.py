@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from gradwatch_server.core.alerting.attribution import explosion_ranks, rising_ranks
 from gradwatch_server.core.frames.frame import COLUMNS_READ
-from gradwatch_server.core.views.gains import describe_gains
 from gradwatch_server.core.views.groups import describe_groups
+from gradwatch_server.core.views.runs import describe_gains
 from gradwatch_server.core.views.snapshot import view_run
 from gradwatch_wire import Alert, Column, Envelope, Event, Gains, Manifest, Stats, decode, encode
 from gradwatch_wire.jsonable import jsonable

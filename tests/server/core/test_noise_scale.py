@@ -12,7 +12,7 @@ from gradwatch_server.core.arrays import FloatArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.noise_scale import MIN_SAMPLES, NoiseScale, estimate
 from gradwatch_server.core.state_codec import decode, encode
-from gradwatch_server.core.views.noise_scale import describe_noise_scale
+from gradwatch_server.core.views.runs import describe_noise_scale
 from gradwatch_server.core.views.snapshot import view_run
 from tests.support.core import Cluster, frame_of, part_of
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from gradwatch_server.ingest.throttle import Floods
+from gradwatch_server.ingest.inbox import Floods
 from tests.support.aggregator import Aggregator
 from tests.support.peer import NewPeer
 from tests.support.zmtp import PING, SHORT_PING, message, read_until, shake_hands

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import zmq
 
+from gradwatch_server.ingest.inbox import BURST, MAX_MUTES, MAX_PEERS, MUTE_S, Throttle
 from gradwatch_server.ingest.message import Message
 from gradwatch_server.ingest.socket import Ingest
-from gradwatch_server.ingest.throttle import BURST, MAX_MUTES, MAX_PEERS, MUTE_S, Throttle
 from gradwatch_wire import Bye, Envelope, encode
 from tests.support.waiting import wait_until
 

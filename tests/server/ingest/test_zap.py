@@ -15,8 +15,7 @@ import pytest
 import zmq
 
 from gradwatch_server.ingest.message import Message
-from gradwatch_server.ingest.socket import Ingest
-from gradwatch_server.ingest.zap import ENDPOINT, ZapAuthenticator, require_curve
+from gradwatch_server.ingest.socket import ENDPOINT, Ingest, ZapAuthenticator, require_curve
 from gradwatch_server.keys import Client, add_client, make_keys, read_keys
 from gradwatch_wire import Ack, Bye, Envelope, encode
 from gradwatch_wire.keyfile import ClientKey, read_client_key

@@ -17,11 +17,16 @@ from starlette.responses import Response
 from gradwatch_server.api.etags import has_tag, tag_of, tag_with, tagged, unchanged
 from gradwatch_server.api.problems import Json, encode
 from gradwatch_server.api.state import Api, ApiState, View
-from gradwatch_server.core.views.gains import describe_gains
 from gradwatch_server.core.views.groups import describe_groups
-from gradwatch_server.core.views.noise_scale import describe_noise_scale
 from gradwatch_server.core.views.ranks import describe_ranks
-from gradwatch_server.core.views.runs import RunSummary, describe_run, name_run, small_curve
+from gradwatch_server.core.views.runs import (
+    RunSummary,
+    describe_gains,
+    describe_noise_scale,
+    describe_run,
+    name_run,
+    small_curve,
+)
 from gradwatch_server.core.views.snapshot import RunView
 from gradwatch_server.engine.run_commands import DeleteRun
 from gradwatch_wire.health import Phase, Status

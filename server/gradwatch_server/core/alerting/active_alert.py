@@ -2,20 +2,138 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import dataclass, field, replace
+from typing import Final, Self
 
 import numpy as np
 
-from gradwatch_server.core.alerting.alert import Alert, News, Worst, alert_id
+from gradwatch_server.core.alerting.alert import (
+    MAX_NAMED_LAYERS,
+    MAX_SPREAD,
+    Alert,
+    News,
+    Spread,
+    Worst,
+    alert_id,
+)
 from gradwatch_server.core.alerting.evaluation import Context, Evaluation
-from gradwatch_server.core.alerting.scope import with_layers, with_ranks, with_spread
+from gradwatch_server.core.alerting.fitting import first_names
 from gradwatch_server.core.alerting.sentences import message
 from gradwatch_server.core.alerting.severities import worse
 from gradwatch_server.core.alerting.silences import Silences
-from gradwatch_server.core.alerting.told import WORSE, Peak, Told, largest_of
 from gradwatch_server.core.arrays import BoolArray, FloatArray
-from gradwatch_wire.health import AlertState
+from gradwatch_wire.health import AlertState, Severity
+
+
+def with_layers(alert: Alert, layers: BoolArray, names: tuple[str, ...]) -> Alert:
+    """Return the alert with the names of its layers, the origin's first.
+
+    Args:
+        alert: As it was.
+        layers: (layers,) which of them are bad in it.
+        names: (layers,) names; none of a rule that is about the run.
+    """
+    flagged = np.flatnonzero(layers) if names else np.zeros(0, dtype=np.intp)
+    first = alert.origin.layer or alert.origin.first_gradient
+    named = [names[i] for i in flagged[:MAX_NAMED_LAYERS]]
+    if first is not None and names:
+        named = [first, *(name for name in named if name != first)]
+    named_layers = first_names(named, MAX_NAMED_LAYERS)
+    return replace(alert, layers=named_layers, num_layers=len(flagged))
+
+
+def with_ranks(alert: Alert, ranks: tuple[int, ...]) -> Alert:
+    """Return the alert with further ranks that it showed on."""
+    if set(ranks) <= set(alert.ranks):
+        return alert
+    return replace(alert, ranks=tuple(sorted({*ranks, *alert.ranks})))
+
+
+def with_spread(alert: Alert, step: int) -> Alert:
+    """Return the alert with how far it has come at a step, if that is farther than before."""
+    known, now = alert.spread, Spread(step, alert.num_layers, len(alert.ranks))
+    if known and (known[-1].num_layers, known[-1].num_ranks) == (now.num_layers, now.num_ranks):
+        return alert
+    return replace(alert, spread=(*known[: MAX_SPREAD - 1], now))
+
+
+WORSE: Final = 10.0
+"""What is this many times what was told before is told again."""
+
+INTERVAL_NS: Final = 60_000_000_000
+"""In the long run an alert tells of itself at most this often."""
+
+BURST: Final = 3
+"""So many events may follow each other at once."""
+
+
+@dataclass(slots=True)
+class EventLimit:
+    """At most `BURST` events at once, and one per `INTERVAL_NS` in the long run.
+
+    It goes by the times in the log, as all of the core does. The generic cell rate algorithm
+    (ITU-T I.371): one number says how far ahead of the rate the events are.
+
+    Args:
+        ahead_ns: Time at which all that was told would be due at the rate, nanoseconds since the
+            epoch.
+    """
+
+    ahead_ns: int = 0
+
+    def allows(self, now_ns: int) -> bool:
+        """Tell whether an event is allowed."""
+        return self.ahead_ns - now_ns <= (BURST - 1) * INTERVAL_NS
+
+    def acquire(self, now_ns: int) -> bool:
+        """Tell whether an event is allowed, and count it if it is."""
+        if not self.allows(now_ns):
+            return False
+        self.ahead_ns = max(self.ahead_ns, now_ns) + INTERVAL_NS
+        return True
+
+
+@dataclass(slots=True)
+class Told:
+    """Facts that the events of an alert have told.
+
+    Args:
+        layers: (layers,) which.
+        excess: The largest excess, as `Evaluation.excess` or the origin's value.
+        severity: How much it matters.
+        kind: Kind of the origin.
+        loudly: Whether any event was told: of one that never was, nobody is told the end.
+        limit: How often it may be told.
+    """
+
+    layers: BoolArray
+    excess: float
+    severity: Severity
+    kind: str | None = None
+    loudly: bool = False
+    limit: EventLimit = field(default_factory=EventLimit)
+
+
+@dataclass(slots=True)
+class Peak:
+    """Something far worse than what was told, not told yet.
+
+    Args:
+        excess: How far it is.
+        worst: Where it is.
+    """
+
+    excess: float
+    worst: Worst
+
+
+def largest_of(excess: FloatArray | None, flagged: BoolArray) -> float | None:
+    """Return the largest excess of the flagged layers, None if there is none that is a number."""
+    if excess is None:
+        return None
+    found = excess[flagged]
+    found = found[~np.isnan(found)]
+    return float(found.max()) if len(found) else None
 
 
 @dataclass(slots=True)

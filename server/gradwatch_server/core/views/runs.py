@@ -3,16 +3,62 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from gradwatch_server.core.alerting.alert import isotime
+from gradwatch_server.core.frames.gains import GainFrame
+from gradwatch_server.core.noise_scale import MIN_SAMPLES, NoiseSample
 from gradwatch_server.core.views.health import health
 from gradwatch_server.core.views.ranks import LastSeen
 from gradwatch_server.core.views.snapshot import RunView
+from gradwatch_wire.gains import gain_category, log_gains, summarize_gains
 from gradwatch_wire.health import AlertState, Phase, Status
+
+
+def describe_noise_scale(series: Sequence[NoiseSample]) -> dict[str, Any]:
+    """Return what `/runs/{run}/noise-scale` says: the newest value, and the series."""
+    last = series[-1] if series else None
+    return {
+        "step": last.step if last else None,
+        "noise_scale": last.noise_scale if last else None,
+        "min_samples": MIN_SAMPLES,
+        "series": [sample._asdict() for sample in series],
+    }
+
+
+def describe_gains(frame: GainFrame | None) -> dict[str, Any]:
+    """Return what `/runs/{run}/gains` says of a step, nothing made up where there is none."""
+    if frame is None:
+        found: dict[str, Any] = {"step": None, "norm_type": None, "blocks": [], "transitions": []}
+        return found | {"summary": summarize_gains(()), "ranks": []}
+    blocks = zip(frame.blocks, frame.norms, frame.smallest, frame.largest, strict=True)
+    transitions = zip(
+        frame.blocks[:-1], frame.blocks[1:], frame.gains, log_gains(frame.gains), strict=True
+    )
+    return {
+        "step": frame.step,
+        "norm_type": frame.norm_type,
+        "blocks": [
+            {"name": name, "norm": norm, "min": smallest, "max": largest}
+            for name, norm, smallest, largest in blocks
+        ],
+        "transitions": [
+            {
+                "from": early,
+                "to": late,
+                "gain": gain,
+                "log_gain": log,
+                "category": gain_category(gain),
+            }
+            for early, late, gain, log in transitions
+        ],
+        "summary": summarize_gains(frame.gains),
+        "ranks": list(frame.ranks),
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from gradwatch_server.budgets import LoggedBudgets
+from gradwatch_server.core.alerting.active_alert import with_layers
 from gradwatch_server.core.alerting.alert import (
     Acknowledgement,
     Alert,
@@ -23,7 +24,6 @@ from gradwatch_server.core.alerting.alert import (
 )
 from gradwatch_server.core.alerting.fitting import MAX_RANKS, NAMES_BYTES, first_names
 from gradwatch_server.core.alerting.rules import Rules
-from gradwatch_server.core.alerting.scope import with_layers
 from gradwatch_server.core.alerting.sentences import message
 from gradwatch_server.core.alerting.wording import MAX_SHOWN, cut_bytes
 from gradwatch_server.core.entries import BudgetsSet

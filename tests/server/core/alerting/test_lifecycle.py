@@ -11,13 +11,13 @@ import pytest
 from pydantic import Field
 
 from gradwatch_server.core.alerting.active import GONE_STEPS, ActiveAlerts
+from gradwatch_server.core.alerting.active_alert import BURST, INTERVAL_NS
 from gradwatch_server.core.alerting.alert import Alert, alert_id
 from gradwatch_server.core.alerting.evaluation import Context, Evaluation
 from gradwatch_server.core.alerting.flags import Flags
 from gradwatch_server.core.alerting.rules.base import Limit, Rule
 from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.alerting.rules.registry import REGISTRY
-from gradwatch_server.core.alerting.told import BURST, INTERVAL_NS
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.state_codec import decode, encode

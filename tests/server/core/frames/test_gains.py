@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gradwatch_server.core.alerting.alert import alert_id
-from gradwatch_server.core.views.gains import describe_gains
+from gradwatch_server.core.views.runs import describe_gains
 from gradwatch_server.core.views.snapshot import view_run
 from gradwatch_wire import Column
 from gradwatch_wire.jsonable import jsonable
