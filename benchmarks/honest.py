@@ -10,7 +10,7 @@ import http.client
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -25,7 +25,10 @@ from gradwatch_wire.session.session import Phase, Session
 from tests.support.records import manifest_of, stats_of
 
 LAYERS: Final = ("embed", "block.0", "block.1", "head")
+RANKS: Final = 8
 RATE: Final = 20.0
+"""Records of each rank, and requests, a second."""
+
 BUFFER_BYTES: Final = 8 << 20
 PATIENCE_S: Final = 15.0
 """How long anything may take until it counts as not done."""
@@ -41,9 +44,9 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What the honest process tells at its end."""
+    """What the honest process tells at its end, of all ranks together."""
 
-    session: bytes
+    sessions: tuple[bytes, ...]
     produced: int
     refused: str
     unanswered: int  # requests that failed or were answered with an error
@@ -52,18 +55,17 @@ class Told:
 class Sender:
     """A session of our own client over a socket, with the time that each record took."""
 
-    def __init__(self, endpoint: str, run: str) -> None:
-        self.session = Session(
-            os.urandom(16), Hello(run=run, rank=0, world=1), Outbox(BUFFER_BYTES)
-        )
+    def __init__(self, endpoint: str, run: str, rank: int = 0, world: int = 1) -> None:
+        hello = Hello(run=run, rank=rank, world=world)
+        self.session = Session(os.urandom(16), hello, Outbox(BUFFER_BYTES))
         self.times: list[float] = []
         self._driver = SessionDriver(self.session, time.monotonic())
         self._due: dict[int, float] = {}
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._socket = self._context.socket(zmq.DEALER)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.IMMEDIATE, 1)
-        self._socket.connect(endpoint)
+        self.socket = self._context.socket(zmq.DEALER)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.setsockopt(zmq.IMMEDIATE, 1)
+        self.socket.connect(endpoint)
         self.append(manifest_of(LAYERS), time.monotonic())
 
     @property
@@ -76,20 +78,18 @@ class Sender:
         self.session.source.append(record, time.time_ns())
         self._due[self.produced] = due_s
 
-    def work(self, until_s: float) -> None:
-        """Send and receive until some time."""
-        while True:
-            now_s = time.monotonic()
-            self._driver.send(self._send, now_s)
-            if not self._socket.poll(max(0, round(1e3 * (until_s - now_s)))):
-                return
+    def work(self) -> None:
+        """Send what is due, and receive what is there."""
+        self._driver.send(self._send, time.monotonic())
+        while self.socket.poll(0):
             self._receive()
 
     def drain(self, timeout_s: float) -> None:
         """Send and receive until everything is acknowledged, but not for ever."""
         end = time.monotonic() + timeout_s
         while not self.session.is_over and time.monotonic() < end:
-            self.work(time.monotonic() + 0.02)
+            self.work()
+            self.socket.poll(20)
 
     def close(self) -> None:
         """Let the socket go."""
@@ -97,12 +97,12 @@ class Sender:
 
     def _send(self, message: bytes) -> bool:
         with suppress(zmq.Again):
-            self._socket.send(message, zmq.NOBLOCK)
+            self.socket.send(message, zmq.NOBLOCK)
             return True
         return False
 
     def _receive(self) -> None:
-        envelope = decode(self._socket.recv())
+        envelope = decode(self.socket.recv())
         now_s = time.monotonic()
         self._driver.receive(envelope, now_s)
         if isinstance(envelope.record, (Ack, Welcome)):
@@ -173,20 +173,30 @@ def work(place: Place, pipe: Pipe) -> None:
 
     The message `None` ends it: the last records are sent, and what became of all is told.
     """
-    sender = Sender(place.endpoint, place.run)
-    sender.drain(PATIENCE_S)
+    senders = [Sender(place.endpoint, place.run, rank, RANKS) for rank in range(RANKS)]
+    for sender in senders:
+        sender.drain(PATIENCE_S)
     reader = Reader(place.url, place.run)
     _wait_until_shown(reader)
     reader.start()
-    sender.cut()
+
+    def cut() -> list[float]:
+        return [time_ms for sender in senders for time_ms in sender.cut()]
+
+    cut()
     pipe.send("ready")
-    _send_steadily(sender, pipe, lambda: pipe.send(Times(sender.cut(), reader.cut())))
+    _send_steadily(senders, pipe, lambda: pipe.send(Times(cut(), reader.cut())))
     reader.stop()
-    sender.append(Bye(), time.monotonic())
-    sender.drain(PATIENCE_S)
-    refused = sender.session.refused
-    pipe.send(Told(sender.session.id, sender.produced, refused, reader.unanswered))
-    sender.close()
+    for sender in senders:
+        sender.append(Bye(), time.monotonic())
+    for sender in senders:
+        sender.drain(PATIENCE_S)
+    sessions = tuple(sender.session.id for sender in senders)
+    produced = sum(sender.produced for sender in senders)
+    refused = "; ".join(filter(None, (sender.session.refused for sender in senders)))
+    pipe.send(Told(sessions, produced, refused, reader.unanswered))
+    for sender in senders:
+        sender.close()
 
 
 def _wait_until_shown(reader: Reader) -> None:
@@ -197,12 +207,22 @@ def _wait_until_shown(reader: Reader) -> None:
     connection.close()
 
 
-def _send_steadily(sender: Sender, pipe: Pipe, report: Callable[[], None]) -> None:
+def _send_steadily(senders: Sequence[Sender], pipe: Pipe, report: Callable[[], None]) -> None:
+    poller = zmq.Poller()
+    for sender in senders:
+        poller.register(sender.socket, zmq.POLLIN)
     step, due_s = 0, time.monotonic()
     while True:
-        sender.append(stats_of(step, [1.0] * len(LAYERS), loss=1.0), due_s)
+        for sender in senders:
+            sender.append(stats_of(step, [1.0] * len(LAYERS), loss=1.0), due_s)
         step, due_s = step + 1, due_s + 1.0 / RATE
-        sender.work(due_s)
+        while True:
+            for sender in senders:
+                sender.work()
+            left_ms = round(1e3 * (due_s - time.monotonic()))
+            if left_ms <= 0:
+                break
+            poller.poll(left_ms)
         if pipe.poll():
             if pipe.recv() is None:
                 return

@@ -16,6 +16,12 @@ def idle_http(target: Target, stop: Stop, refused: Refused) -> None:
     _hold(target.http, b"GET / HT", 1_500, stop, refused)
 
 
+def slow_bodies(target: Target, stop: Stop, refused: Refused) -> None:
+    """500 requests with a body of which nothing but the first byte ever comes."""
+    head = b"POST /silences HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    _hold(target.http, head + b"Content-Length: 1000\r\n\r\n{", 500, stop, refused)
+
+
 def idle_ingest(target: Target, stop: Stop, refused: Refused) -> None:
     """1,500 connections to the ingest port that say nothing, each replaced when closed."""
     _hold(target.ingest, b"", 1_500, stop, refused)

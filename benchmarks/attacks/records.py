@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import count
+
+import msgpack
 
 from benchmarks.attacks.attack import Refused, Stop, Target, paced
 from benchmarks.attacks.line import Line, Session, open_sessions, stats_record
 from benchmarks.attacks.sessions import MAX_RANKS
-from gradwatch_wire import Hello
+from gradwatch_wire import Hello, Kind
+from gradwatch_wire.codec import join
 from tests.support.records import manifest_of
 
 
@@ -46,6 +50,50 @@ def descending(target: Target, stop: Stop, refused: Refused) -> None:
     stats = stats_record(0, dict.fromkeys(columns, [1.0] * layers))
     for number in paced(20, stop):
         line.send(ranks[0].next(replace(stats, step=1_000_000 - number)), stop)
+    line.close()
+
+
+def flood(target: Target, stop: Stop, refused: Refused) -> None:
+    """Records of 11 kB of one session as fast as the connection takes them, without credit."""
+    _send_on(target, Hello(run="floods", rank=0, world=1), stop, refused)
+
+
+def lying(target: Target, stop: Stop, refused: Refused) -> None:
+    """The same of a client that announces credit, and does not keep to its window."""
+    _send_on(target, Hello(run="lies", rank=0, world=1, credit=True), stop, refused)
+
+
+def _send_on(target: Target, hello: Hello, stop: Stop, refused: Refused) -> None:
+    line, rank, layers = Line(target, refused), Session(hello), 300
+    open_sessions(line, [rank], manifest_of([f"layer{number}" for number in range(layers)]), stop)
+    stats = stats_record(0, dict.fromkeys(("l2", "l1", "linf", "zeros"), [1.0] * layers))
+    for number in count():
+        if stop():
+            break
+        line.send(rank.next(replace(stats, step=number)), stop)
+    line.close()
+
+
+def empty_maps(target: Target, stop: Stop, refused: Refused) -> None:
+    """Messages of 2 MiB of empty maps under a key that nobody knows, 20/s."""
+    line = Line(target, refused)
+    maps = msgpack.packb([{}] * 65_535)
+    body = {"name": "x", "step": 0} | {f"later{number}": None for number in range(32)}
+    packed = msgpack.packb(body).replace(b"\xc0", maps)[: (2 << 20) - 100]
+    for _ in paced(20, stop):
+        line.send(join(int(Kind.EVENT), bytes(16), 1, 1, 0, packed), stop)
+    line.close()
+
+
+def flapping_runs(target: Target, stop: Stop, refused: Refused) -> None:
+    """1,000 runs whose two layers turn bad and good again every 6 steps, 400 records/s."""
+    line = Line(target, refused)
+    ranks = [Session(Hello(run=f"flaps-{number}", rank=0, world=1)) for number in range(1_000)]
+    open_sessions(line, ranks, manifest_of(["one", "two"]), stop)
+    for number in paced(400, stop):
+        step = number // len(ranks)
+        values = [float("nan") if step // 6 % 2 else 1.0] * 2
+        line.send(ranks[number % len(ranks)].next(stats_record(step, {"l2": values})), stop)
     line.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import socket
+from collections.abc import Sequence
 
 from benchmarks.attacks.attack import Refused, Stop, Target, paced
 from benchmarks.attacks.line import Line, Session
@@ -16,9 +17,31 @@ def list_loops(target: Target, stop: Stop, refused: Refused) -> None:
     for number in range(900):
         line.send(Session(Hello(run=f"listed-{number}", rank=0, world=1)).greeting(), stop)
     line.close()
+    _ask_on(target, ("/runs", "/metrics"), stop, refused)
+
+
+def deep_listings(target: Target, stop: Stop, refused: Refused) -> None:
+    """`/runs` with curves, and alerts and pictures of the honest run, asked for without a pause."""
+    paths = (
+        "/runs?spark=512&sort=worst",
+        "/alerts?limit=1000",
+        "/runs/honest/heatmap?columns=1024",
+    )
+    _ask_on(target, paths, stop, refused)
+
+
+def curve_reads(target: Target, stop: Stop, refused: Refused) -> None:
+    """Curves of all columns of the honest run in 4,096 points, asked for without a pause."""
+    columns = "".join(f"&column={name}" for name in ("norm", "loss", "l2", "l1", "linf"))
+    layers = "".join(f"&layer={name}" for name in ("embed", "block.0", "block.1", "head"))
+    paths = (f"/runs/honest/series?points=4096&format=safetensors{columns}{layers}",)
+    _ask_on(target, (*paths, "/runs/honest/rows", "/runs/honest/frames/1"), stop, refused)
+
+
+def _ask_on(target: Target, paths: Sequence[str], stop: Stop, refused: Refused) -> None:
     connection = http.client.HTTPConnection(*target.http, timeout=30)
     while not stop():
-        for path in ("/runs", "/metrics"):
+        for path in paths:
             try:
                 connection.request("GET", path)
                 response = connection.getresponse()

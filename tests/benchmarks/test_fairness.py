@@ -50,5 +50,5 @@ def test_what_is_missing_of_the_honest_run_is_said() -> None:
         assert list(fairness._log_wrongs(server, told)) == []
         (wrong,) = fairness._log_wrongs(server, more)
         assert wrong == f"2 of {more.produced} records trimmed from the log"
-        (wrong,) = fairness._log_wrongs(server, replace(told, session=os.urandom(16)))
+        (wrong,) = fairness._log_wrongs(server, replace(told, sessions=(os.urandom(16),)))
         assert wrong == f"{told.produced} of {told.produced} records trimmed from the log"
