@@ -86,9 +86,9 @@ def empty_maps(target: Target, stop: Stop, refused: Refused) -> None:
 
 
 def flapping_runs(target: Target, stop: Stop, refused: Refused) -> None:
-    """1,000 runs whose two layers turn bad and good again every 6 steps, 400 records/s."""
+    """990 runs whose two layers turn bad and good again every 6 steps, 400 records/s."""
     line = Line(target, refused)
-    ranks = [Session(Hello(run=f"flaps-{number}", rank=0, world=1)) for number in range(1_000)]
+    ranks = [Session(Hello(run=f"flaps-{number}", rank=0, world=1)) for number in range(990)]
     open_sessions(line, ranks, manifest_of(["one", "two"]), stop)
     for number in paced(400, stop):
         step = number // len(ranks)

@@ -310,7 +310,7 @@ class Engine(threading.Thread):
         if self._housekeeping.add(now_ns, batch):
             self._run_log.check_rules()
             self._memory.report()
-            self._intake.free_credit(now_ns)
+            self._intake.free_credit(now_ns, batch)
         self.commands.take(self._state, now_ns, batch)
         changes = self._fold(batch.by_run())
         self._ingest.listen()

@@ -132,12 +132,17 @@ class Intake:
         for session in self._credit.serve(now_ns / 1e9):
             batch.answer(session, self._credit.peer_of(session))
 
-    def free_credit(self, now_ns: int) -> None:
-        """Free what was granted to sessions that ended or are lost; a lost one says HELLO again."""
+    def free_credit(self, now_ns: int, batch: Batch) -> None:
+        """Free what was granted to sessions that ended or are lost, or are idle while others wait.
+
+        A lost one says HELLO again.
+        """
         for session in self._credit.idle(now_ns / 1e9 - FREED_AFTER_S):
             known = self._state.sessions.get(session)
             if known is None or known.state is not RankState.ALIVE:
                 self._credit.forget(session)
+        for session in self._credit.reclaim(now_ns / 1e9):
+            batch.answer(session, self._credit.peer_of(session))
 
     def forget(self, session: bytes) -> None:
         """Let a session go that left memory; if it comes back it is not known."""

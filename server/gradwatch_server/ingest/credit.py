@@ -14,11 +14,22 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
 FIRST_RECORD_BYTES: Final = 64 << 10
 """Size that the first record of a session may have."""
+
+NEW_SHARE: Final = 4
+"""Part of the queue that is granted to sessions of which no record came yet, and as much to those
+without windows: whoever opens thousands of them leaves the rest to those that send."""
+
+MAX_LOOKED: Final = 512
+"""Waiting sessions that are looked at in one round."""
+
+CONFIRM_S: Final = 6.0
+"""Time after which a client that confirms nothing has to say HELLO again."""
 
 MARGIN_BYTES: Final = 64
 """What a client counts for a record more than it takes in the queue, at most."""
@@ -43,6 +54,7 @@ class _Account:
         need_bytes: Size of the record that waits.
         shrink: Number of the newest window that took something back.
         has_sent: Whether a record of it has left the queue.
+        taken_back_s: When something was taken back.
     """
 
     peer: bytes
@@ -56,6 +68,22 @@ class _Account:
     need_bytes: int = 0
     shrink: int = 0
     has_sent: bool = False
+    taken_back_s: float = 0.0
+
+
+@dataclass(slots=True)
+class _Connection:
+    """Sessions of one connection.
+
+    Args:
+        sessions: The sessions.
+        num_fixed: Those whose client does not keep to windows.
+        granted_bytes: What all of them may have in the queue or on its way.
+    """
+
+    sessions: set[bytes] = field(default_factory=set)
+    num_fixed: int = 0
+    granted_bytes: int = 0
 
 
 class Credit:
@@ -68,8 +96,10 @@ class Credit:
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self._accounts: dict[bytes, _Account] = {}
-        self._sessions_of: dict[bytes, set[bytes]] = {}  # by connection
+        self._connections: dict[bytes, _Connection] = {}
         self._granted_bytes = 0  # promised or taken back, of all
+        # Promised to sessions of which no record came yet, and to those without windows.
+        self._new_bytes = {False: 0, True: 0}
         self._records_bytes = 0  # a record for each
         self._waiting: OrderedDict[bytes, None] = OrderedDict()
         self._busy: OrderedDict[bytes, None] = OrderedDict()  # by when they were last active
@@ -98,7 +128,8 @@ class Credit:
 
     def sessions_of(self, peer: bytes) -> Collection[bytes]:
         """Return the sessions of a connection."""
-        return self._sessions_of.get(peer, ())
+        known = self._connections.get(peer)
+        return () if known is None else known.sessions
 
     def idle(self, since_s: float) -> list[bytes]:
         """Return the sessions without a record since a time."""
@@ -106,15 +137,13 @@ class Credit:
 
     def limit_bytes(self, peer: bytes) -> int | None:
         """Return what the records of a connection may take in the queue; None: not known here."""
-        accounts = [self._accounts[session] for session in self.sessions_of(peer)]
-        if not accounts or any(own.is_fixed for own in accounts):
-            return None
-        return sum(own.promised_bytes + own.taken_back_bytes for own in accounts)
+        known = self._connections.get(peer)
+        return None if known is None or known.num_fixed else known.granted_bytes
 
     def open(self, session: bytes, peer: bytes, now_s: float) -> None:
         """Begin with a session, or anew on another connection, with room for one record."""
         own = self._open(session, _Account(peer, False, now_s))
-        if not self._waiting and own.record_bytes <= self.free_bytes:
+        if not self._waiting and own.record_bytes <= min(self.free_bytes, self._free_for(own)):
             self._grant(own, own.record_bytes)
 
     def open_fixed(self, session: bytes, peer: bytes, limit_bytes: int, now_s: float) -> int:
@@ -129,7 +158,9 @@ class Credit:
     def _open(self, session: bytes, own: _Account) -> _Account:
         self.forget(session)
         self._accounts[session] = own
-        self._sessions_of.setdefault(own.peer, set()).add(session)
+        connection = self._connections.setdefault(own.peer, _Connection())
+        connection.sessions.add(session)
+        connection.num_fixed += own.is_fixed
         self._records_bytes += own.record_bytes
         return own
 
@@ -137,14 +168,16 @@ class Credit:
         """Free what a session has."""
         own = self._accounts.pop(session, None)
         if own is not None:
-            self._granted_bytes -= own.promised_bytes + own.taken_back_bytes
+            self._count(own, -own.promised_bytes - own.taken_back_bytes)
+            self._count_new(own, -own.promised_bytes)
             self._records_bytes -= own.record_bytes
             self._waiting.pop(session, None)
             self._busy.pop(session, None)
-            sessions = self._sessions_of[own.peer]
-            sessions.discard(session)
-            if not sessions:
-                del self._sessions_of[own.peer]
+            connection = self._connections[own.peer]
+            connection.sessions.discard(session)
+            connection.num_fixed -= own.is_fixed
+            if not connection.sessions:
+                del self._connections[own.peer]
 
     def take(self, session: bytes, num_bytes: int, now_s: float) -> None:
         """Count a record that has left the queue."""
@@ -155,12 +188,14 @@ class Credit:
         if more > 0 or not own.has_sent:
             self._records_bytes += more
             own.record_bytes += more
+        if not own.has_sent:
+            self._count_new(own, -own.promised_bytes)
             own.has_sent = True
         promised = min(num_bytes, own.promised_bytes)
         back = min(num_bytes - promised, own.taken_back_bytes)
         own.promised_bytes -= promised
         own.taken_back_bytes -= back
-        self._granted_bytes -= promised + back
+        self._count(own, -promised - back)
         own.used_bytes += num_bytes
         self._note_active(session, own, now_s)
 
@@ -178,7 +213,7 @@ class Credit:
         if own is None or own.is_fixed:
             return
         if shrink >= own.shrink:
-            self._granted_bytes -= own.taken_back_bytes
+            self._count(own, -own.taken_back_bytes)
             own.taken_back_bytes = 0
         own.need_bytes = waiting_bytes
         if waiting_bytes:
@@ -200,7 +235,7 @@ class Credit:
         own.used_bytes = 0
         if session not in self._waiting:
             if now_s - own.active_s >= IDLE_S:
-                self._take_back(own)
+                self._take_back(own, now_s)
             elif not self._waiting:
                 self._grant(own, own.wanted_bytes - own.promised_bytes)
         return own.promised_bytes, own.shrink
@@ -208,12 +243,15 @@ class Credit:
     def serve(self, now_s: float) -> list[bytes]:
         """Grant what is free to those that wait, the longest waiting first; return these."""
         served = []
-        while self._waiting:
-            session = next(iter(self._waiting))
+        for session in list(islice(self._waiting, MAX_LOOKED)):
             own = self._accounts[session]
             missing = own.need_bytes - own.promised_bytes
             if missing > self.free_bytes:
                 break
+            if not own.has_sent and missing > self._free_for(own):
+                if len(self._waiting) > MAX_LOOKED:
+                    self._waiting.move_to_end(session)
+                continue  # one of which records came may be behind it
             share = self.free_bytes // len(self._waiting)
             self._grant(own, max(missing, min(self._fair(own, now_s) - own.promised_bytes, share)))
             self._note_active(session, own, now_s)
@@ -221,6 +259,32 @@ class Credit:
             del self._waiting[session]
             served.append(session)
         return served
+
+    def reclaim(self, now_s: float) -> list[bytes]:
+        """Return idle sessions that hold what others wait for: their answer takes it back.
+
+        Those that confirm nothing for long are forgotten.
+        """
+        found = []
+        for session, own in list(self._accounts.items()):
+            is_idle = now_s - own.active_s >= IDLE_S and session not in self._waiting
+            if own.taken_back_bytes and now_s - own.taken_back_s >= CONFIRM_S:
+                self.forget(session)
+            elif self._waiting and is_idle and own.promised_bytes and not own.is_fixed:
+                found.append(session)
+        return found
+
+    def _free_for(self, own: _Account) -> int:
+        """Return what is left for a session of which no record came, or without windows."""
+        return self.max_bytes // NEW_SHARE - self._new_bytes[own.is_fixed]
+
+    def _count(self, own: _Account, num_bytes: int) -> None:
+        self._granted_bytes += num_bytes
+        self._connections[own.peer].granted_bytes += num_bytes
+
+    def _count_new(self, own: _Account, num_bytes: int) -> None:
+        if not own.has_sent:
+            self._new_bytes[own.is_fixed] += num_bytes
 
     def _fair(self, own: _Account, now_s: float) -> int:
         """Return the window at which all busy sessions have the same, and idle ones a record."""
@@ -234,17 +298,21 @@ class Credit:
         return max(own.record_bytes, rest // num_busy, self.max_bytes // 2 // num_busy)
 
     def _grant(self, own: _Account, num_bytes: int) -> None:
-        granted = max(0, min(num_bytes, self.free_bytes))
+        limit = self.free_bytes if own.has_sent else min(self.free_bytes, self._free_for(own))
+        granted = max(0, min(num_bytes, limit))
         own.promised_bytes += granted
-        self._granted_bytes += granted
+        self._count(own, granted)
+        self._count_new(own, granted)
 
-    def _take_back(self, own: _Account) -> None:
+    def _take_back(self, own: _Account, now_s: float) -> None:
         """Leave an idle session one record, or nothing where there is no room for one of each."""
         floor = own.record_bytes if self._records_bytes <= self.max_bytes // 2 else 0
         excess = own.promised_bytes - floor
         if excess > 0 and not own.taken_back_bytes:
             own.promised_bytes -= excess
+            self._count_new(own, -excess)
             own.taken_back_bytes += excess
+            own.taken_back_s = now_s
             own.shrink += 1
         elif excess < 0 and not self._waiting:
             self._grant(own, -excess)

@@ -7,7 +7,7 @@ from collections import deque
 
 import pytest
 
-from gradwatch_server.ingest.credit import FIRST_RECORD_BYTES, IDLE_S, Credit
+from gradwatch_server.ingest.credit import CONFIRM_S, FIRST_RECORD_BYTES, IDLE_S, NEW_SHARE, Credit
 from simulation.crowd import RECORD_BYTES, Crowd
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -57,47 +57,70 @@ def test_what_is_taken_back_is_free_once_it_is_confirmed() -> None:
 
 
 def test_who_waits_longest_is_served_first() -> None:
-    credit = Credit(FIRST_RECORD_BYTES)
-    credit.open(A, b"p", 0.0)
-    for name in (B, C):
+    credit = Credit(NEW_SHARE * FIRST_RECORD_BYTES)
+    for name in (A, B, C):
         credit.open(name, name, 0.0)
+    for name in (B, C):
         assert window_of(credit, name) == 0
         credit.beat(name, 0, 40 * KIB, 0.0)
     assert credit.serve(0.0) == []
     credit.take(A, 50 * KIB, 0.0)
-    assert window_of(credit, A) == FIRST_RECORD_BYTES - 50 * KIB
     assert credit.serve(0.0) == [B]
-    credit.beat(A, 0, 40 * KIB, 0.0)
     credit.take(B, 40 * KIB, 0.0)
-    credit.forget(B)
     assert credit.serve(0.0) == [C]
-    credit.forget(C)
-    assert credit.serve(0.0) == [A]
 
 
-def test_finished_sessions_keep_nothing_that_others_wait_for() -> None:
+def test_idle_sessions_keep_nothing_that_others_wait_for() -> None:
     """The starvation case: with a record kept for each idle session, 1,164 of 4,096 waited."""
     credit = Credit(32 * FIRST_RECORD_BYTES)
     names = [number.to_bytes(2, "big") for number in range(64)]
-    for name in names:
-        credit.open(name, name, 0.0)
     for name in names[:32]:
-        credit.take(name, 1_000, 0.0)
-        assert window_of(credit, name)
+        credit.open(name, name, 0.0)
+        for _ in range(4):
+            credit.take(name, window_of(credit, name) // 2, 0.0)
     for name in names[32:]:
+        credit.open(name, name, 0.0)
         credit.beat(name, 0, FIRST_RECORD_BYTES, 0.0)
-    served = credit.serve(0.0)
-    for name in names[:32]:  # a BEAT of each, and its answer
-        _, shrink = credit.answer(name, IDLE_S)
-        credit.beat(name, shrink, 0, IDLE_S)
-    served += credit.serve(IDLE_S)
-    assert sorted(served) == names[32:]
+    served: list[bytes] = []
+    for second in range(1, 20):
+        for name in credit.reclaim(second):
+            _, shrink = credit.answer(name, second)
+            credit.beat(name, shrink, 0, second)
+        for name in credit.serve(second):
+            served.append(name)
+            credit.take(name, FIRST_RECORD_BYTES // 2, second)
+    assert served == names[32:]
+
+
+def test_who_opens_sessions_and_sends_nothing_leaves_room_for_those_that_send() -> None:
+    credit = Credit(MIB)
+    credit.open(A, A, 0.0)
+    credit.take(A, 10_000, 0.0)
+    for number in range(1_000):
+        credit.open(number.to_bytes(2, "big"), b"p", 0.0)
+        credit.open_fixed(number.to_bytes(3, "big"), b"q", 8 * MIB, 0.0)
+    assert credit.granted_bytes <= 2 * MIB // NEW_SHARE + FIRST_RECORD_BYTES
+    for _ in range(12):
+        credit.take(A, window_of(credit, A), 0.0)
+    assert window_of(credit, A) > MIB // 3
+
+
+def test_who_confirms_nothing_is_forgotten() -> None:
+    credit = Credit(MIB)
+    credit.open(A, A, 0.0)
+    credit.take(A, 10_000, 0.0)
+    credit.open(B, B, 0.0)
+    credit.beat(B, 0, MIB, 0.0)
+    assert credit.reclaim(IDLE_S) == [A]
+    credit.answer(A, IDLE_S)
+    credit.reclaim(IDLE_S + CONFIRM_S)
+    assert A not in credit
 
 
 def test_a_client_without_credit_has_a_fixed_promise() -> None:
     credit = Credit(MIB)
     promise = credit.open_fixed(A, b"p", 8 * MIB, 0.0)
-    assert FIRST_RECORD_BYTES <= promise <= MIB
+    assert FIRST_RECORD_BYTES <= promise <= MIB // NEW_SHARE
     credit.take(A, 10_000, 0.0)
     assert credit.answer(A, 0.0) == (None, 0)
     assert credit.granted_bytes == promise
