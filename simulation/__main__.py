@@ -84,7 +84,7 @@ def _run_crowd(sessions: int, backlog_mib: float) -> None:
     found = Crowd(backlogs, QUEUE_BYTES, RATE_BYTES, ROUND_TRIP_S).run()
     print(
         f"{sessions} sessions of {records} records, queue {QUEUE_BYTES >> 20} MiB, "
-        f"{RATE_BYTES / 1e6:g} MB/s: {found.num_sent - found.num_made} sent again, "
+        f"{RATE_BYTES / 1e6:g} MB/s: {found.num_again} sent again, "
         f"{found.num_dropped} dropped, all stored after {found.seconds:.1f} s, last/first "
         f"{found.finish_ratio:.3f}, idle session p99 {1e3 * found.idle_p99_s:.0f} ms, at most "
         f"{found.most_granted:.0%} of the queue granted"

@@ -71,8 +71,7 @@ class CrowdResult:
     """Result of a crowd.
 
     Args:
-        num_sent: Records that were sent.
-        num_made: Records that there were.
+        num_again: Records that were sent more than once.
         num_dropped: Messages for which there was no room.
         finish_ratio: Time at which the last backlog was stored, by that of the first.
         idle_p99_s: 99th percentile of the time until a record of an idle session was acknowledged.
@@ -80,8 +79,7 @@ class CrowdResult:
         seconds: Time that it took.
     """
 
-    num_sent: int
-    num_made: int
+    num_again: int
     num_dropped: int
     finish_ratio: float
     idle_p99_s: float
@@ -129,8 +127,10 @@ class Crowd:
         times = [own.finished_s - self._began_s for own in busy if own.finished_s is not None]
         p99_s = quantiles(self._latencies_s, n=100)[-1] if len(self._latencies_s) > 1 else 0.0
         return CrowdResult(
-            num_sent=sum(own.session.counters["sent"] for own in self._clients.values()),
-            num_made=sum(own.session.source.last for own in self._clients.values()),
+            num_again=sum(
+                max(0, own.session.counters["sent"] - own.session.source.last)
+                for own in self._clients.values()
+            ),
             num_dropped=self._queue.num_dropped,
             finish_ratio=max(times) / min(times),
             idle_p99_s=p99_s,
