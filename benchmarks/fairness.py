@@ -1,4 +1,4 @@
-"""What one peer can do to another: an honest sender and reader, alone and beside each attack.
+"""Fairness: an honest sender and reader, alone and beside each attack.
 
 Each attack has an aggregator of its own, with the honest ones there before it. Their times while
 nothing else happened, over all attacks together, are what those during an attack are divided by:
@@ -50,7 +50,7 @@ SECTION: Final = Section.of("reliability.md", "fairness")
 
 @dataclass(slots=True)
 class Row:
-    """What was measured beside one attack."""
+    """Measurements beside one attack."""
 
     name: str
     quiet: Times

@@ -167,13 +167,8 @@ def _count(cases: Sequence[Case]) -> None:
     """Count the calls of one record, and the files that it passes."""
     rows = []
     for case in cases:
-        feed = Feed(case)
-        for _ in range(WARM_UP_STEPS):
-            feed.fold(feed.next_step())
-        messages = [message for _ in range(COUNTED_STEPS) for message in feed.next_step()]
-        counts, files = _calls_of(feed.fold, messages)
-        each = (f"{counts[kind] / len(messages):.0f}" for kind in ("call", "c_call"))
-        rows.append([str(case.ranks), *each, str(files)])
+        python, c, files = calls_of_record(case)
+        rows.append([str(case.ranks), f"{python:.1f}", f"{c:.1f}", str(files)])
     show(
         "fold, calls",
         ("ranks", "Python", "C", "files"),
@@ -181,6 +176,16 @@ def _count(cases: Sequence[Case]) -> None:
         f"Calls of one record of {LAYERS} layers x 6 columns, decoding included, and the files of "
         "gradwatch whose functions were called.",
     )
+
+
+def calls_of_record(case: Case) -> tuple[float, float, int]:
+    """Return the calls of Python and of C that a record takes, and the files that it passes."""
+    feed = Feed(case)
+    for _ in range(WARM_UP_STEPS):
+        feed.fold(feed.next_step())
+    messages = [message for _ in range(COUNTED_STEPS) for message in feed.next_step()]
+    counts, files = _calls_of(feed.fold, messages)
+    return counts["call"] / len(messages), counts["c_call"] / len(messages), files
 
 
 def _calls_of(

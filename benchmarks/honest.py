@@ -44,7 +44,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What the honest process tells at its end, of all ranks together."""
+    """Report of the honest process at its end, of all ranks together."""
 
     sessions: tuple[bytes, ...]
     produced: int

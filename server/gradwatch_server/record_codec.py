@@ -71,6 +71,7 @@ def _struct(kind: Kind) -> Any:
     return msgspec.defstruct(f"_{kind.name}", fields, rename=keys, forbid_unknown_fields=True)
 
 
+_FLOAT: Final = {float}
 _NAMES: Final = tuple(own.name for own in BY_KIND[Kind.STATS].fields)
 _values: Final = attrgetter(*_NAMES)
 _VERSION: Final = bytes([PROTOCOL_MAJOR])
@@ -109,11 +110,12 @@ def _is_valid(body: Any) -> bool:
         and (
             outputs is None or (outputs.code == "<f8" and _are_columns({"": outputs}, MAX_MODULES))
         )
-        and not [number for number in body.scalars.values() if type(number) is not float]
+        and {*map(type, body.scalars.values())} <= _FLOAT
         and body.part < body.parts
         # Limits are in bytes, and msgspec counts characters.
-        and "".join((*body.columns, *body.history, *body.labels, *body.scalars, *texts)).isascii()
-        and body.batch.isascii()
+        and "".join(
+            (*body.columns, *body.history, *body.labels, *body.scalars, *texts, body.batch)
+        ).isascii()
     )
 
 

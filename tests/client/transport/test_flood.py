@@ -1,4 +1,4 @@
-"""What listens at the endpoint sends without end, and goes away: the training process lives."""
+"""A listener at the endpoint that sends without end, and goes away: the training process lives."""
 
 from __future__ import annotations
 

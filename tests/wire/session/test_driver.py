@@ -1,4 +1,4 @@
-"""What is done with a session in a round, and until when: no socket, the time is an argument."""
+"""Rounds of a session, and their end: no socket, the time is an argument."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -65,7 +64,7 @@ def find_flags(observation: object, rules: Rules, context: Context) -> Flags:
 def _signs_of(frame: Frame, context: Context) -> int:
     """Return the signs of a frame that the judge has just taken in."""
     findings, signs = context.findings, _ALWAYS
-    if frame.has_nonfinite or not (frame.loss is None or math.isfinite(frame.loss)):
+    if not frame.is_finite:
         signs |= _NONFINITE
     if not findings.is_calm or findings.deviations or any_true(findings.is_young):
         signs |= _UNUSUAL

@@ -18,8 +18,7 @@ from gradwatch_wire.health import health_score
 def frame_score(frame: Frame, flags: Flags, rules: Rules) -> float:
     """Return the health score of a closed step, NaN where no layer could be seen."""
     # Of a step that a GradScaler skips nothing stays: it counts as its layers do.
-    is_bad = frame.has_nonfinite or not math.isfinite(frame.loss or 0.0)
-    if is_bad and not was_skipped(frame):
+    if not frame.is_finite and not was_skipped(frame):
         return 0.0
     if not flags.raised and frame.has_all_layers and len(frame.present):  # nearly always
         return health_score(0.0, 0.0)

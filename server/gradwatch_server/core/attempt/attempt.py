@@ -227,7 +227,9 @@ class Attempt:
         if session.is_from_files:
             return
         session.lost_ns, session.is_replaced = 0, False
-        self.signs.heard_ns = max(self.signs.heard_ns, now_ns)
+        signs = self.signs
+        if now_ns != signs.heard_ns and now_ns > signs.heard_ns:  # once in a batch
+            signs.heard_ns = now_ns
 
     def note_progress(self, session: Session, progress: Progress, now_ns: int) -> None:
         """Note what a BEAT said."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Final, Self
@@ -147,8 +146,7 @@ class ClosedFrames:
         context = self._describe()
         self.judge.add(frame, context.names, context.numel, rules.false_alerts_per_100k_steps)
         flags = find_flags(frame, rules, context)
-        is_bad = frame.has_nonfinite or not math.isfinite(frame.loss or 0.0)
-        if self.first_bad is None and is_bad:
+        if self.first_bad is None and not frame.is_finite:
             self.first_bad = find_first_bad(frame, context.names)
             if self.first_bad is not None:
                 self.first_bad_at = self.epoch, self.first_bad.step

@@ -155,6 +155,7 @@ class Frame:
         step_time_s: Largest step time over the records that gave one, seconds, None without any.
         disagreement: By how much ranks differ in what has to be equal on them; None if nothing has.
         has_nonfinite: Whether any layer is non-finite.
+        is_finite: Whether none is, and the loss is finite, if there is one.
         has_all_layers: Whether all layers are present.
         has_local_norms: Whether a rank sent the norms of its own gradients.
     """
@@ -179,6 +180,7 @@ class Frame:
     step_time_s: float | None = None
     disagreement: Disagreement | None = None
     has_nonfinite: bool = False
+    is_finite: bool = True
     has_all_layers: bool = True
     has_local_norms: bool = False
 

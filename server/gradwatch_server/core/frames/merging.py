@@ -117,6 +117,8 @@ def merge(gathered: Gathered[RankPart], num_layers: int, world: int) -> Frame:
     scalars = _scalars_of(parts)
     columns = {tuple(part.columns) for own in replicas for part in own.distinct}
     labels = [own for alike in replicas for own in alike.labels]
+    loss = _loss(parts, scalars) if Scalar.LOSS in scalars else None
+    has_nonfinite = any_true(bad)
     return Frame(
         step=gathered.step,
         bad_step=_bad_step(gathered, scalars),
@@ -130,7 +132,7 @@ def merge(gathered: Gathered[RankPart], num_layers: int, world: int) -> Frame:
         columns=rows[: len(FRAME_COLUMNS)],
         num_partial=num_partial,
         total_norm=_of_ranks(replicas) if whole else _joined(l2[present], num_partial),
-        loss=_loss(parts, scalars) if Scalar.LOSS in scalars else None,
+        loss=loss,
         point=_common({own.get(Label.POINT) for own in labels}),
         loss_scale=_smallest(scalars[Scalar.LOSS_SCALE]) if Scalar.LOSS_SCALE in scalars else None,
         coverage=len({part.rank for part in parts}) / world,
@@ -139,7 +141,8 @@ def merge(gathered: Gathered[RankPart], num_layers: int, world: int) -> Frame:
         if Scalar.STEP_TIME_S in scalars
         else None,
         disagreement=compare(replicas, num_layers) if len(parts) > 1 else None,
-        has_nonfinite=any_true(bad),
+        has_nonfinite=has_nonfinite,
+        is_finite=not has_nonfinite and math.isfinite(loss or 0.0),
         has_all_layers=0 not in present.tobytes(),
         has_local_norms=bool([names for names in columns if LOCAL_L2 in names]),
     )

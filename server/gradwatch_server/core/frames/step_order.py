@@ -117,7 +117,8 @@ class StepOrder(Generic[T]):
             return self._place(own, stream, step, closed)
         last[stream] = step  # nearly always
         place = own.epoch, step
-        self._newest = max(self._newest, place)
+        if place != self._newest and place > self._newest:  # the first rank of a step alone
+            self._newest = place
         return place
 
     def release(self, rank: int, closed: Place, *, alone: bool) -> Placed[T]:

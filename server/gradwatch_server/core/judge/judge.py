@@ -305,9 +305,8 @@ class Judge:
     def _numbers(self, frame: Frame, norms: FloatArray, total: float) -> FrameNumbers:
         loss = math.nan if frame.loss is None else frame.loss
         lr = math.nan if frame.lr is None else frame.lr
-        is_bad = frame.has_nonfinite or not (frame.loss is None or math.isfinite(loss))
         step_time = math.nan if frame.step_time_s is None else frame.step_time_s
-        return FrameNumbers(frame.step, norms, total, loss, lr, step_time, not is_bad)
+        return FrameNumbers(frame.step, norms, total, loss, lr, step_time, frame.is_finite)
 
     def numel(self, numel: FloatArray) -> FloatArray:
         """Return (modules,) elements of each, none where those of layers are not known.

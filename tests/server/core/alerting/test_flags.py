@@ -1,4 +1,4 @@
-"""Which rules are asked about a frame, and what is known of their answers."""
+"""Rules that are asked about a frame, and their answers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numpy as np
 
 from gradwatch_server.core.alerting.flags import ALL_SIGNS, Flags, find_flags
 from gradwatch_server.core.alerting.rules import Rules
+from gradwatch_server.core.alerting.rules.base import Sign
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.frames.gains import GainFrame
 from tests.support.core import frame_of, judged, part_of
@@ -30,3 +31,10 @@ def test_a_rule_that_is_off_is_asked_only_if_health_counts_it() -> None:
     assert list(rules.flagging(GainFrame, ALL_SIGNS)) == []
     frame = frame_of(part_of([500.0]))
     assert find_flags(frame, rules, judged(frame, "a")).raised == ["exploding"]
+
+
+def test_of_a_calm_frame_only_those_are_asked_that_may_find_something() -> None:
+    asked = {name for name, _ in Rules().flagging(Frame, int(Sign.ALWAYS))}
+    assert asked == {"groups", "layer_missing", "records_lost", "vanishing"}
+    unusual = {name for name, _ in Rules().flagging(Frame, int(Sign.ALWAYS | Sign.UNUSUAL))}
+    assert unusual - asked == {"exploding", "loss", "slow"}

@@ -1,4 +1,4 @@
-"""What `/runs` and `/runs/{id}` say, from a view alone."""
+"""Answers of `/runs` and `/runs/{id}`, from a view alone."""
 
 from __future__ import annotations
 
