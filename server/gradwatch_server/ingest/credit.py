@@ -114,11 +114,6 @@ class Credit:
         """Bytes that are granted, with those that were taken back and are not confirmed."""
         return self._granted_bytes
 
-    @property
-    def num_waiting(self) -> int:
-        """Number of sessions that have records and no room."""
-        return len(self._waiting)
-
     def __contains__(self, session: bytes) -> bool:
         return session in self._accounts
 
@@ -192,10 +187,8 @@ class Credit:
             self._count_new(own, -own.promised_bytes)
             own.has_sent = True
         promised = min(num_bytes, own.promised_bytes)
-        back = min(num_bytes - promised, own.taken_back_bytes)
         own.promised_bytes -= promised
-        own.taken_back_bytes -= back
-        self._count(own, -promised - back)
+        self._count(own, -promised)
         own.used_bytes += num_bytes
         self._note_active(session, own, now_s)
 
