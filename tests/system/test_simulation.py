@@ -51,7 +51,7 @@ def test_every_seed_keeps_every_promise(seeds: range) -> None:
     assert sum(o.boots for o in outcomes) > 1.5 * len(seeds)
     assert sum(o.stored for o in outcomes) > 20 * len(seeds)
     assert sum(o.lost for o in outcomes) > len(seeds)
-    assert sum(o.duplicates for o in outcomes) > len(seeds) / 5
+    assert sum(o.duplicates for o in outcomes) > len(seeds) / 10  # of lost answers alone
     assert sum(o.alerts for o in outcomes) > len(seeds)
 
 
