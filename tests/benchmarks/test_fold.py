@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.fold import Case, calls_of_record
 
-MAX_FILES = 44
+MAX_FILES = 24
 
 
 @pytest.mark.slow

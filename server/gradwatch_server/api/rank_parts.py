@@ -11,7 +11,7 @@ import numpy as np
 from gradwatch_server.api.questions import Layouts
 from gradwatch_server.api.rank_stretch import ClosedStep, Stretch
 from gradwatch_server.core.alerting.alert import isotime
-from gradwatch_server.core.frames.layers import numbers
+from gradwatch_server.core.arrays import numbers
 from gradwatch_server.core.frames.merging import total_norm
 from gradwatch_server.core.views.snapshot import RunView
 from gradwatch_server.storage.log import Records

@@ -13,8 +13,7 @@ from gradwatch_server.api.questions import Layouts, ShowLayouts
 from gradwatch_server.api.rank_stretch import Stretch, anchor_of
 from gradwatch_server.api.series_range import Range
 from gradwatch_server.api.state import Api, View
-from gradwatch_server.core.arrays import BoolArray, IndexArray
-from gradwatch_server.core.frames.layers import numbers
+from gradwatch_server.core.arrays import BoolArray, IndexArray, numbers
 from gradwatch_server.core.frames.merging import total_norm
 from gradwatch_server.core.frames.rows import FRAME_COLUMNS
 from gradwatch_server.core.views.snapshot import RankView, RunView

@@ -2,14 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Final
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Self
 
-from gradwatch_server.core.frames.step_order import Place
-from gradwatch_server.core.pace import Gaps
+import numpy as np
+
+from gradwatch_server.core.frames.frame import RankPart
+from gradwatch_server.core.frames.step_order import NOWHERE, Place
 from gradwatch_server.core.session import Session
 from gradwatch_wire.health import RankState
+from gradwatch_wire.names import Scalar
+
+GAPS: Final = 512
+"""Gaps between steps of which the median is taken, the newest."""
+
+WARM_UP: Final = 5
+"""Gaps at the beginning that are no measure: kernels are compiled and caches are filled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """Statistics of the gaps between the steps of an attempt.
+
+    Args:
+        count: How many there were.
+        median_s: Median of the newest, 0 without any.
+        largest_s: The largest while training, after the first few; 0 without any.
+        largest_evaluation_s: The largest in which the model was not in training mode.
+    """
+
+    count: int = 0
+    median_s: float = 0.0
+    largest_s: float = 0.0
+    largest_evaluation_s: float = 0.0
+
+
+@dataclass
+class Pace:
+    """Gaps between the steps of one attempt, as they come."""
+
+    _gaps: deque[float] = field(default_factory=lambda: deque(maxlen=GAPS))
+    _count: int = 0
+    _largest_s: float = 0.0
+    _largest_evaluation_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._median_s: float | None = None  # of the gaps, once somebody asked
+
+    def add(self, gap_s: float, *, training: bool) -> None:
+        """Note a gap, finite and not negative."""
+        self._count += 1
+        self._gaps.append(gap_s)
+        self._median_s = None
+        if not training:
+            self._largest_evaluation_s = max(self._largest_evaluation_s, gap_s)
+        elif self._count > WARM_UP:
+            self._largest_s = max(self._largest_s, gap_s)
+
+    def gaps(self) -> Gaps:
+        """Return what they come to."""
+        if self._median_s is None:
+            self._median_s = float(np.median(self._gaps)) if self._gaps else 0.0
+        return Gaps(self._count, self._median_s, self._largest_s, self._largest_evaluation_s)
+
+
+def known_seconds(seconds: float | None) -> float | None:
+    """Return a number of seconds that a client gave, None where it can be none."""
+    if seconds is None or not math.isfinite(seconds) or not 0.0 <= seconds <= 1e9:
+        return None
+    return seconds
+
 
 SIGN_EVERY_S: Final = 4.0
 """How often the log has a sign of life at least of a rank that lives and sends no records."""
@@ -95,3 +160,80 @@ def _look_at(session: Session, now_ns: int, from_files: bool) -> RankLiveness:
         behind_frames=session.behind_frames,
         since_ns=session.lost_ns or session.heard_ns,
     )
+
+
+@dataclass(slots=True)
+class SignsOfLife:
+    """Signs that an attempt trains. Times are nanoseconds since the epoch.
+
+    Args:
+        heard_ns: The last sign of life of any rank.
+        resumed_ns: Since when all could reach the aggregator.
+        stepped_ns: When the newest step came.
+        is_evaluating: Whether a rank said so since the newest step.
+        was_away: Whether the aggregator was away since then.
+        is_troubled: Whether an alert about liveness is active.
+        place: Position of the newest step.
+    """
+
+    heard_ns: int
+    resumed_ns: int
+    stepped_ns: int
+    is_evaluating: bool = False
+    was_away: bool = False
+    is_troubled: bool = False
+    place: Place = NOWHERE
+    _pace: Pace = field(default_factory=Pace)
+
+    @classmethod
+    def of(cls, started_ns: int) -> Self:
+        """Return those of an attempt that has just begun."""
+        return cls(started_ns, started_ns, started_ns)
+
+    def resume(self, now_ns: int) -> None:
+        """Note that the aggregator was away until now."""
+        self.resumed_ns, self.was_away = now_ns, True
+
+    def advance(self, place: Place, part: RankPart, num_steps: int, now_ns: int) -> None:
+        """Note a step that is newer than all before, and how long it took to come.
+
+        Args:
+            place: Its position.
+            part: The first record of it.
+            num_steps: How many steps its rank took since its last record.
+            now_ns: The time it is.
+        """
+        claimed = known_seconds(part.scalars.get(Scalar.STEP_TIME_S))
+        claimed = None if claimed is None else known_seconds(claimed * max(num_steps, 1))
+        seen = None if self.was_away else (now_ns - self.stepped_ns) / 1e9
+        known = [gap for gap in (claimed, seen) if gap is not None]
+        if known and self.place > NOWHERE:
+            self._pace.add(max(known), training=not self.is_evaluating)
+        self.place, self.stepped_ns = place, now_ns
+        self.is_evaluating = self.was_away = False
+
+    def gaps(self) -> Gaps:
+        """Return what the gaps between its steps come to."""
+        return self._pace.gaps()
+
+    def look(self, sessions: Mapping[int, Session], now_ns: int, *, from_files: bool) -> Liveness:
+        """Return how alive the attempt is.
+
+        Args:
+            sessions: Its sessions by rank.
+            now_ns: The time it is.
+            from_files: Whether all of them are sent from spill files.
+        """
+        ranks = tuple(
+            look((sessions[rank] for rank in sorted(sessions)), now_ns, from_files=from_files)
+        )
+        return Liveness(
+            received_ns=now_ns,
+            place=self.place,
+            step=max(self.place[1], 0),
+            ranks=ranks,
+            idle_s=min((rank.idle_s for rank in ranks if rank.lives), default=None),
+            gaps=self.gaps(),
+            evaluating=self.is_evaluating,
+            is_over=all(own.state is RankState.ENDED for own in sessions.values()),
+        )

@@ -65,7 +65,7 @@ class NoiseScale:
 
     def add(self, frame: Frame) -> None:
         """Take in a frame; one that has not all it takes adds nothing."""
-        found = estimate(frame) if frame.has_local_norms else None
+        found = estimate(frame)
         if found is None:
             return
         noise, signal = found

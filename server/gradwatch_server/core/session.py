@@ -8,10 +8,9 @@ from typing import Final
 
 import numpy as np
 
-from gradwatch_server.core.arrays import IndexArray
+from gradwatch_server.core.arrays import IndexArray, numbers
 from gradwatch_server.core.frames.frame import COLUMNS_READ, RankPart
 from gradwatch_server.core.frames.idle import Idle
-from gradwatch_server.core.frames.layers import numbers
 from gradwatch_server.core.frames.layout import Layout
 from gradwatch_server.core.frames.sizes import RECORD_BYTES, array_bytes, names_bytes
 from gradwatch_server.core.losses import Losses

@@ -181,26 +181,27 @@ class ActiveAlerts:
     """The alerts of one attempt: the active ones by rule and group, and the newest resolved.
 
     Args:
+        active: Pending and firing alerts by rule and group.
         allowance: Events that they may have; an alert whose event has to wait stays as it is.
 
     Attributes:
         silences: Silences in force for all runs.
     """
 
-    _active: dict[_Key, ActiveAlert] = field(default_factory=dict)
+    active: dict[_Key, ActiveAlert] = field(default_factory=dict)
     _resolved: list[Alert] = field(default_factory=list)
     _incidents: Incidents = field(default_factory=Incidents)
     allowance: Allowance = field(default_factory=Allowance)
 
     def __post_init__(self) -> None:
         self.silences = Silences()
-        for own in self._active.values():
+        for own in self.active.values():
             own.silences_version = -1  # versions do not outlive a restart
 
     def alerts(self) -> tuple[Alert, ...]:
         """Return pending and firing alerts, then resolved ones, newest first."""
         active = sorted(
-            (own.as_it_stands() for own in self._active.values()), key=_age, reverse=True
+            (own.as_it_stands() for own in self.active.values()), key=_age, reverse=True
         )
         return (*active, *reversed(self._resolved))
 
@@ -209,22 +210,22 @@ class ActiveAlerts:
 
         (1,) of a rule about the run.
         """
-        found = (own.layers for own in self._active.values() if own.alert.id == alert_id)
+        found = (own.layers for own in self.active.values() if own.alert.id == alert_id)
         return next(found, None)
 
     def __bool__(self) -> bool:
         """Tell whether any alert is pending or firing."""
-        return bool(self._active)
+        return bool(self.active)
 
     def update(
         self, observation: object, flags: Flags, rules: Rules, context: Context
     ) -> Iterator[Alert]:
         """Evaluate an observation; yield each event: an alert fires, has news, or is resolved."""
-        if self._active and isinstance(observation, Frame):
+        if self.active and isinstance(observation, Frame):
             yield from self._end_of_rules(rules, observation)
-        if not (self._active or flags.raised):  # nearly always
+        if not (self.active or flags.raised):  # nearly always
             return
-        active = {rule for rule, _ in self._active}
+        active = {rule for rule, _ in self.active}
         for name, rule in rules.taking(type(observation)):
             raised = flags.masks.get(name, _NOTHING)
             # Most frames end here. To count is ten times as fast as `any`.
@@ -237,7 +238,7 @@ class ActiveAlerts:
 
     def acknowledge(self, alert_id: str, who: Acknowledgement) -> Iterator[Alert]:
         """Note that somebody knows of an alert that fires; yield the event of it."""
-        for own in self._active.values():
+        for own in self.active.values():
             if own.alert.id == alert_id and own.alert.state is AlertState.FIRING:
                 own.alert = replace(own.alert, acknowledged=who)
                 self.allowance.take(own, who.at_ns)
@@ -250,7 +251,7 @@ class ActiveAlerts:
             names: (layers,) names.
             now_ns: The time in the log.
         """
-        for own in self._active.values():
+        for own in self.active.values():
             if not own.alert.silenced:
                 own.look_for_silences(self.silences, names if own.alert.num_layers else (), now_ns)
 
@@ -258,7 +259,7 @@ class ActiveAlerts:
         """Return the context with what the active alerts of a rule were compared with."""
         frozen = {
             group: own.reference
-            for (rule, group), own in self._active.items()
+            for (rule, group), own in self.active.items()
             if rule == name and own.reference is not None
         }
         return replace(context, references=frozen) if frozen else context
@@ -267,7 +268,7 @@ class ActiveAlerts:
         self, name: str, rules: Rules, evaluation: Evaluation, context: Context
     ) -> Iterator[Alert]:
         rule, key = rules.root[name], (name, evaluation.group)
-        if key not in self._active and not np.count_nonzero(evaluation.verdict.raised):
+        if key not in self.active and not np.count_nonzero(evaluation.verdict.raised):
             return
         cause = self._cause_of(key, rule, evaluation)
         root = None if cause is None else self._firing(cause.alert_id)
@@ -297,7 +298,7 @@ class ActiveAlerts:
         if evaluation.is_alone:
             return None
         name, group = key
-        own = self._active.get(key)
+        own = self.active.get(key)
         return self._incidents.cause_of(
             rule.follows,
             evaluation.step,
@@ -307,12 +308,12 @@ class ActiveAlerts:
 
     def _follow(self, key: _Key, evaluation: Evaluation, context: Context) -> ActiveAlert:
         """Return the alert with what an evaluation adds to it, or begins it."""
-        own, verdict = self._active.get(key), evaluation.verdict
+        own, verdict = self.active.get(key), evaluation.verdict
         if own is None:
             taken = {alert.id for alert in self._resolved if alert.rule == key[0]}
             most = self.allowance.budget.limits.alert_bytes
             own = ActiveAlert.begin(key[0], evaluation, context, taken, most)
-            self._active[key] = own
+            self.active[key] = own
         elif np.count_nonzero(bad := self._bad(own, evaluation)):
             own.extend(bad, evaluation)
         elif np.count_nonzero(own.among(verdict.seen)):
@@ -323,7 +324,7 @@ class ActiveAlerts:
 
     def _firing(self, alert_id: str) -> ActiveAlert | None:
         """Return an alert that fires, None if it does not any more."""
-        for own in self._active.values():
+        for own in self.active.values():
             if own.alert.id == alert_id:
                 return own if own.alert.state is AlertState.FIRING else None
         return None
@@ -336,7 +337,7 @@ class ActiveAlerts:
         return verdict.raised | own.among(verdict.held)
 
     def _transition(self, key: _Key, rule: Rule, evaluation: Evaluation) -> Iterator[Alert]:
-        own, now_ns = self._active[key], evaluation.received_ns
+        own, now_ns = self.active[key], evaluation.received_ns
         ended = own.look_for_silences(self.silences, evaluation.names, now_ns)
         gone = own.absent_steps >= GONE_STEPS
         is_over = own.good_steps >= (evaluation.clear_steps or rule.clear_steps) or gone
@@ -347,7 +348,7 @@ class ActiveAlerts:
                 else:
                     own.is_over = is_over
             elif own.good_steps > FORGIVEN_STEPS or gone:
-                del self._active[key]
+                del self.active[key]
         elif is_over:
             if self.allowance.may_tell(own, own.alert.severity, now_ns):
                 why = _why_gone(own, evaluation) if gone else ResolvedBy.CLEAR
@@ -361,17 +362,17 @@ class ActiveAlerts:
 
     def _end_of_rules(self, rules: Rules, frame: Frame) -> Iterator[Alert]:
         """End the alerts of rules that are off, or that do not watch the run any more."""
-        for key, own in list(self._active.items()):
+        for key, own in list(self.active.items()):
             rule = rules.root.get(key[0])
             if rule is not None and rule.enabled:
                 continue
             if own.alert.state is AlertState.PENDING:
-                del self._active[key]
+                del self.active[key]
                 continue
             yield self._resolve(key, ResolvedBy.RULE_OFF, frame.step, frame.received_ns)
 
     def _resolve(self, key: _Key, why: ResolvedBy, step: int, now_ns: int) -> Alert:
-        resolved = telling.resolve(self._active.pop(key), why, step, now_ns)
+        resolved = telling.resolve(self.active.pop(key), why, step, now_ns)
         self._resolved = [*self._resolved[-MAX_KEPT + 1 :], resolved]
         return resolved
 

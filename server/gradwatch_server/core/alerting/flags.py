@@ -1,17 +1,20 @@
-"""Flags: what each rule finds beyond its limit."""
+"""Flags of the rules: layers beyond a limit, and the health score that follows from them."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
+from gradwatch_server.core.alerting.attribution import was_skipped
 from gradwatch_server.core.alerting.evaluation import Context
 from gradwatch_server.core.alerting.rules import Rules
-from gradwatch_server.core.alerting.rules.base import Sign
-from gradwatch_server.core.arrays import BoolArray, any_true
+from gradwatch_server.core.alerting.rules.base import HealthShare, Sign
+from gradwatch_server.core.arrays import BoolArray, any_true, smallest_of
 from gradwatch_server.core.frames.frame import Frame
+from gradwatch_wire.health import health_score
 
 # Integers: arithmetic with members of an enumeration takes longer than most rules.
 _ALWAYS: Final = int(Sign.ALWAYS)
@@ -21,7 +24,12 @@ _ZERO: Final = int(Sign.ZERO)
 _REPLICAS: Final = int(Sign.REPLICAS)
 _LOCAL_NORMS: Final = int(Sign.LOCAL_NORMS)
 _LOSS_SCALE: Final = int(Sign.LOSS_SCALE)
+_SMALL: Final = int(Sign.SMALL)
+_INCOMPLETE: Final = int(Sign.INCOMPLETE)
+_GROUPS: Final = int(Sign.GROUPS)
 ALL_SIGNS: Final = sum(Sign)
+
+PERFECT: Final = health_score(0.0, 0.0)
 
 
 @dataclass
@@ -40,7 +48,9 @@ class Flags:
 
 def find_flags(observation: object, rules: Rules, context: Context) -> Flags:
     """Ask each rule that may find something, one that is off only if health counts it."""
-    signs = _signs_of(observation, context) if type(observation) is Frame else ALL_SIGNS
+    signs = ALL_SIGNS
+    if type(observation) is Frame:
+        signs = _signs_of(observation, rules, context)
     found = Flags()
     limited = context.limited
     with np.errstate(invalid="ignore"):
@@ -61,19 +71,52 @@ def find_flags(observation: object, rules: Rules, context: Context) -> Flags:
     return found
 
 
-def _signs_of(frame: Frame, context: Context) -> int:
+def _signs_of(frame: Frame, rules: Rules, context: Context) -> int:
     """Return the signs of a frame that the judge has just taken in."""
-    findings, signs = context.findings, _ALWAYS
+    judge, signs = context.judge, _ALWAYS
+    findings = judge.findings
+    assert findings is not None  # noqa: S101 - the judge has seen the frame
     if not frame.is_finite:
         signs |= _NONFINITE
     if not findings.is_calm or findings.deviations or any_true(findings.is_young):
         signs |= _UNUSUAL
-    if context.judge.state.zeros.any_run:
+    if judge.state.zeros.any_run:
         signs |= _ZERO
-    if frame.disagreement is not None:
+    if frame.disagreement is not None and not frame.disagreement.is_equal:
         signs |= _REPLICAS
     if frame.has_local_norms:
         signs |= _LOCAL_NORMS
     if frame.loss_scale is not None:
         signs |= _LOSS_SCALE
+    if judge.state.smallness.any_deep or smallest_of(frame.l2_min) < rules.floor:
+        signs |= _SMALL
+    if not findings.is_complete:
+        signs |= _INCOMPLETE
+    if len(context.groups) > 1:  # beside that of the layers in none
+        signs |= _GROUPS
     return signs
+
+
+def frame_score(frame: Frame, flags: Flags, rules: Rules) -> float:
+    """Return the health score of a closed step, NaN where no layer could be seen."""
+    # Of a step that a GradScaler skips nothing stays: it counts as its layers do.
+    if not frame.is_finite and not was_skipped(frame):
+        return 0.0
+    if not flags.raised and frame.has_all_layers and len(frame.present):  # nearly always
+        return PERFECT
+    num_present = int(np.count_nonzero(frame.present))
+    if not num_present:
+        return math.nan if frame.num_partial else 1.0
+    vanishing = num_layers(HealthShare.VANISHING, flags, rules)
+    exploding = num_layers(HealthShare.EXPLODING, flags, rules)
+    return health_score(vanishing / num_present, exploding / num_present)
+
+
+def num_layers(share: HealthShare, flags: Flags, rules: Rules) -> int:
+    """Return how many layers count towards *share*, each once."""
+    found: BoolArray | None = None
+    for name in rules.counted_towards[share]:
+        mask = flags.masks.get(name)
+        if mask is not None and np.count_nonzero(mask):
+            found = mask if found is None else found | mask
+    return 0 if found is None else int(np.count_nonzero(found))

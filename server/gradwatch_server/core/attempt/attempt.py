@@ -12,23 +12,22 @@ from gradwatch_server.core.alerting.active import ActiveAlerts
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.origin import FirstBad
 from gradwatch_server.core.alerting.rules import Rules
+from gradwatch_server.core.arrays import numbers
 from gradwatch_server.core.attempt.closed_frames import ClosedFrames
 from gradwatch_server.core.attempt.counts import Counts
 from gradwatch_server.core.attempt.manifests import Manifests
 from gradwatch_server.core.attempt.open_frames import OpenFrames
 from gradwatch_server.core.attempt.ranks import Ranks
-from gradwatch_server.core.attempt.signs_of_life import SignsOfLife
 from gradwatch_server.core.entries import Progress
 from gradwatch_server.core.frames.assembler import Gathered
 from gradwatch_server.core.frames.frame import Frame, RankPart
 from gradwatch_server.core.frames.gains import RankGains
 from gradwatch_server.core.frames.idle import Idle
-from gradwatch_server.core.frames.layers import Layers, numbers
+from gradwatch_server.core.frames.layers import Layers
 from gradwatch_server.core.frames.step_order import Place, Placed
 from gradwatch_server.core.frames.window import Window
-from gradwatch_server.core.liveness import Liveness
+from gradwatch_server.core.liveness import Liveness, SignsOfLife, known_seconds
 from gradwatch_server.core.losses import DeclaredLoss, LostRange
-from gradwatch_server.core.pace import known_seconds
 from gradwatch_server.core.session import (
     ATTEMPT_BYTES,
     DeclaredManifest,
@@ -384,7 +383,7 @@ class Attempt:
             yield from self.closed.add(gathered, rules)
             self.updated_ns = gathered.received_ns
             last_frame = self.closed.last_frame
-            if last_frame is not None:
+            if last_frame is not None and (last_frame.coverage < 1.0 or self.ranks.behind):
                 self.ranks.note_behind(last_frame)
         for own in gains:
             yield from self.closed.add_gains(own, rules)

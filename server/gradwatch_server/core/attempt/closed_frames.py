@@ -12,8 +12,7 @@ from gradwatch_server.core.alerting.active import ActiveAlerts
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.attribution import was_skipped
 from gradwatch_server.core.alerting.evaluation import Context, all_groups
-from gradwatch_server.core.alerting.flags import Flags, find_flags
-from gradwatch_server.core.alerting.health_score import frame_score
+from gradwatch_server.core.alerting.flags import Flags, find_flags, frame_score
 from gradwatch_server.core.alerting.limits import LimitedRules
 from gradwatch_server.core.alerting.memory import Memories
 from gradwatch_server.core.alerting.origin import FirstBad, find_first_bad
@@ -150,11 +149,14 @@ class ClosedFrames:
             self.first_bad = find_first_bad(frame, context.names)
             if self.first_bad is not None:
                 self.first_bad_at = self.epoch, self.first_bad.step
-        yield from self.active_alerts.update(frame, flags, rules, context)
+        if flags.raised or self.active_alerts.active:
+            yield from self.active_alerts.update(frame, flags, rules, context)
         score = frame_score(frame, flags, rules)
         self.window.add(frame, score)
-        self.outputs.add(frame)
-        self.noise_scale.add(frame)
+        if frame.has_outputs:
+            self.outputs.add(frame)
+        if frame.has_local_norms:
+            self.noise_scale.add(frame)
         if self.recorder is not None:
             self._record(frame, score, self.recorder)
         # Without the records: nobody asks for them any more, and those of many ranks are large.

@@ -22,6 +22,7 @@ class Ranks:
 
     Attributes:
         alive: Ranks that have neither ended nor been lost.
+        behind: Ranks that frames closed ahead of.
     """
 
     sessions: dict[int, Session] = field(default_factory=dict)
@@ -29,8 +30,7 @@ class Ranks:
     def __post_init__(self) -> None:
         own = self.sessions.items()
         self.alive = {rank for rank, session in own if session.state is RankState.ALIVE}
-        # Those that frames closed ahead of.
-        self._behind = {rank for rank, session in own if session.behind_frames}
+        self.behind = {rank for rank, session in own if session.behind_frames}
 
     def join(self, session: Session) -> None:
         """Add a rank's session."""
@@ -52,15 +52,15 @@ class Ranks:
     def note_behind(self, frame: Frame) -> None:
         """Count a closed frame for those that are well behind it."""
         if frame.coverage == 1.0:
-            for rank in self._behind:
+            for rank in self.behind:
                 self.sessions[rank].behind_frames = 0
-            self._behind.clear()
+            self.behind.clear()
             return
         for rank in self.alive:
             session = self.sessions[rank]
             if session.last_step <= frame.step - BEHIND_STEPS:
                 session.behind_frames += 1
-                self._behind.add(rank)
+                self.behind.add(rank)
             elif session.behind_frames:
                 session.behind_frames = 0
-                self._behind.discard(rank)
+                self.behind.discard(rank)

@@ -9,10 +9,8 @@ from typing import Final, Self
 
 import numpy as np
 
-from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
-from gradwatch_server.core.frames.disagreement import Disagreement
+from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray, numbers
 from gradwatch_server.core.frames.idle import Idle, idle_layers
-from gradwatch_server.core.frames.layers import numbers
 from gradwatch_server.core.frames.layout import Layout
 from gradwatch_server.core.frames.rows import FRAME_COLUMNS, ROW_OF
 from gradwatch_server.core.frames.sizes import (
@@ -121,6 +119,40 @@ class RankPart:
         return num_bytes
 
 
+@dataclass(slots=True, eq=False)
+class Disagreement:
+    """By how much replicas of one step differ.
+
+    Args:
+        exact: (layers,) largest relative difference between two ranks in the largest magnitude and
+            the counts; NaN where no two ranks can be compared, Inf where only one is non-finite.
+        sums: (layers,) the same of the L2 and the L1 norm.
+        is_uniform: Whether all ranks compute their numbers in the same way.
+        weights: (layers,) whether the digests of the weights differ.
+        weights_seen: (layers,) whether two ranks sent one.
+        is_equal: Whether no byte differs and there are no digests.
+    """
+
+    exact: FloatArray
+    sums: FloatArray
+    is_uniform: bool
+    weights: BoolArray
+    weights_seen: BoolArray
+    is_equal: bool = False
+
+    @property
+    def seen(self) -> BoolArray:
+        """(layers,) whether the gradients of two ranks could be compared."""
+        return ~np.isnan(self.sums)
+
+    @classmethod
+    def of_nothing(cls, num_layers: int) -> Self:
+        """Return that of records in which nothing can be compared."""
+        numbers = np.full((2, num_layers), np.nan)
+        flags = np.zeros((2, num_layers), dtype=np.bool_)
+        return cls(numbers[0], numbers[1], True, flags[0], flags[1])
+
+
 @dataclass(frozen=True, slots=True)
 class Frame:
     """A closed step. Where ranks disagree, the extremes are kept; the rules need no more.
@@ -158,6 +190,7 @@ class Frame:
         is_finite: Whether none is, and the loss is finite, if there is one.
         has_all_layers: Whether all layers are present.
         has_local_norms: Whether a rank sent the norms of its own gradients.
+        has_outputs: Whether a rank sent magnitudes of outputs.
     """
 
     step: int
@@ -183,6 +216,7 @@ class Frame:
     is_finite: bool = True
     has_all_layers: bool = True
     has_local_norms: bool = False
+    has_outputs: bool = False
 
     def idle_layers(self) -> tuple[BoolArray, BoolArray]:
         """Return (layers,) which absent layers are frozen, and which are unused, as ranks say."""

@@ -6,18 +6,17 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2s
 from sys import intern
-from typing import Any, Final
+from typing import Final
 from weakref import WeakValueDictionary
 
 import numpy as np
 
 from gradwatch_server.budgets import UNLIMITED
-from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
+from gradwatch_server.core.arrays import BoolArray, IndexArray, numbers
 from gradwatch_server.core.frames.layout import Layout, Shards
 from gradwatch_server.core.frames.sizes import names_bytes
-from gradwatch_wire import Column, Manifest
+from gradwatch_wire import Manifest
 from gradwatch_wire.limits import MAX_GROUPS, MAX_LAYERS
-from gradwatch_wire.packed_column import ITEMSIZE
 from gradwatch_wire.shards import Shard, parse_shard
 
 LAYER_BYTES: Final = 5_000
@@ -132,20 +131,7 @@ def layers_bytes(names: Collection[str]) -> int:
     return names_bytes(names) + LAYER_BYTES * len(names)
 
 
-_FLOAT64: Final = np.dtype(np.float64)
-_DTYPES: Final[Mapping[str, np.dtype[Any]]] = {code: np.dtype(code) for code in ITEMSIZE}
 """As objects: numpy reads a code anew each time."""
-
-
-def numbers(column: Column) -> FloatArray:
-    """Return the items of a column as float64."""
-    values = np.frombuffer(column.data, dtype=_DTYPES[column.code])
-    if values.dtype is _FLOAT64:
-        return values
-    if column.code != "<f4":  # nothing is rounded, so nothing has to be silenced
-        return values.astype(np.float64)
-    with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN like any other
-        return values.astype(np.float64)
 
 
 def _shards(texts: tuple[str, ...]) -> Shards | None:

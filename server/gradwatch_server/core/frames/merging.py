@@ -15,14 +15,15 @@ from gradwatch_server.core.frames.frame import Frame, RankPart
 from gradwatch_server.core.frames.layout import Layout, Shards
 from gradwatch_server.core.frames.replicas import Replicas, compare, gather_replicas
 from gradwatch_server.core.frames.rows import (
+    COUNT_ROWS,
     FRAME_COLUMNS,
     L2_MIN,
+    NORM_ROWS,
     ROW_OF,
     ROWS,
     merge_replicas,
     merge_shards,
     merge_two,
-    nonfinite,
     withhold,
 )
 from gradwatch_wire import norms
@@ -75,7 +76,7 @@ def _put_together(blocks: Sequence[Block]) -> tuple[Block, int]:
     rows, layer = merge_shards(rows, starts), layer[starts]
     num_partial = len(np.setdiff1d(layer, layer[complete]))
 
-    kept = complete | nonfinite(rows)
+    kept = complete | _nonfinite(rows)
     withhold(rows, ~complete)
     rows, layer = rows[:, kept], layer[kept]
     # Ranks that disagree on how a layer is divided are replicas of each other.
@@ -109,7 +110,7 @@ def merge(gathered: Gathered[RankPart], num_layers: int, world: int) -> Frame:
     if not whole:
         blocks, num_partial = join(blocks)
     rows, present = _place(blocks, num_layers)
-    bad = nonfinite(rows)
+    bad = _nonfinite(rows)
     bad &= present
     for array in (present, bad, rows):
         array.setflags(write=False)  # readers in other threads hold them
@@ -145,7 +146,21 @@ def merge(gathered: Gathered[RankPart], num_layers: int, world: int) -> Frame:
         is_finite=not has_nonfinite and math.isfinite(loss or 0.0),
         has_all_layers=0 not in present.tobytes(),
         has_local_norms=bool([names for names in columns if LOCAL_L2 in names]),
+        has_outputs=bool([own for own in replicas if own.parts[0].layout.modules]),
     )
+
+
+def _nonfinite(rows: FloatArray) -> BoolArray:
+    """Return (layers,) whether something non-finite was seen."""
+    first, *others = NORM_ROWS
+    finite: BoolArray = np.isfinite(rows[first])
+    for norm in others:
+        finite &= np.isfinite(rows[norm])
+    bad = np.logical_not(finite, out=finite)
+    for count in COUNT_ROWS:
+        if np.count_nonzero(rows[count]):  # of NaN, or hardly ever
+            bad |= rows[count] > 0
+    return bad
 
 
 def _scalars_of(parts: Sequence[RankPart]) -> dict[str, list[float]]:

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from gradwatch_server.core.arrays import BoolArray, FloatArray
-from gradwatch_server.core.frames.disagreement import Disagreement
-from gradwatch_server.core.frames.frame import RankPart
+from gradwatch_server.core.frames.frame import Disagreement, RankPart
 from gradwatch_wire.columns import (
     INFS,
     L1,
@@ -115,7 +113,12 @@ def compare(gathered: Sequence[Replicas], num_layers: int) -> Disagreement | Non
         if len(digested) > 1:
             found.weights[index] = _digests_differ(digested)
             found.weights_seen[index] = True
-    return found and _with_paths(found, gathered)
+    if found is not None:
+        paths = {labels.get(Label.PATH) for own in gathered for labels in own.labels}
+        found.is_uniform = len(paths) < 2
+        is_alike = not [own for own in gathered if len(own.distinct) > 1]
+        found.is_equal = is_alike and not np.count_nonzero(found.weights_seen)
+    return found
 
 
 def odd_ranks(
@@ -230,11 +233,6 @@ def _values_of(alike: list[RankPart], place: int, *, weights: bool) -> dict[int,
         if len(set(values.values())) > 1:
             return values
     return {}
-
-
-def _with_paths(found: Disagreement, gathered: Iterable[Replicas]) -> Disagreement:
-    paths = {labels.get(Label.PATH) for own in gathered for labels in own.labels}
-    return found if len(paths) < 2 else replace(found, is_uniform=False)
 
 
 def _is_one_moment(labels: Sequence[Mapping[str, object]]) -> bool:

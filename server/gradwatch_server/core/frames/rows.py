@@ -92,23 +92,15 @@ _BY_SHARDS: Final = _numbers(ROWS, lambda row: row.over_shards)
 _BY_REPLICAS: Final = _numbers(ROWS, lambda row: row.over_replicas)
 _COUNTS_NONFINITE: Final = _numbers(ROWS, lambda row: row.counts_nonfinite)[True]
 _NORMS: Final = _numbers(ROWS, lambda row: row.nan_is_value)[True]
-_FIRST_NORM, *_OTHER_NORMS = _NORMS.tolist()
-_COUNTS: Final = _COUNTS_NONFINITE.tolist()
+NORM_ROWS: Final[list[int]] = _NORMS.tolist()
+"""Rows in which NaN is a value."""
+
+COUNT_ROWS: Final[list[int]] = _COUNTS_NONFINITE.tolist()
+"""Rows that count what is not finite."""
+
 _UNKNOWN_IF_PARTIAL: Final = _numbers(
     ROWS, lambda row: not (row.counts_nonfinite or row.nan_is_value)
 )[True]
-
-
-def nonfinite(rows: FloatArray) -> BoolArray:
-    """Return (layers,) whether something non-finite was seen."""
-    finite: BoolArray = np.isfinite(rows[_FIRST_NORM])
-    for norm in _OTHER_NORMS:
-        finite &= np.isfinite(rows[norm])
-    bad = np.logical_not(finite, out=finite)
-    for count in _COUNTS:
-        if np.count_nonzero(rows[count]):  # of NaN, or hardly ever
-            bad |= rows[count] > 0
-    return bad
 
 
 def merge_two(one: FloatArray, other: FloatArray) -> FloatArray:

@@ -24,6 +24,7 @@ class Findings:
         high: (modules,) still above the level that they had before such a rise.
         low: Likewise of falls.
         is_calm: Whether there is nothing in the four before this.
+        is_complete: Whether the frame has the layers that the one before had, and lacks none.
         is_loss_high: Whether the loss is still above its level before a paged rise.
         is_slow: Whether a step still takes longer than before a paged rise of its time.
         is_loss_felt: Whether the loss is so far up that another finding does harm.
@@ -39,6 +40,7 @@ class Findings:
     high: BoolArray
     low: BoolArray
     is_calm: bool
+    is_complete: bool
     is_loss_high: bool
     is_slow: bool
     is_loss_felt: bool

@@ -11,8 +11,8 @@ import numpy as np
 
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray, natural_log
 from gradwatch_server.core.frames.frame import Frame
-from gradwatch_server.core.judge.away import PATIENCE_FRAMES, Away
-from gradwatch_server.core.judge.change_point import change_point
+from gradwatch_server.core.judge.activity import DEPTH_FRAMES, Absence, Presence, Smallness, Zeros
+from gradwatch_server.core.judge.away import DIVERGED, PATIENCE_FRAMES, Away, Divergence
 from gradwatch_server.core.judge.detector import (
     FALSE_ALERTS_PER_100K,
     RAW_LOSS,
@@ -28,11 +28,9 @@ from gradwatch_server.core.judge.deviations import (
     DeviationFinder,
     Kind,
 )
-from gradwatch_server.core.judge.divergence import DIVERGED, Divergence
 from gradwatch_server.core.judge.findings import UP, Findings
 from gradwatch_server.core.judge.levels import ModuleLevels
 from gradwatch_server.core.judge.modules import Modules, norm_of
-from gradwatch_server.core.judge.presence import Absence, Presence
 from gradwatch_server.core.judge.series import (
     FIRST_MODULE,
     LOSS_SERIES,
@@ -40,11 +38,10 @@ from gradwatch_server.core.judge.series import (
     TOTAL,
     FrameNumbers,
     SeriesMaker,
+    change_point,
     kinds,
     tests,
 )
-from gradwatch_server.core.judge.smallness import DEPTH_FRAMES, Smallness
-from gradwatch_server.core.judge.zeros import Zeros
 from gradwatch_server.core.state_codec import decode, encode
 
 EARLY_GROWTH: Final = math.log(4.0)
@@ -159,7 +156,7 @@ class Judge:
                 (each.quiet() if quiet else each for each in found),
                 key=lambda each: (-each.part, each.series),
             )
-        return self._find(numbers, values, norms, found)
+        return self._find(numbers, values, norms, found, is_complete=absence is None)
 
     def resume(self) -> None:
         """Learn quickly again: the training was interrupted, or its steps went back."""
@@ -325,6 +322,8 @@ class Judge:
         values: FloatArray,
         norms: FloatArray,
         found: Sequence[Deviation],
+        *,
+        is_complete: bool,
     ) -> Findings:
         away = self.state.away
         is_calm = not away.any and not any(each.is_paged for each in found)
@@ -367,6 +366,7 @@ class Judge:
             high=high,
             low=low,
             is_calm=is_calm,
+            is_complete=is_complete,
             is_loss_high=is_loss_high,
             is_slow=is_slow,
             is_loss_felt=loss_part >= LOSS_FEELS,

@@ -10,8 +10,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from gradwatch_server.core.alerting.alert import Alert, isotime
-from gradwatch_server.core.alerting.flags import Flags
-from gradwatch_server.core.alerting.health_score import num_layers
+from gradwatch_server.core.alerting.flags import Flags, num_layers
 from gradwatch_server.core.alerting.rules.base import HealthShare
 from gradwatch_server.core.alerting.rules.liveness import MIN_GAPS
 from gradwatch_server.core.alerting.sentences import Trouble

@@ -22,9 +22,9 @@ from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.frames.gains import GainFrame
 from gradwatch_server.core.frames.window import Series
 from gradwatch_server.core.judge.levels import ModuleLevels
+from gradwatch_server.core.liveness import Gaps
 from gradwatch_server.core.losses import LostRange
 from gradwatch_server.core.noise_scale import NoiseSample
-from gradwatch_server.core.pace import Gaps
 from gradwatch_server.core.run import Run
 from gradwatch_server.core.session import Session
 from gradwatch_wire.health import RankState

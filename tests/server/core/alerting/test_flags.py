@@ -34,7 +34,15 @@ def test_a_rule_that_is_off_is_asked_only_if_health_counts_it() -> None:
 
 
 def test_of_a_calm_frame_only_those_are_asked_that_may_find_something() -> None:
-    asked = {name for name, _ in Rules().flagging(Frame, int(Sign.ALWAYS))}
-    assert asked == {"groups", "layer_missing", "records_lost", "vanishing"}
+    assert [*Rules().flagging(Frame, int(Sign.ALWAYS))] == []
     unusual = {name for name, _ in Rules().flagging(Frame, int(Sign.ALWAYS | Sign.UNUSUAL))}
-    assert unusual - asked == {"exploding", "loss", "slow"}
+    assert unusual == {"exploding", "loss", "slow", "vanishing"}
+
+
+def test_a_norm_is_small_by_the_limit_that_is_set() -> None:
+    frame = frame_of(part_of([1e-3, 1.0]))
+    context = judged(frame, "a.weight", "b.weight")
+    set_higher = Rules.model_validate({"vanishing": {"limit": 0.01, "clear": 0.02}})
+
+    assert find_flags(frame, Rules(), context).raised == []
+    assert find_flags(frame, set_higher, context).raised == ["vanishing"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pytest
 
 from gradwatch_server.core.judge.series import (
     FIRST_MODULE,
@@ -12,6 +13,7 @@ from gradwatch_server.core.judge.series import (
     TOTAL,
     FrameNumbers,
     SeriesMaker,
+    change_point,
 )
 
 NORMS = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
@@ -77,3 +79,25 @@ def test_from_the_first_negative_loss_on_the_loss_stands_for_itself() -> None:
     maker = trained()
     assert maker.values(frame(NORMS, loss=-3.0))[LOSS_SERIES] == -3.0
     assert maker.values(frame(NORMS, loss=7.0))[LOSS_SERIES] == 7.0
+
+
+@pytest.mark.parametrize("after", [1, 2, 5, 12])
+@pytest.mark.parametrize("height", [1.0, -1.0])
+def test_a_step_is_found_to_the_frame(after: int, height: float) -> None:
+    samples = np.random.default_rng(1).normal(0.0, 0.1, 40)
+    samples[40 - after :] += height
+
+    assert change_point(samples, 0.0, 0.1, min(after, 4)) == 40 - after
+
+
+def test_a_ramp_is_found_within_a_few_frames() -> None:
+    samples = np.random.default_rng(1).normal(0.0, 0.1, 63)
+    samples[33:] += 0.1 * np.arange(30)
+
+    assert abs(change_point(samples, 0.0, 0.1, 16) - 33) <= 4
+
+
+def test_an_absent_sample_is_like_the_level() -> None:
+    samples = np.array([0.0, 0.0, np.nan, 5.0, np.nan, 5.0])
+
+    assert change_point(samples, 0.0, 0.1, 1) == 3

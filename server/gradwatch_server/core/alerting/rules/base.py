@@ -34,11 +34,19 @@ class Sign(IntFlag):
     ZERO = auto()
     """A module whose gradient is zero."""
     REPLICAS = auto()
-    """Ranks that have to be equal."""
+    """Ranks that have to be equal and are not, or that sent digests of their weights."""
     LOCAL_NORMS = auto()
     """Norms of a rank's own gradients."""
     LOSS_SCALE = auto()
     """A loss scale."""
+    SMALL = auto()
+    """A norm below the `floor` of a rule, or a module that is cut off by depth."""
+    INCOMPLETE = auto()
+    """A layer that is not there, or that joined or came back with this frame."""
+    GROUPS = auto()
+    """Named groups of layers."""
+    LOST = auto()
+    """Records that are lost: true of a declared loss alone, and of no frame."""
     ALWAYS = auto()
     """True of every frame."""
 
@@ -98,6 +106,11 @@ class Rule(BaseModel, ABC):
     clear_steps: Steps = Field(3, description=CLEAR_STEPS)
     severity: Severity = Field(Severity.WARNING, description=SEVERITY)
     runs: Patterns = Field((), description="Patterns of the runs that it watches, of all if empty.")
+
+    @property
+    def floor(self) -> float:
+        """L2 norm below which a layer is small to this rule, 0 for none."""
+        return 0.0
 
     def watches(self, run: str) -> bool:
         """Tell whether the rule is for runs of this name."""

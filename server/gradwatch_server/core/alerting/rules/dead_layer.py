@@ -15,8 +15,8 @@ from gradwatch_server.core.alerting.rules.base import Sign, Steps
 from gradwatch_server.core.alerting.rules.module import ModuleRule, began_before, layers_of
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame
+from gradwatch_server.core.judge.activity import LEAST_RUN
 from gradwatch_server.core.judge.findings import Findings
-from gradwatch_server.core.judge.zeros import LEAST_RUN
 from gradwatch_wire.health import Severity
 
 ALL_FRAMES: Final = 8

@@ -12,7 +12,7 @@ from pydantic import Field, StringConstraints, model_validator
 from gradwatch_server.core.alerting.attribution import ranks_of
 from gradwatch_server.core.alerting.evaluation import Context, Evaluation, Verdict
 from gradwatch_server.core.alerting.origin import Origin, one_rank
-from gradwatch_server.core.alerting.rules.base import Limit, Rule, Steps
+from gradwatch_server.core.alerting.rules.base import Limit, Rule, Sign, Steps
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.frames.merging import total_norm
@@ -33,6 +33,7 @@ class GroupsRule(Rule):
     """
 
     name = "groups"
+    signs = Sign.GROUPS
     takes = (Frame,)
     formula = """
         `(l2 of seed / sqrt(elements of seed)) / (l2 of host / sqrt(elements of host)) < limit`;

@@ -21,7 +21,7 @@ from gradwatch_server.core.alerting.evaluation import (
     free_group,
 )
 from gradwatch_server.core.alerting.origin import Origin, one_rank
-from gradwatch_server.core.alerting.rules.base import Steps
+from gradwatch_server.core.alerting.rules.base import Sign, Steps
 from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.alerting.rules.module import usual_norm
 from gradwatch_server.core.arrays import BoolArray, IndexArray, grown
@@ -39,63 +39,59 @@ FROZEN: Final = "requires_grad is off"
 FROZEN_GROUP: Final = "frozen"
 """Group of its alerts about frozen layers."""
 
-_COUNTS: Final = ("there", "missing", "since", "frozen")
+_COUNTS: Final = ("missing", "since", "frozen")
 _NUMBER: Final = re.compile(r"\d+")
 
 
 @dataclass(slots=True)
 class MissingMemory:
-    """Frames in which each layer was there, and since when it has been missing.
+    """Frames without each layer that is expected, and since when it has been missing.
 
     Attributes:
-        there: (layers,) frames in a row with it, up to the latest.
         missing: (layers,) frames without a layer that is expected, 0 otherwise.
         since: (layers,) the step of the first of them.
         frozen: (layers,) frames since a layer that was expected is frozen, 0 otherwise.
         unused: (layers,) whether the latest frame says that it requires a gradient and got none.
         occasional: Kinds of layers of which one was unused and came back; see `kind_of`.
         any_missing: Whether a layer is missing.
-        any_unused: Whether a layer is unused.
         any_frozen: Whether a layer is frozen.
     """
 
-    there: IndexArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     missing: IndexArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     since: IndexArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     frozen: IndexArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     unused: BoolArray = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
     occasional: set[str] = field(default_factory=set)
     any_missing: bool = False
-    any_unused: bool = False
     any_frozen: bool = False
 
-    def follow(self, frame: Frame, names: Sequence[str]) -> None:
-        """Take in a frame; one that lacks ranks or shards says nothing."""
+    def follow(self, frame: Frame, names: Sequence[str], in_a_row: IndexArray) -> None:
+        """Take in a frame; one that lacks ranks or shards says nothing.
+
+        Args:
+            frame: The frame.
+            names: (layers,) names.
+            in_a_row: (layers,) frames in a row with each layer before this one.
+        """
         present = frame.present
-        if len(present) > len(self.there):
+        if len(present) > len(self.missing):
             for name in _COUNTS:
                 setattr(self, name, grown(getattr(self, name), len(present), 0))
             self.unused = np.pad(self.unused, (0, len(present) - len(self.unused)))
         if frame.num_partial or frame.coverage < 1.0:
             return
-        is_quiet = not (self.any_missing or self.any_unused or self.any_frozen)
-        if is_quiet and frame.has_all_layers:  # nearly always
-            self.there += 1
-            return
         frozen, unused = frame.idle_layers()
         back = np.flatnonzero(self.unused & present).tolist()
         self.occasional |= {kind_of(names[i]) for i in back}
-        expected = self.there >= STEADY_FRAMES
+        expected = in_a_row >= STEADY_FRAMES
         went = expected & ~present
         if not (expected & present).any():
             went[:] = False  # another part of the model is trained from here on
         self.since[went] = frame.step
         self.missing = _counted(self.missing, went & ~frozen, ~present & ~frozen)
         self.frozen = _counted(self.frozen, went & frozen, ~present & frozen)
-        self.there = np.where(present, self.there + 1, 0)
         self.unused = unused
         self.any_missing = bool(np.count_nonzero(self.missing))
-        self.any_unused = bool(np.count_nonzero(self.unused))
         self.any_frozen = bool(np.count_nonzero(self.frozen))
 
     def is_cut_off(self, layer: int, names: Sequence[str]) -> bool:
@@ -138,6 +134,7 @@ class LayerMissingRule(LayerRule):
     """
 
     name = "layer_missing"
+    signs = Sign.INCOMPLETE
     memory: ClassVar[type | None] = MissingMemory
     follows = ("nonfinite", "loss")
     formula = """
@@ -164,7 +161,8 @@ class LayerMissingRule(LayerRule):
     def raised(self, observation: Frame, context: Context) -> BoolArray | None:
         """Return the layers that are missing, (layers,)."""
         memory = context.memory(self.name, MissingMemory)
-        memory.follow(observation, context.names)
+        in_a_row = context.judge.state.presence.frames_in_a_row()
+        memory.follow(observation, context.names, in_a_row)
         if not memory.any_missing and not memory.any_frozen:
             return None
         gone: BoolArray = np.maximum(memory.missing, memory.frozen) >= self.missing_steps

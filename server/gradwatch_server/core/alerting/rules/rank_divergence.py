@@ -21,8 +21,7 @@ from gradwatch_server.core.alerting.origin import Origin, one_rank
 from gradwatch_server.core.alerting.rules.base import CLEAR_STEPS, FOR_STEPS, Limit, Sign, Steps
 from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
-from gradwatch_server.core.frames.disagreement import Disagreement
-from gradwatch_server.core.frames.frame import Frame
+from gradwatch_server.core.frames.frame import Disagreement, Frame
 from gradwatch_server.core.frames.replicas import (
     moved_ranks,
     odd_ranks,

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from gradwatch_server.core.alerting.evaluation import Context, Evaluation, Verdict
 from gradwatch_server.core.alerting.origin import Origin
-from gradwatch_server.core.alerting.rules.base import Rule, Steps
+from gradwatch_server.core.alerting.rules.base import Rule, Sign, Steps
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.losses import DeclaredLoss
@@ -30,6 +30,7 @@ class RecordsLostRule(Rule):
     """
 
     name = "records_lost"
+    signs = Sign.LOST
     takes = (DeclaredLoss, Frame)
     formula = "a client says that it can no longer supply a record."
     tuning = """
@@ -47,12 +48,10 @@ class RecordsLostRule(Rule):
 
     def raised(
         self,
-        observation: DeclaredLoss | Frame,
+        observation: DeclaredLoss,
         context: Context,
     ) -> BoolArray | None:
-        """Return that a loss raises it, (1,); a frame never does."""
-        if isinstance(observation, Frame):
-            return None
+        """Return that a loss raises it, (1,)."""
         return Verdict.of_run(raised=True, held=True).raised
 
     def evaluate(

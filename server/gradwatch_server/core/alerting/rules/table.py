@@ -94,6 +94,11 @@ class Rules(BaseModel):
             )
         return self._flagging[kind, signs]
 
+    @cached_property
+    def floor(self) -> float:
+        """The largest `floor` of a rule."""
+        return max((rule.floor for rule in self.root.values()), default=0.0)
+
     def watching(self, run: str) -> Rules:
         """Return those that watch runs of this name."""
         own = {name: rule for name, rule in self.root.items() if rule.watches(run)}

@@ -10,14 +10,14 @@ from pydantic import Field, model_validator
 
 from gradwatch_server.core.alerting.evaluation import Context, Evaluation
 from gradwatch_server.core.alerting.origin import Origin
-from gradwatch_server.core.alerting.rules.base import FOR_STEPS, HealthShare, Limit, Steps
+from gradwatch_server.core.alerting.rules.base import FOR_STEPS, HealthShare, Limit, Sign, Steps
 from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.alerting.rules.module import ModuleRule, layers_of, ranks_with
-from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray, smallest_of
+from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
 from gradwatch_server.core.frames.frame import Frame
+from gradwatch_server.core.judge.activity import WAS_ALIVE, far_below
 from gradwatch_server.core.judge.deviations import Kind
 from gradwatch_server.core.judge.findings import DOWN, Findings
-from gradwatch_server.core.judge.smallness import WAS_ALIVE, far_below
 from gradwatch_wire.columns import L2
 from gradwatch_wire.health import VANISHING_THRESHOLD, Severity
 
@@ -49,6 +49,7 @@ class VanishingRule(ModuleRule):
     """
 
     name = "vanishing"
+    signs = Sign.UNUSUAL | Sign.SMALL
     recurs = True
     follows = (
         "nonfinite",
@@ -100,15 +101,17 @@ class VanishingRule(ModuleRule):
         """Return the layers with a finite norm, (layers,): a NaN is no small one."""
         return frame.present & ~frame.nonfinite
 
+    @property
+    def floor(self) -> float:
+        """The limit."""
+        return self.limit
+
     def threshold(self) -> float:
         """Return the limit."""
         return self.limit
 
     def raised(self, observation: Frame, context: Context) -> BoolArray | None:
         """Return the layers that vanish, or stay far below what was usual; None if none does."""
-        is_calm = context.findings.is_calm and not context.judge.state.smallness.any_deep
-        if is_calm and smallest_of(observation.l2_min) >= self.limit:  # nearly always
-            return None
         found = super().raised(observation, context)
         low = self._below(observation, context, self.limit)
         if not np.count_nonzero(low):  # nearly always
