@@ -8,14 +8,13 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import settings
 
 pytest.register_assert_rewrite("tests.support")
 
-from tests.support.peer import NewPeer, Peer  # noqa: E402 - after asserts in it are rewritten
+from tests.support.peer import Peer  # noqa: E402 - after asserts in it are rewritten
 from tests.support.postgres import PostgresServer  # noqa: E402
 from tests.support.progress import Progress  # noqa: E402
 
@@ -68,18 +67,11 @@ def _sigint_reaches_processes() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.fixture
-def peers() -> Iterator[NewPeer]:
-    """Connect to an endpoint: `peers(endpoint, run="gpt", rank=0, world=1)`."""
-    made: list[Peer] = []
-
-    def connect(endpoint: str, **settings: Any) -> Peer:
-        made.append(Peer(endpoint, **settings))
-        return made[-1]
-
-    yield connect
-    for peer in made:
-        peer.close()
+@pytest.fixture(autouse=True)
+def _close_peers() -> Iterator[None]:
+    yield
+    while Peer.open:
+        Peer.open.pop().close()
 
 
 @pytest.fixture(scope="session")

@@ -26,7 +26,7 @@ from benchmarks.harness import Pipe, workers
 from gradwatch_wire import Envelope, Manifest, Stats
 from gradwatch_wire.columns import LOCAL_L2, MEASURED_COLUMNS
 from gradwatch_wire.names import Label, LayerOrder, Scalar
-from tests.support.recording import RecordingAggregator
+from tests.support.recording import Sink
 
 RUNS: Final = (
     Recipe(family="regression", world=4, steps=600, schedule="step", optimizer="momentum"),
@@ -52,7 +52,7 @@ def record_gloo(recipe: Recipe) -> Recorded:
     """Train with a process per rank; the name in the set begins with `gloo_`."""
     # The group must find itself on a machine without a network, too.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
-    aggregator = RecordingAggregator()
+    aggregator = Sink()
     aggregator.start()
     try:
         with tempfile.TemporaryDirectory(prefix="gradwatch-bench-") as scratch:
@@ -116,7 +116,7 @@ def _train(job: _Rank, pipe: Pipe) -> None:
     pipe.send(_CLOSED)
 
 
-def _by_rank(aggregator: RecordingAggregator) -> list[list[Envelope]]:
+def _by_rank(aggregator: Sink) -> list[list[Envelope]]:
     sessions = sorted(aggregator.hellos.items(), key=lambda each: each[1].rank)
     return [
         [each for each in aggregator.stored if each.session == session] for session, _ in sessions

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 
-from tests.support.recording import RecordingAggregator
+from tests.support.recording import Sink
 
 
 @contextlib.contextmanager
@@ -32,7 +32,7 @@ def listening() -> Iterator[str]:
 
 def main() -> None:
     """Listen until standard input ends."""
-    aggregator = RecordingAggregator()
+    aggregator = Sink()
     aggregator.start()
     print(aggregator.endpoint, flush=True)
     keep_little = threading.Thread(target=_forget, args=(aggregator,), daemon=True)
@@ -41,7 +41,7 @@ def main() -> None:
     aggregator.stop()
 
 
-def _forget(aggregator: RecordingAggregator) -> None:
+def _forget(aggregator: Sink) -> None:
     while aggregator.is_alive():
         aggregator.join(1.0)
         aggregator.stored.clear()

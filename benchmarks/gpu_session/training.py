@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import gradwatch
 import gradwatch_wire as wire
-from tests.support.recording import RecordingAggregator
+from tests.support.recording import Sink
 
 WIDTH: Final = 64
 RUN: Final = "gpu-session"
@@ -32,7 +32,7 @@ class Received:
         watch: Sent it; closed by whoever made this.
     """
 
-    def __init__(self, aggregator: RecordingAggregator, watch: gradwatch.Watch) -> None:
+    def __init__(self, aggregator: Sink, watch: gradwatch.Watch) -> None:
         self._aggregator = aggregator
         self.watch = watch
 
@@ -49,7 +49,7 @@ class Received:
 @contextlib.contextmanager
 def watching(model: Any, *arguments: Any, **settings: Any) -> Iterator[Received]:
     """Attach to a model, with an aggregator that keeps what is sent."""
-    aggregator = RecordingAggregator()
+    aggregator = Sink()
     aggregator.start()
     try:
         watch = gradwatch.attach(

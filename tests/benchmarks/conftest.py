@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-import gradwatch
 from benchmarks.alerts.families.perceptrons import Regression
 from benchmarks.alerts.make import record
 from benchmarks.alerts.recipe import Recipe
 from benchmarks.alerts.store import Collection
-from tests.support.recording import RecordingAggregator, attached
+from tests.support.recording import Sink
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -41,15 +40,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Collection:
 
 
 @pytest.fixture
-def aggregator() -> Iterator[RecordingAggregator]:
+def aggregator() -> Iterator[Sink]:
     """A small aggregator that runs."""
-    made = RecordingAggregator()
+    made = Sink()
     made.start()
     yield made
     made.stop()
-
-
-@pytest.fixture
-def attach(aggregator: RecordingAggregator) -> Iterator[Callable[..., gradwatch.Watch]]:
-    """`gradwatch.attach` to the small aggregator; what it made is closed after the test."""
-    yield from attached(aggregator)

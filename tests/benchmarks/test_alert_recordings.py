@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 
-import gradwatch
 from benchmarks.alerts import part
 from benchmarks.alerts.families import FAMILIES, training_of
 from benchmarks.alerts.faults import FAULTS
@@ -32,7 +31,7 @@ from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.entries import Lost, Opened, Received
 from gradwatch_wire import Event, Manifest, Stats, decode, encode
 from gradwatch_wire.columns import MEASURED_COLUMNS
-from tests.support.recording import RecordingAggregator
+from tests.support.recording import Sink
 from tests.support.whole_state import WholeState
 
 STEPS: Final = 40
@@ -116,12 +115,10 @@ def train_with_client(training: Training, watch: Any, steps: int) -> None:
         *(pytest.param(name, marks=SLOW) for name in list(RECIPES)[2:]),
     ],
 )
-def test_the_records_are_those_of_the_client(
-    name: str, attach: Callable[..., gradwatch.Watch], aggregator: RecordingAggregator
-) -> None:
+def test_the_records_are_those_of_the_client(name: str, aggregator: Sink) -> None:
     recorded = trained(made(RECIPES[name]))
     training = made(RECIPES[name])
-    watch = attach(
+    watch = aggregator.attach(
         training.model, training.optimizers, scaler=training.scaler, columns=MEASURED_COLUMNS
     )
     train_with_client(training, watch, STEPS)

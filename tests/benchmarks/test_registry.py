@@ -65,10 +65,7 @@ def test_every_option_is_one_of_some_benchmark() -> None:
     ],
 )
 def test_what_is_wrong_on_the_command_line_is_said_in_one_line(
-    given: list[str],
-    said: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    given: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["scripts/bench", *given])
 

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from tests.support.forking import TRAINING, run_forked
-from tests.support.recording import Attach, NewAggregator, RecordingAggregator, attached
+from tests.support.recording import NewAggregator, Sink
 
 # Without a GPU, kernels run in Triton's interpreter. It looks here when it is imported.
 if not torch.cuda.is_available():
@@ -43,10 +43,10 @@ def _one_thread() -> None:
 @pytest.fixture
 def new_aggregator() -> Iterator[NewAggregator]:
     """Start a small aggregator, on an endpoint if one is given."""
-    made: list[RecordingAggregator] = []
+    made: list[Sink] = []
 
-    def start(*endpoint: str) -> RecordingAggregator:
-        made.append(RecordingAggregator(*endpoint))
+    def start(*endpoint: str) -> Sink:
+        made.append(Sink(*endpoint))
         made[-1].start()
         return made[-1]
 
@@ -56,15 +56,9 @@ def new_aggregator() -> Iterator[NewAggregator]:
 
 
 @pytest.fixture
-def aggregator(new_aggregator: NewAggregator) -> RecordingAggregator:
+def aggregator(new_aggregator: NewAggregator) -> Sink:
     """A small aggregator that runs."""
     return new_aggregator()
-
-
-@pytest.fixture
-def attach(aggregator: RecordingAggregator) -> Iterator[Attach]:
-    """`gradwatch.attach` to the small aggregator; what it made is closed after the test."""
-    yield from attached(aggregator)
 
 
 @pytest.fixture
@@ -80,7 +74,7 @@ Script = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
-def run_script(aggregator: RecordingAggregator, tmp_path: Path) -> Script:
+def run_script(aggregator: Sink, tmp_path: Path) -> Script:
     """Run Python source as a program of its own, attached to the small aggregator by default."""
 
     def run(source: str, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from gradwatch_wire import Column, Stats
@@ -46,24 +46,20 @@ def stats(step: int, names: Sequence[str] = LAYERS, poisoned: str | None = None)
 
 def feed(
     aggregator: Aggregator,
-    peers: Callable[..., Peer],
     run: str = "gpt",
     steps: range = range(STEPS),
     poison_step: int | None = POISON_STEP,
     names: Sequence[str] = LAYERS,
 ) -> Peer:
     """Send a run of one rank, with one poisoned layer at a step; it stays attached."""
-    peer = peers(aggregator.ingest, run=run).attach(names)
+    peer = aggregator.peer(run=run).attach(names)
     more(peer, steps, poison_step, names)
     aggregator.shows(peer)
     return peer
 
 
 def more(
-    peer: Peer,
-    steps: range,
-    poison_step: int | None = None,
-    names: Sequence[str] = LAYERS,
+    peer: Peer, steps: range, poison_step: int | None = None, names: Sequence[str] = LAYERS
 ) -> None:
     """Send further steps of a run."""
     for step in steps:

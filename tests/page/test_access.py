@@ -9,15 +9,14 @@ import pytest
 from tests.page.browsing import OpenTab
 from tests.page.feeding import LAYERS, POISON_STEP, POISONED, feed
 from tests.support.aggregator import Aggregator
-from tests.support.peer import NewPeer
 
 PAGES = ["/", "/?run=gpt", "/?page=rules", "/?page=silences"]
 
 
 @pytest.fixture
-def fed(aggregator: Aggregator, peers: NewPeer) -> Any:
-    feed(aggregator, peers, "mlp", poison_step=None)
-    return feed(aggregator, peers)
+def fed(aggregator: Aggregator) -> Any:
+    feed(aggregator, "mlp", poison_step=None)
+    return feed(aggregator)
 
 
 @pytest.mark.sampled(1)

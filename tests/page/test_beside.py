@@ -10,15 +10,15 @@ from gradwatch_wire import Column, Gains
 from tests.page.browsing import OpenTab
 from tests.page.feeding import LAYERS, STEPS, more
 from tests.support.aggregator import Aggregator
-from tests.support.peer import NewPeer, Peer
+from tests.support.peer import Peer
 
 BLOCKS: Final = ("h.0", "h.1", "h.2")
 GROUPS: Final = {"seed": (0,), "host": (len(LAYERS) - 1,)}
 
 
 @pytest.fixture
-def fed(aggregator: Aggregator, peers: NewPeer) -> Peer:
-    peer: Peer = peers(aggregator.ingest, run="gpt").attach(LAYERS, groups=GROUPS)
+def fed(aggregator: Aggregator) -> Peer:
+    peer: Peer = aggregator.peer(run="gpt").attach(LAYERS, groups=GROUPS)
     norms = Column.pack("<f8", [6.0, 2.0, 4.0])
     for step in range(STEPS):
         peer.send(Gains(step=step, blocks=BLOCKS, norm_type="l2", norms=norms))

@@ -7,7 +7,6 @@ from typing import Any
 from tests.page.browsing import OpenTab
 from tests.page.feeding import feed
 from tests.support.aggregator import Aggregator
-from tests.support.peer import NewPeer
 from tests.support.waiting import wait_until
 
 ASKED = (
@@ -17,9 +16,9 @@ PARTS = ["/runs/gpt/health", "/runs/gpt/heatmap", "/runs/gpt/series"]
 
 
 def test_the_data_are_asked_for_once_and_before_the_modules_are_there(
-    tab: OpenTab, aggregator: Aggregator, peers: NewPeer
+    tab: OpenTab, aggregator: Aggregator
 ) -> None:
-    feed(aggregator, peers)
+    feed(aggregator)
     shown = tab("/")
     held: list[Any] = []
 

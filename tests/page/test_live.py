@@ -14,7 +14,6 @@ from tests.page.browsing import OpenTab, Tab
 from tests.page.feeding import POISONED, STEPS, feed, more
 from tests.support.aggregator import Aggregator
 from tests.support.job import Job
-from tests.support.peer import NewPeer
 from tests.support.waiting import wait_until
 
 NO_ANSWER = (
@@ -27,9 +26,9 @@ NO_ANSWER = (
 
 
 def test_an_aggregator_that_is_killed_is_said_to_be_gone_and_comes_back(
-    tab: OpenTab, aggregator: Aggregator, peers: NewPeer
+    tab: OpenTab, aggregator: Aggregator
 ) -> None:
-    feed(aggregator, peers, poison_step=None)
+    feed(aggregator, poison_step=None)
     shown = tab("/?run=gpt")
     shown.allow(*NO_ANSWER)
     shown.until_live()
@@ -127,9 +126,9 @@ def test_a_token_in_the_address_is_taken_out_of_it(
 
 
 def test_a_token_that_expires_in_an_open_page_is_asked_for_and_the_picture_stays(
-    tab: OpenTab, aggregator: Aggregator, tokens: dict[str, str], tmp_path: Path, peers: NewPeer
+    tab: OpenTab, aggregator: Aggregator, tokens: dict[str, str], tmp_path: Path
 ) -> None:
-    feed(aggregator, peers, poison_step=None)
+    feed(aggregator, poison_step=None)
     _lock(aggregator, tmp_path)
     shown = tab(f"/?run=gpt#token={tokens['read']}")
     shown.allow(*NO_ANSWER, "401")
@@ -154,10 +153,8 @@ def test_a_token_that_expires_in_an_open_page_is_asked_for_and_the_picture_stays
     assert "#" not in shown.page.url
 
 
-def test_a_tab_that_nobody_sees_gives_its_stream_back(
-    tab: OpenTab, aggregator: Aggregator, peers: NewPeer
-) -> None:
-    peer = feed(aggregator, peers, poison_step=None)
+def test_a_tab_that_nobody_sees_gives_its_stream_back(tab: OpenTab, aggregator: Aggregator) -> None:
+    peer = feed(aggregator, poison_step=None)
     shown: Tab = tab("/?run=gpt")
     shown.until_live()
     shown.page.locator(".verdict .facts", has_text=f"step {STEPS - 1}").wait_for()
@@ -173,11 +170,9 @@ def test_a_tab_that_nobody_sees_gives_its_stream_back(
     wait_until(lambda: _num_streams(aggregator) == 1, "its stream is open again")
 
 
-def test_what_did_not_change_is_not_sent_again(
-    tab: OpenTab, aggregator: Aggregator, peers: NewPeer
-) -> None:
+def test_what_did_not_change_is_not_sent_again(tab: OpenTab, aggregator: Aggregator) -> None:
     """The page asks every second; the browser has what it was answered before, and its tag."""
-    feed(aggregator, peers, poison_step=None)
+    feed(aggregator, poison_step=None)
     shown = tab("/?run=gpt")
     shown.until_live()
 

@@ -10,7 +10,6 @@ import pytest
 from tests.page.browsing import OpenTab
 from tests.page.feeding import LAYERS, POISON_STEP, POISONED, STEPS, feed, more
 from tests.support.aggregator import Aggregator
-from tests.support.peer import NewPeer
 
 MARKS: Final = 10_000
 KEPT_STEPS: Final = 128
@@ -64,10 +63,10 @@ class Metrics:
 
 @pytest.mark.slow
 def test_a_long_live_run_keeps_no_more_than_its_window(
-    tab: OpenTab, aggregator: Aggregator, peers: NewPeer
+    tab: OpenTab, aggregator: Aggregator
 ) -> None:
     """10,000 marks, and five windows of new steps: no nodes, listeners or points are left over."""
-    peer = feed(aggregator, peers, poison_step=None, steps=range(KEPT_STEPS))
+    peer = feed(aggregator, poison_step=None, steps=range(KEPT_STEPS))
     shown = tab(f"/?run=gpt&last={KEPT_STEPS}")
     shown.until_live()
     shown.page.locator(f".surface[aria-label*='{KEPT_STEPS} steps']").wait_for()
@@ -94,10 +93,8 @@ def test_a_long_live_run_keeps_no_more_than_its_window(
     assert seen == {f"{len(LAYERS)} layers, {KEPT_STEPS} steps"}
 
 
-def test_views_that_were_left_keep_nothing(
-    tab: OpenTab, aggregator: Aggregator, peers: NewPeer
-) -> None:
-    feed(aggregator, peers)
+def test_views_that_were_left_keep_nothing(tab: OpenTab, aggregator: Aggregator) -> None:
+    feed(aggregator)
     (alert,) = aggregator.json("/runs/gpt/alerts")
     addresses = [
         f"/?run=gpt&layer={POISONED}&step={POISON_STEP}",
@@ -116,9 +113,9 @@ def test_views_that_were_left_keep_nothing(
 
 
 def test_an_alert_that_goes_on_draws_its_page_anew_and_keeps_nothing(
-    tab: OpenTab, aggregator: Aggregator, peers: NewPeer
+    tab: OpenTab, aggregator: Aggregator
 ) -> None:
-    feed(aggregator, peers)
+    feed(aggregator)
     (alert,) = aggregator.json("/runs/gpt/alerts")
     shown = tab(f"/?run=gpt&alert={alert['id']}")
     shown.page.locator(".u-over").first.wait_for(state="attached")
@@ -136,9 +133,9 @@ def test_an_alert_that_goes_on_draws_its_page_anew_and_keeps_nothing(
 
 
 def test_the_keyboard_stays_where_it_is_while_steps_come(
-    tab: OpenTab, aggregator: Aggregator, peers: NewPeer
+    tab: OpenTab, aggregator: Aggregator
 ) -> None:
-    peer = feed(aggregator, peers)
+    peer = feed(aggregator)
     shown = tab("/")
     shown.until_live()
     step = STEPS
@@ -163,10 +160,8 @@ def test_the_keyboard_stays_where_it_is_while_steps_come(
     stays(".heat .labels button", ".verdict .facts")
 
 
-def test_a_step_that_is_open_is_drawn_once(
-    tab: OpenTab, aggregator: Aggregator, peers: NewPeer
-) -> None:
-    peer = feed(aggregator, peers)
+def test_a_step_that_is_open_is_drawn_once(tab: OpenTab, aggregator: Aggregator) -> None:
+    peer = feed(aggregator)
     shown = tab("/?run=gpt&step=5")
     shown.page.locator(".drawer caption", has_text="Each rank").wait_for()
     shown.evaluate("() => { document.querySelector('.drawer table').dataset.kept = 'yes'; }")
@@ -181,9 +176,9 @@ def test_a_step_that_is_open_is_drawn_once(
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("range_", ["from=0", f"from=10&to={STEPS + 200}"])
 def test_a_range_that_may_grow_grows_in_every_picture(
-    tab: OpenTab, aggregator: Aggregator, peers: NewPeer, range_: str
+    tab: OpenTab, aggregator: Aggregator, range_: str
 ) -> None:
-    peer = feed(aggregator, peers)
+    peer = feed(aggregator)
     first = int(range_.partition("=")[2].partition("&")[0])
     shown = tab(f"/?run=gpt&{range_}")
     shown.page.locator(f".surface[aria-label*='{STEPS - first} steps']").wait_for()
@@ -193,11 +188,9 @@ def test_a_range_that_may_grow_grows_in_every_picture(
     shown.page.locator(f".surface[aria-label*='{STEPS + 7 - first} steps']").wait_for()
 
 
-def test_steps_that_lie_far_apart_stay_in_the_picture(
-    tab: OpenTab, aggregator: Aggregator, peers: NewPeer
-) -> None:
+def test_steps_that_lie_far_apart_stay_in_the_picture(tab: OpenTab, aggregator: Aggregator) -> None:
     """The newest 128 steps with a record are 1,271 steps, in buckets of 4; all stay."""
-    peer = feed(aggregator, peers, steps=range(0, 2000, 10), poison_step=None)
+    peer = feed(aggregator, steps=range(0, 2000, 10), poison_step=None)
     shown = tab("/?run=gpt&last=128")
     surface = shown.page.locator(".heat .surface[aria-label*=' steps;']")
     surface.wait_for()
@@ -211,10 +204,8 @@ def test_steps_that_lie_far_apart_stay_in_the_picture(
     assert surface.get_attribute("aria-label") == before
 
 
-def test_steps_that_are_past_are_asked_for_once(
-    tab: OpenTab, aggregator: Aggregator, peers: NewPeer
-) -> None:
-    feed(aggregator, peers)
+def test_steps_that_are_past_are_asked_for_once(tab: OpenTab, aggregator: Aggregator) -> None:
+    feed(aggregator)
     shown = tab("/?run=gpt&from=10&to=40")
     shown.page.locator(".surface[aria-label*='31 steps']").wait_for()
     shown.page.locator(".alerts li").first.wait_for()

@@ -10,7 +10,6 @@ import pytest
 
 from tests.page.feeding import feed
 from tests.support.aggregator import Aggregator
-from tests.support.peer import NewPeer
 
 ROOT = Path(__file__).parents[2]
 MAX_BYTES = 200_000
@@ -32,11 +31,11 @@ def test_the_pictures_in_the_readme_are_there_and_small() -> None:
 
 
 def test_pictures_are_made_of_a_run(
-    browser: Any, aggregator: Aggregator, peers: NewPeer, tmp_path: Path, monkeypatch: Any
+    browser: Any, aggregator: Aggregator, tmp_path: Path, monkeypatch: Any
 ) -> None:
     monkeypatch.syspath_prepend(ROOT / "scripts")
     page = pytest.importorskip("demonstration.page")
-    feed(aggregator, peers, run="demo")
+    feed(aggregator, run="demo")
 
     files = page.take(browser, aggregator.url, tmp_path)
 

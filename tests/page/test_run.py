@@ -10,7 +10,6 @@ from gradwatch_wire import Bye
 from tests.page.browsing import OpenTab
 from tests.page.feeding import LAYERS, POISON_STEP, POISONED, STEPS, feed, more
 from tests.support.aggregator import Aggregator
-from tests.support.peer import NewPeer
 
 READOUT = ".readout"
 SURFACE = ".heat .surface"
@@ -29,8 +28,8 @@ PIXELS = """([rows, columns]) => {
 
 
 @pytest.fixture
-def fed(aggregator: Aggregator, peers: NewPeer) -> Any:
-    return feed(aggregator, peers)
+def fed(aggregator: Aggregator) -> Any:
+    return feed(aggregator)
 
 
 def _open(tab: Any, more_: str = "", **settings: Any) -> Any:
@@ -139,10 +138,8 @@ def test_every_value_of_the_curve_is_there(tab: OpenTab, fed: Any, aggregator: A
         assert abs(float(found[step]) - last[step]) <= 0.005
 
 
-def test_an_alert_appears_without_reload(
-    tab: OpenTab, aggregator: Aggregator, peers: NewPeer
-) -> None:
-    peer = feed(aggregator, peers, poison_step=None)
+def test_an_alert_appears_without_reload(tab: OpenTab, aggregator: Aggregator) -> None:
+    peer = feed(aggregator, poison_step=None)
     shown = tab("/?run=gpt")
     shown.until_live()
     assert shown.page.locator(".alerts li").count() == 0
@@ -160,9 +157,9 @@ def test_an_alert_appears_without_reload(
 
 
 def test_an_alert_comes_by_the_stream_also_to_a_page_that_is_paused(
-    tab: OpenTab, aggregator: Aggregator, peers: NewPeer
+    tab: OpenTab, aggregator: Aggregator
 ) -> None:
-    peer = feed(aggregator, peers, poison_step=None)
+    peer = feed(aggregator, poison_step=None)
     shown = tab("/?run=gpt")
     shown.until_live()
     shown.page.get_by_text("None so far.").wait_for()
@@ -175,8 +172,8 @@ def test_an_alert_comes_by_the_stream_also_to_a_page_that_is_paused(
     assert f"step {STEPS - 1}" in shown.text(".verdict .facts")
 
 
-def test_new_steps_come_by_themselves(tab: OpenTab, aggregator: Aggregator, peers: NewPeer) -> None:
-    peer = feed(aggregator, peers, poison_step=None)
+def test_new_steps_come_by_themselves(tab: OpenTab, aggregator: Aggregator) -> None:
+    peer = feed(aggregator, poison_step=None)
     shown = tab("/?run=gpt")
     shown.until_live()
     shown.page.locator(".verdict .facts", has_text=f"step {STEPS - 1}").wait_for()

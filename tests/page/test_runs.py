@@ -7,7 +7,6 @@ import pytest
 from tests.page.browsing import OpenTab
 from tests.page.feeding import feed
 from tests.support.aggregator import Aggregator
-from tests.support.peer import NewPeer
 
 HOSTILE = (
     "<img src=x onerror=alert(1)>",
@@ -22,9 +21,9 @@ HOSTILE = (
 )
 
 
-def test_the_list_is_that_of_the_api(tab: OpenTab, aggregator: Aggregator, peers: NewPeer) -> None:
-    feed(aggregator, peers, "bad", poison_step=59)
-    feed(aggregator, peers, "good", poison_step=None)
+def test_the_list_is_that_of_the_api(tab: OpenTab, aggregator: Aggregator) -> None:
+    feed(aggregator, "bad", poison_step=59)
+    feed(aggregator, "good", poison_step=None)
     shown = tab("/")
     shown.until_live()
     rows = shown.page.locator("table.runs tbody tr")
@@ -41,22 +40,22 @@ def test_the_list_is_that_of_the_api(tab: OpenTab, aggregator: Aggregator, peers
         assert text[2] == str(own["step"])
 
 
-def test_a_run_that_begins_appears(tab: OpenTab, aggregator: Aggregator, peers: NewPeer) -> None:
+def test_a_run_that_begins_appears(tab: OpenTab, aggregator: Aggregator) -> None:
     shown = tab("/")
     shown.page.get_by_text("No run yet.").wait_for()
     assert "gradwatch.attach(model, optimizer" in shown.text("pre.snippet")
 
-    feed(aggregator, peers, "first", steps=range(3), poison_step=None)
+    feed(aggregator, "first", steps=range(3), poison_step=None)
 
     shown.page.get_by_role("link", name="first").click()
     shown.page.locator(".verdict .facts", has_text="step 2").wait_for()
 
 
 def test_runs_are_filtered_and_the_filter_is_in_the_address(
-    tab: OpenTab, aggregator: Aggregator, peers: NewPeer
+    tab: OpenTab, aggregator: Aggregator
 ) -> None:
     for name in ("gpt-a", "gpt-b", "mlp"):
-        feed(aggregator, peers, name, steps=range(2), poison_step=None)
+        feed(aggregator, name, steps=range(2), poison_step=None)
     shown = tab("/")
     shown.until_live()
     rows = shown.page.locator("table.runs tbody tr")
@@ -74,11 +73,9 @@ def test_runs_are_filtered_and_the_filter_is_in_the_address(
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("run", ["constructor", "a.b_c-1"])
-def test_a_layer_may_be_called_anything(
-    tab: OpenTab, aggregator: Aggregator, peers: NewPeer, run: str
-) -> None:
+def test_a_layer_may_be_called_anything(tab: OpenTab, aggregator: Aggregator, run: str) -> None:
     layers = [f"h.{at}.{name}" for at, name in enumerate(HOSTILE)]
-    feed(aggregator, peers, run, steps=range(4), poison_step=None, names=layers)
+    feed(aggregator, run, steps=range(4), poison_step=None, names=layers)
     shown = tab("/")
     shown.page.on("dialog", lambda dialog: shown.faults.append("a dialog opened"))
     shown.until_live()

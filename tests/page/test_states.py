@@ -13,7 +13,6 @@ from gradwatch_wire import Bye
 from tests.page.browsing import OpenTab
 from tests.page.feeding import POISON_STEP, POISONED, STEPS, feed, more
 from tests.support.aggregator import Aggregator
-from tests.support.peer import NewPeer
 
 MILLION: Final = 1_000_000
 
@@ -41,10 +40,8 @@ def _reopen(shown: Any, path: str) -> None:
     shown.page.goto(shown.url + path)
 
 
-def test_what_is_still_asked_for_is_said(
-    tab: OpenTab, aggregator: Aggregator, peers: NewPeer
-) -> None:
-    feed(aggregator, peers)
+def test_what_is_still_asked_for_is_said(tab: OpenTab, aggregator: Aggregator) -> None:
+    feed(aggregator)
     shown = tab("/")
     shown.until_live()
     shown.page.route("**/runs?*", _hold)
@@ -71,10 +68,8 @@ def test_the_line_that_attaches_names_this_aggregator(tab: OpenTab) -> None:
     assert 'run="my-run")' in shown.text("pre.snippet")
 
 
-def test_a_run_without_a_step_says_that_it_waits(
-    tab: OpenTab, aggregator: Aggregator, peers: NewPeer
-) -> None:
-    peer = peers(aggregator.ingest, run="gpt").attach(["a", "b"])
+def test_a_run_without_a_step_says_that_it_waits(tab: OpenTab, aggregator: Aggregator) -> None:
+    peer = aggregator.peer(run="gpt").attach(["a", "b"])
     shown = tab("/?run=gpt")
     shown.page.locator(".verdict", has_text="no step yet").wait_for()
     shown.page.get_by_text("No step of this run has come yet").wait_for()
@@ -87,9 +82,9 @@ def test_a_run_without_a_step_says_that_it_waits(
 
 
 def test_what_gets_no_answer_any_more_is_said_to_be_stale(
-    tab: OpenTab, aggregator: Aggregator, peers: NewPeer
+    tab: OpenTab, aggregator: Aggregator
 ) -> None:
-    feed(aggregator, peers)
+    feed(aggregator)
     shown = tab("/?run=gpt")
     shown.until_live()
     shown.page.locator(".ruler .bad").wait_for()
@@ -104,9 +99,9 @@ def test_what_gets_no_answer_any_more_is_said_to_be_stale(
 
 
 def test_a_run_that_was_deleted_is_not_stale_and_may_come_back(
-    tab: OpenTab, aggregator: Aggregator, peers: NewPeer
+    tab: OpenTab, aggregator: Aggregator
 ) -> None:
-    peer = feed(aggregator, peers)
+    peer = feed(aggregator)
     peer.send(Bye(reason="closed"))
     peer.acked()
     shown = tab("/?run=gpt")
@@ -120,7 +115,7 @@ def test_a_run_that_was_deleted_is_not_stale_and_may_come_back(
     assert shown.text(".freshness") == "not there"
     assert shown.page.locator("main.stale").count() == 0
 
-    feed(aggregator, peers, poison_step=None)
+    feed(aggregator, poison_step=None)
     shown.until_live()
     shown.page.locator(".verdict .facts", has_text=f"step {STEPS - 1}").wait_for()
 
@@ -128,9 +123,9 @@ def test_a_run_that_was_deleted_is_not_stale_and_may_come_back(
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("missing", ["EventSource", "TextDecoderStream"])
 def test_a_browser_without_streams_is_kept_up_to_date_all_the_same(
-    tab: OpenTab, aggregator: Aggregator, peers: NewPeer, missing: str
+    tab: OpenTab, aggregator: Aggregator, missing: str
 ) -> None:
-    peer = feed(aggregator, peers, poison_step=None)
+    peer = feed(aggregator, poison_step=None)
     shown = tab("/")
     shown.page.add_init_script(f"delete globalThis.{missing}")
     _reopen(shown, "/?run=gpt")
@@ -143,10 +138,10 @@ def test_a_browser_without_streams_is_kept_up_to_date_all_the_same(
 
 
 def test_a_million_steps_are_shown_in_buckets_and_said_to_be(
-    tab: OpenTab, aggregator: Aggregator, peers: NewPeer
+    tab: OpenTab, aggregator: Aggregator
 ) -> None:
     every = 2000
-    feed(aggregator, peers, steps=range(0, MILLION, every), poison_step=100 * every)
+    feed(aggregator, steps=range(0, MILLION, every), poison_step=100 * every)
     shown = tab("/?run=gpt&from=0")
     shown.page.get_by_text("2,048 steps in a point: the band is from their least").wait_for()
     shown.page.get_by_text("2,048 steps in a column, the worst shown").wait_for()
@@ -173,19 +168,17 @@ def test_a_million_steps_are_shown_in_buckets_and_said_to_be(
     ],
 )
 def test_an_address_that_is_wrong_is_told_so(
-    tab: OpenTab, aggregator: Aggregator, peers: NewPeer, path: str, sentence: str
+    tab: OpenTab, aggregator: Aggregator, path: str, sentence: str
 ) -> None:
-    feed(aggregator, peers)
+    feed(aggregator)
     shown = tab("/")
     shown.allow("404", "422")
     _reopen(shown, path)
     shown.page.get_by_text(sentence).first.wait_for()
 
 
-def test_ranks_say_what_is_wrong_with_them(
-    tab: OpenTab, aggregator: Aggregator, peers: NewPeer
-) -> None:
-    feed(aggregator, peers)
+def test_ranks_say_what_is_wrong_with_them(tab: OpenTab, aggregator: Aggregator) -> None:
+    feed(aggregator)
 
     def change(body: Any) -> None:
         (rank,) = body["ranks"]
@@ -203,9 +196,9 @@ def test_ranks_say_what_is_wrong_with_them(
 
 
 def test_one_click_on_a_cell_or_an_alert_opens_the_layer_and_its_ranks(
-    tab: OpenTab, aggregator: Aggregator, peers: NewPeer
+    tab: OpenTab, aggregator: Aggregator
 ) -> None:
-    feed(aggregator, peers)
+    feed(aggregator)
     shown = tab("/?run=gpt")
     shown.page.locator(".ruler .bad").wait_for()
     page = shown.page
@@ -220,10 +213,8 @@ def test_one_click_on_a_cell_or_an_alert_opens_the_layer_and_its_ranks(
     page.locator(".drawer caption", has_text="Each rank at this step").wait_for()
 
 
-def test_charts_and_the_picture_have_one_cursor(
-    tab: OpenTab, aggregator: Aggregator, peers: NewPeer
-) -> None:
-    feed(aggregator, peers)
+def test_charts_and_the_picture_have_one_cursor(tab: OpenTab, aggregator: Aggregator) -> None:
+    feed(aggregator)
     shown = tab("/?run=gpt")
     shown.page.locator(".ruler .bad").wait_for()
     shown.page.locator(".u-over").nth(3).wait_for(state="attached")
@@ -245,9 +236,9 @@ def test_charts_and_the_picture_have_one_cursor(
 
 
 def test_a_range_is_dragged_in_a_curve_and_is_in_the_address(
-    tab: OpenTab, aggregator: Aggregator, peers: NewPeer
+    tab: OpenTab, aggregator: Aggregator
 ) -> None:
-    feed(aggregator, peers)
+    feed(aggregator)
     shown = tab("/?run=gpt")
     over = shown.page.locator(".u-over").first
     over.wait_for(state="attached")

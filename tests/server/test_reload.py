@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +51,9 @@ def fires(service: Aggregator, peer: Any, step: int, norm: float) -> bool:
 
 
 @pytest.mark.slow
-def test_rules_are_taken_over_and_outlive_a_restart(
-    service: Aggregator, config: Path, peers: Callable[..., Any]
-) -> None:
+def test_rules_are_taken_over_and_outlive_a_restart(service: Aggregator, config: Path) -> None:
     """The rules that are wrong change nothing; a run in progress is judged by the new ones."""
-    peer = peers(service.ingest).attach()
+    peer = service.peer().attach()
     assert not fires(service, peer, 0, 9.0)
     config.write_text("window_steps = 64\n" + LIMIT_5)
     assert "differ in exploding" in hang_up(service, "rules put in force")
@@ -95,13 +92,11 @@ def test_what_needs_a_restart_is_said(serve: Serve, config: Path) -> None:
 
 
 @pytest.mark.slow
-def test_patterns_that_match_nothing_are_told_once(
-    serve: Serve, config: Path, peers: Callable[..., Any]
-) -> None:
+def test_patterns_that_match_nothing_are_told_once(serve: Serve, config: Path) -> None:
     """In the log, and in `/rules` of that run."""
     config.write_text('[rules.exploding]\nlayers = ["h.*"]\n[rules.gain]\nruns = ["other"]\n')
     service = serve()
-    peer = peers(service.ingest).attach(("a", "b"))
+    peer = service.peer().attach(("a", "b"))
     peer.steps(0, 1.0, 1.0, 1.0)
     service.reaches("gpt", 2)
     rules = {own["rule"]: own for own in service.json("/rules", params={"run": "gpt"})["rules"]}

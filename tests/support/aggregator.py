@@ -129,6 +129,10 @@ class Aggregator:
             assert self.process.poll() is None, self.errors
             return False
 
+    def peer(self, **settings: Any) -> Peer:
+        """Return a peer that is connected to it."""
+        return Peer(self.ingest, **settings)
+
     def send(self, number: int) -> None:
         """Send a signal."""
         self.process.send_signal(number)

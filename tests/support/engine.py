@@ -15,6 +15,7 @@ from gradwatch_server.core.views.snapshot import RunView
 from gradwatch_server.engine.engine import Engine
 from gradwatch_server.ingest.socket import Ingest
 from gradwatch_server.storage.sqlite.store import SQLiteStore
+from tests.support.peer import Peer
 from tests.support.waiting import wait_until
 
 
@@ -54,6 +55,10 @@ class RunningEngine:
                 lambda: self.engine._recovery.is_done or not self.engine.is_alive(),
                 "all runs are in memory",
             )
+
+    def peer(self, **settings: Any) -> Peer:
+        """Return a peer that is connected to the engine."""
+        return Peer(self.endpoint, **settings)
 
     def view(self, run: str = "gpt") -> Any:
         """Return what readers see of a run, None if there is no such run."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final, TypeAlias
 
 import zmq
 
@@ -33,6 +33,8 @@ Context: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"
 class Peer:
     """A DEALER socket that speaks records.
 
+    Each is closed after the test that made it.
+
     Args:
         endpoint: Where the aggregator listens.
         run: Name of the run.
@@ -40,6 +42,8 @@ class Peer:
         context: The ZeroMQ context to use; None makes one of its own.
         hello: Fields of its HELLO, which is of rank 0 of 1 by default.
     """
+
+    open: ClassVar[list[Peer]] = []
 
     def __init__(
         self,
@@ -50,6 +54,7 @@ class Peer:
         context: Context | None = None,
         **hello: Any,
     ) -> None:
+        self.open.append(self)
         self.session = os.urandom(16)
         settings: dict[str, Any] = {"run": run, "rank": 0, "world": 1}
         self.greeting = Hello(**settings | hello)
@@ -188,7 +193,3 @@ class Peer:
         self._socket.close()
         if self._owns_context:
             self._context.term()
-
-
-NewPeer: TypeAlias = Callable[..., Peer]
-"""What the fixture `peers` gives: `peers(endpoint, run="gpt", rank=0, world=1)`."""

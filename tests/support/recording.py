@@ -6,12 +6,14 @@ import json
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 import pytest
+import torch
 import zmq
+from torch import nn
 
 import gradwatch
 import gradwatch_wire as wire
@@ -21,7 +23,7 @@ from tests.support.waiting import wait_until
 R = TypeVar("R")
 
 
-class RecordingAggregator(threading.Thread):
+class Sink(threading.Thread):
     """A ROUTER with the real sequence tracker, and lists in place of the log.
 
     It answers as `gradwatch serve` does. Attributes are read from the test's thread while it runs.
@@ -40,6 +42,7 @@ class RecordingAggregator(threading.Thread):
         self._tracker = SequenceTracker({})
         self._peers: dict[bytes, bytes] = {}  # session -> peer
         self._outbox: deque[wire.Record] = deque()
+        self._watches: list[gradwatch.Watch] = []
         self._stopping = threading.Event()
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
@@ -112,35 +115,33 @@ class RecordingAggregator(threading.Thread):
         names = manifests[stats.manifest_id].names
         return dict(zip(names, stats.columns[column].unpack(), strict=True))
 
+    def attach(self, *arguments: Any, **settings: Any) -> gradwatch.Watch:
+        """Attach to this aggregator; `stop` closes the watch."""
+        settings = {"run": "test", "endpoint": self.endpoint} | settings
+        watch = gradwatch.attach(*arguments, **settings)
+        assert isinstance(watch, gradwatch.Watch)
+        self._watches.append(watch)
+        return watch
+
+    def attach_sgd(
+        self, model: nn.Module, lr: float = 0.1, **settings: Any
+    ) -> tuple[gradwatch.Watch, torch.optim.SGD]:
+        """Attach a model and plain SGD over all of its parameters."""
+        optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+        return self.attach(model, optimizer, **settings), optimizer
+
     def stop(self) -> None:
+        for watch in self._watches:
+            watch.close()
         self._stopping.set()
         self.join(10)
 
 
-Attach: TypeAlias = Callable[..., gradwatch.Watch]
-"""Type of the fixture `attach`: `gradwatch.attach` to the small aggregator."""
-
-NewAggregator: TypeAlias = Callable[..., RecordingAggregator]
+NewAggregator: TypeAlias = Callable[..., Sink]
 """Type of the fixture `new_aggregator`: another one, on an endpoint if one is given."""
 
 
-def attached(aggregator: RecordingAggregator) -> Iterator[Attach]:
-    """Yield `gradwatch.attach` to the small aggregator; close what it made."""
-    made: list[gradwatch.Watch] = []
-
-    def attach_here(*arguments: Any, **settings: Any) -> gradwatch.Watch:
-        settings = {"run": "test", "endpoint": aggregator.endpoint} | settings
-        watch = gradwatch.attach(*arguments, **settings)
-        assert isinstance(watch, gradwatch.Watch)
-        made.append(watch)
-        return watch
-
-    yield attach_here
-    for watch in made:
-        watch.close()
-
-
-def numbers_are_those_of_the_training(aggregator: RecordingAggregator, directory: Path) -> None:
+def numbers_are_those_of_the_training(aggregator: Sink, directory: Path) -> None:
     """Compare what two ranks sent with what they wrote themselves, watched and without us."""
 
     def said(which: str, rank: int) -> dict[str, Any]:

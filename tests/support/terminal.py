@@ -38,12 +38,7 @@ class Terminal:
     """
 
     def __init__(
-        self,
-        directory: Path,
-        *arguments: str,
-        rows: int = 40,
-        columns: int = 120,
-        **environ: str,
+        self, directory: Path, *arguments: str, rows: int = 40, columns: int = 120, **environ: str
     ) -> None:
         self._own, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))

@@ -24,7 +24,6 @@ from tests.support.aggregator import GRADWATCH, Aggregator
 from tests.support.certificate import make_certificate
 from tests.support.command import Command, run_command
 from tests.support.job import Train
-from tests.support.peer import NewPeer
 from tests.support.records import stats_of
 from tests.support.waiting import PATIENCE_S, wait_until
 
@@ -87,15 +86,15 @@ def test_a_training_job_with_its_key_is_seen_and_one_without_trains_unseen(
 
 
 def test_strangers_get_nothing_in_while_a_known_peer_goes_on(
-    locked: Aggregator, peers: NewPeer, folder: Path, tokens: dict[str, str]
+    locked: Aggregator, folder: Path, tokens: dict[str, str]
 ) -> None:
     """Plain, with an unknown key, with a known key for another aggregator, and noise."""
     key = read_client_key(folder / "client.key")
-    known = peers(locked.ingest, key=key, run="known").attach(["a"])
+    known = locked.peer(key=key, run="known").attach(["a"])
     public, secret = (text.decode() for text in zmq.curve_keypair())
     unknown = ClientKey(server=key.server, public=public, secret=secret)
     of_another_server = ClientKey(server=public, public=key.public, secret=key.secret)
-    strangers = [peers(locked.ingest, key=each) for each in (None, unknown, of_another_server)]
+    strangers = [locked.peer(key=each) for each in (None, unknown, of_another_server)]
     host, _, port = locked.ingest.removeprefix("tcp://").rpartition(":")
     with socket.create_connection((host, int(port))) as raw:
         raw.sendall(os.urandom(10_000))
@@ -116,29 +115,25 @@ def test_strangers_get_nothing_in_while_a_known_peer_goes_on(
 
 
 def test_a_key_writes_its_own_runs_and_no_other(
-    locked: Aggregator,
-    environ: dict[str, str],
-    peers: NewPeer,
-    folder: Path,
-    tokens: dict[str, str],
+    locked: Aggregator, environ: dict[str, str], folder: Path, tokens: dict[str, str]
 ) -> None:
     add_client(folder, "team-a", ["a-*"])
     locked.stop()
     locked.start()
     team, owner = (read_client_key(folder / f"{name}.key") for name in ("team-a", "client"))
-    peers(locked.ingest, key=team, run="a-1").greet()
-    stranger = peers(locked.ingest, key=team, run="b-1")
+    locked.peer(key=team, run="a-1").greet()
+    stranger = locked.peer(key=team, run="b-1")
     reason = "the key of client 'team-a' may not write run 'b-1'"
     assert stranger.say(stranger.greeting) == Refuse(reason=reason)
 
-    other = peers(locked.ingest, key=owner, run="b-1").attach(["a"])
+    other = locked.peer(key=owner, run="b-1").attach(["a"])
     other.stats(0, [1.0])
     other.acked()
     for again in (False, True):
         if again:
             locked.stop()
             locked.start()
-        thief = peers(locked.ingest, key=team, run="a-1")
+        thief = locked.peer(key=team, run="a-1")
         thief.session = other.session
         assert isinstance(thief.say(thief.greeting), Refuse)
         thief.send_as(3, 1, stats_of(1, [NAN]))
@@ -151,14 +146,14 @@ def test_a_key_writes_its_own_runs_and_no_other(
 
 
 def test_a_client_opens_only_so_many_runs_and_the_others_as_many_as_they_like(
-    aggregator: Aggregator, environ: dict[str, str], peers: NewPeer, folder: Path
+    aggregator: Aggregator, environ: dict[str, str], folder: Path
 ) -> None:
     add_client(folder, "team-a", ["a-*"])
     add_client(folder, "team-c", ["c-*"])
     environ |= {"GRADWATCH_KEYS_DIR": str(folder), "GRADWATCH_BUDGETS__RUNS_PER_CLIENT": "2"}
     aggregator.start()
     team, owner = (read_client_key(folder / f"{name}.key") for name in ("team-a", "client"))
-    trains = [peers(aggregator.ingest, key=team, run=f"a-{n}").attach(["w"]) for n in (1, 2)]
+    trains = [aggregator.peer(key=team, run=f"a-{n}").attach(["w"]) for n in (1, 2)]
     for peer in trains:
         peer.stats(0, [1.0])
         peer.acked()
@@ -169,22 +164,22 @@ def test_a_client_opens_only_so_many_runs_and_the_others_as_many_as_they_like(
             aggregator.start()
             for peer in trains:
                 peer.greet()
-        third = peers(aggregator.ingest, key=team, run="a-3")
+        third = aggregator.peer(key=team, run="a-3")
         assert third.say(third.greeting) == Refuse(reason=reason)
-        peers(aggregator.ingest, key=owner, run=f"b-{again}").attach(["w"])
+        aggregator.peer(key=owner, run=f"b-{again}").attach(["w"])
 
     others = read_client_key(folder / "team-c.key")
-    train_too = [peers(aggregator.ingest, key=others, run=f"c-{n}").attach(["w"]) for n in (1, 2)]
+    train_too = [aggregator.peer(key=others, run=f"c-{n}").attach(["w"]) for n in (1, 2)]
     for peer in train_too:
         peer.stats(0, [1.0])
         peer.acked()
     for run in ("c-3", "c-4"):
-        refused = peers(aggregator.ingest, key=others, run=run)
+        refused = aggregator.peer(key=others, run=run)
         assert isinstance(refused.say(refused.greeting), Refuse)
     assert aggregator.errors.count("refused to client 'team-c' (runs_per_client, told once)") == 1
     trains[0].send(Bye())
     trains[0].acked()
-    peers(aggregator.ingest, key=team, run="a-3").attach(["w"])
+    aggregator.peer(key=team, run="a-3").attach(["w"])
 
 
 def test_a_refused_training_job_trains_on(
@@ -203,12 +198,12 @@ def test_a_refused_training_job_trains_on(
 
 
 def test_a_peer_that_sends_nonsense_is_silenced_and_the_others_are_served(
-    aggregator: Aggregator, peers: NewPeer
+    aggregator: Aggregator,
 ) -> None:
     """The good one's records are stored while the flood lasts, and nothing is lost."""
     aggregator.start()
-    bad = peers(aggregator.ingest, run="bad")
-    good = peers(aggregator.ingest, run="good").attach(["a"])
+    bad = aggregator.peer(run="bad")
+    good = aggregator.peer(run="good").attach(["a"])
     for step in range(50):
         for _ in range(BURST):
             bad.send_raw(b"\x01junk")
@@ -357,15 +352,13 @@ def test_a_stream_too_many_takes_the_place_of_the_oldest(aggregator: Aggregator)
 # Texts
 
 
-def test_hostile_names_are_shown_inert_everywhere(
-    aggregator: Aggregator, peers: NewPeer, ask: Command
-) -> None:
+def test_hostile_names_are_shown_inert_everywhere(aggregator: Aggregator, ask: Command) -> None:
     aggregator.start()
     url = aggregator.url
     hostile = "[bold red]x[/] \x1b]0;owned\x07\x1b[2J\r\n<script>alert(1)</script>\u202e\x9b31m"
-    known = peers(aggregator.ingest, run="named").attach([hostile, "b"])
+    known = aggregator.peer(run="named").attach([hostile, "b"])
     known.steps(0, NAN, NAN, NAN)
-    refused = peers(aggregator.ingest, run="\x1b[31mrun\n[bold]")
+    refused = aggregator.peer(run="\x1b[31mrun\n[bold]")
     assert isinstance(refused.say(refused.greeting), Refuse)
     wait_until(lambda: aggregator.health("named")["step"] == 2, "the steps are there")
 

@@ -27,7 +27,6 @@ from gradwatch_wire import SEQUENCED, Kind
 from gradwatch_wire.columns import STATISTIC_COLUMNS
 from gradwatch_wire.names import Label, Scalar
 from tests.support.aggregator import Aggregator
-from tests.support.peer import NewPeer
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -201,9 +200,9 @@ def engine_stub() -> Any:
 
 
 @pytest.mark.slow
-def test_the_keys_of_health_are_all_explained(aggregator: Aggregator, peers: NewPeer) -> None:
+def test_the_keys_of_health_are_all_explained(aggregator: Aggregator) -> None:
     aggregator.start()
-    peer = peers(aggregator.ingest).attach()
+    peer = aggregator.peer().attach()
     peer.steps(0, 1.0)
     aggregator.shows(peer)
     keys = set(aggregator.health(peer.greeting.run))

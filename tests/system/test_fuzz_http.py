@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from schemathesis import GenerationMode
 
 from tests.support.aggregator import Aggregator
-from tests.support.peer import NewPeer, Peer
+from tests.support.peer import Peer
 from tests.support.waiting import PATIENCE_S
 
 REQUESTS = int(os.environ.get("GRADWATCH_FUZZ_REQUESTS", "400"))
@@ -45,10 +45,10 @@ def asker(service: Aggregator) -> Iterator[Asker]:
 
 
 @pytest.fixture
-def service(aggregator: Aggregator, peers: NewPeer) -> Iterator[Aggregator]:
+def service(aggregator: Aggregator) -> Iterator[Aggregator]:
     """An aggregator with a run that is worth asking for; it must not fail, or grow."""
     aggregator.start()
-    _train(peers(aggregator.ingest, run="fuzzed"))
+    _train(aggregator.peer(run="fuzzed"))
     process = psutil.Process(aggregator.process.pid)
     before = process.memory_info().rss
     yield aggregator

@@ -19,7 +19,6 @@ from gradwatch.integrations import mirror as own
 from gradwatch.integrations.mirror import Mirror
 from gradwatch_server.keys import make_keys, read_keys
 from tests.support.aggregator import Aggregator
-from tests.support.peer import NewPeer
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -166,9 +165,9 @@ def test_each_example_has_a_link() -> None:
 
 
 @pytest.mark.exhaustive
-def test_each_step_comes_once_and_again_with_an_attempt(mirrored: Mirrored, peers: NewPeer) -> None:
+def test_each_step_comes_once_and_again_with_an_attempt(mirrored: Mirrored) -> None:
     service = mirrored.aggregator
-    peer = peers(service.ingest, run="again").attach()
+    peer = service.peer(run="again").attach()
     steps: list[tuple[int, float]] = []
     norm = "gradwatch/gradient_norm"
     watch: Any = Followed("again", service.url)
@@ -180,7 +179,7 @@ def test_each_step_comes_once_and_again_with_an_attempt(mirrored: Mirrored, peer
         peer.steps(0, 3.0, math.inf)
         wait_until(lambda: len(steps) == 2)
         peer.steps(2, 5.0)  # not waited for: it comes before the attempt that follows
-        second = peers(service.ingest, run="again").attach()
+        second = service.peer(run="again").attach()
         second.steps(0, 7.0)
         wait_until(lambda: len(steps) == 4)
 
@@ -190,10 +189,7 @@ def test_each_step_comes_once_and_again_with_an_attempt(mirrored: Mirrored, peer
 
 
 def test_an_aggregator_with_tokens_is_asked_with_one(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    peers: NewPeer,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     make_keys(tmp_path / "keys")
     token = read_keys(tmp_path / "keys").tokens.read

@@ -24,7 +24,7 @@ from torch.utils.checkpoint import checkpoint
 
 from gradwatch_wire import Manifest
 from gradwatch_wire.columns import NOT_SEEN
-from tests.support.recording import Attach, RecordingAggregator
+from tests.support.recording import Sink
 
 BACKEND = "aot_eager"  # traces forward and backward as inductor does, and needs no C++ compiler
 BREAK = 1e4
@@ -105,11 +105,9 @@ def steps(optimizer: Any, model: Any, *batches: Tensor) -> None:
 
 
 @pytest.mark.slow
-def test_the_magnitudes_are_those_of_the_outputs(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_the_magnitudes_are_those_of_the_outputs(aggregator: Sink) -> None:
     model = Model()
-    _, optimizer = watched(attach, model)
+    _, optimizer = watched(aggregator.attach, model)
     batch = good()
     expected, x = {}, batch
     with torch.no_grad():
@@ -127,11 +125,11 @@ def test_the_magnitudes_are_those_of_the_outputs(
 @pytest.mark.slow
 @pytest.mark.parametrize("added", [math.nan, math.inf, -math.inf])
 def test_the_first_bad_output_is_named_and_not_the_first_registered(
-    aggregator: RecordingAggregator, attach: Attach, added: float
+    aggregator: Sink, added: float
 ) -> None:
     """NaN and Inf are data; what came before it is finite."""
     model = Model(added=added)
-    _, optimizer = watched(attach, model)
+    _, optimizer = watched(aggregator.attach, model)
     steps(optimizer, model, good(), broken())
     stats = aggregator.stats(2)
     magnitudes = named(aggregator, stats[1])
@@ -143,12 +141,10 @@ def test_the_first_bad_output_is_named_and_not_the_first_registered(
 
 
 @pytest.mark.slow
-def test_of_several_passes_the_largest_and_the_first_bad(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_of_several_passes_the_largest_and_the_first_bad(aggregator: Sink) -> None:
     """Accumulation and several steps in a record: one bad micro-batch is enough."""
     model = Model()
-    _, optimizer = watched(attach, model, report_every=2)
+    _, optimizer = watched(aggregator.attach, model, report_every=2)
     batches = (good(), broken(), good(), good() * 3)
     with torch.no_grad():
         largest = max(model.blocks[0](batch).abs().amax().item() for batch in batches)
@@ -165,11 +161,9 @@ def test_of_several_passes_the_largest_and_the_first_bad(
 
 
 @pytest.mark.slow
-def test_passes_that_take_another_way_are_told_apart(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_passes_that_take_another_way_are_told_apart(aggregator: Sink) -> None:
     model = nn.ModuleDict({"a": Block(), "b": Block(math.nan)})
-    _, optimizer = watched(attach, model, report_every=2)
+    _, optimizer = watched(aggregator.attach, model, report_every=2)
     for name, batch in (("a", good()), ("b", good()), ("a", good()), ("b", broken())):
         model[name](batch).mean().backward()
         if name == "b":
@@ -183,14 +177,12 @@ def test_passes_that_take_another_way_are_told_apart(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("generator_first", [False, True])
-def test_a_pass_through_two_networks_tells_both(
-    aggregator: RecordingAggregator, attach: Attach, generator_first: bool
-) -> None:
+def test_a_pass_through_two_networks_tells_both(aggregator: Sink, generator_first: bool) -> None:
     """The generator's pass reaches the discriminator's layers, whose window then is none."""
     networks = nn.ModuleDict({"G": Block(math.nan), "D": nn.Linear(4, 1)})
     optimizers = {name: torch.optim.SGD(each.parameters()) for name, each in networks.items()}
     given = list(optimizers.values()) if generator_first else list(optimizers.values())[::-1]
-    attach(networks, given, activations=True)
+    aggregator.attach(networks, given, activations=True)
     for batch in (good(), good(), broken()):
         networks["D"](good()).mean().backward()
         optimizers["D"].step()
@@ -206,12 +198,10 @@ def test_a_pass_through_two_networks_tells_both(
 
 
 @pytest.mark.slow
-def test_what_is_no_training_pass_is_not_measured(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_what_is_no_training_pass_is_not_measured(aggregator: Sink) -> None:
     """Evaluation with and without gradients, and steps that are not due."""
     model = Model()
-    _, optimizer = watched(attach, model, every=2)
+    _, optimizer = watched(aggregator.attach, model, every=2)
     steps(optimizer, model, good(), broken())
     model.eval()
     model(broken())
@@ -227,12 +217,10 @@ def test_what_is_no_training_pass_is_not_measured(
 
 
 @pytest.mark.slow
-def test_a_batch_that_was_dropped_names_nobody_later(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_a_batch_that_was_dropped_names_nobody_later(aggregator: Sink) -> None:
     """A guard on the loss drops it before the backward pass: the gradients are another batch's."""
     model = Model()
-    _, optimizer = watched(attach, model)
+    _, optimizer = watched(aggregator.attach, model)
     steps(optimizer, model, good())
     model(broken())
     steps(optimizer, model, good())
@@ -244,7 +232,7 @@ def test_a_batch_that_was_dropped_names_nobody_later(
 @pytest.mark.slow
 @pytest.mark.parametrize(("masked", "told"), [(-math.inf, "blocks.1"), (math.nan, "unknown")])
 def test_what_is_not_finite_in_good_steps_is_not_to_blame(
-    aggregator: RecordingAggregator, attach: Attach, masked: float, told: str
+    aggregator: Sink, masked: float, told: str
 ) -> None:
     """A mask is infinite by design; behind one that is NaN a NaN of its own would not show."""
 
@@ -262,7 +250,7 @@ def test_what_is_not_finite_in_good_steps_is_not_to_blame(
             return torch.full_like(x, masked)
 
     model = Masked()
-    _, optimizer = watched(attach, model, activations=["mask", "blocks.?", "head"])
+    _, optimizer = watched(aggregator.attach, model, activations=["mask", "blocks.?", "head"])
     steps(optimizer, model, good(), good(), broken())
     stats = aggregator.stats(3)
 
@@ -276,9 +264,7 @@ def test_what_is_not_finite_in_good_steps_is_not_to_blame(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("compiled", [False, True])
-def test_outputs_of_any_kind_and_dtype(
-    aggregator: RecordingAggregator, attach: Attach, compiled: bool
-) -> None:
+def test_outputs_of_any_kind_and_dtype(aggregator: Sink, compiled: bool) -> None:
     """Tuples, dicts, dataclasses; float16 and bfloat16; integers and what is empty are left out."""
 
     @dataclass
@@ -318,7 +304,7 @@ def test_outputs_of_any_kind_and_dtype(
             return self.weight.sum()
 
     model = Odd()
-    watch, optimizer = watched(attach, model, activations="kinds.*")
+    watch, optimizer = watched(aggregator.attach, model, activations="kinds.*")
     called: Any = torch.compile(model, backend=BACKEND, fullgraph=True) if compiled else model
     called().backward()
     optimizer.step()
@@ -330,12 +316,10 @@ def test_outputs_of_any_kind_and_dtype(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_a_checkpoint_changes_nothing(
-    aggregator: RecordingAggregator, attach: Attach, reentrant: bool
-) -> None:
+def test_a_checkpoint_changes_nothing(aggregator: Sink, reentrant: bool) -> None:
     model = Model()
     model.reentrant = reentrant
-    _, optimizer = watched(attach, model)
+    _, optimizer = watched(aggregator.attach, model)
     steps(optimizer, model, *(each().requires_grad_() for each in (good, broken)))
     stats = aggregator.stats(2)
 
@@ -344,9 +328,7 @@ def test_a_checkpoint_changes_nothing(
 
 
 @pytest.mark.slow
-def test_a_module_that_is_called_twice_is_named_only_if_that_is_sure(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_a_module_that_is_called_twice_is_named_only_if_that_is_sure(aggregator: Sink) -> None:
     """Shared between places, its first output may be good and its second spoilt by another's."""
 
     class Shared(nn.Module):
@@ -359,7 +341,7 @@ def test_a_module_that_is_called_twice_is_named_only_if_that_is_sure(
             return found
 
     model = Shared()
-    _, optimizer = watched(attach, model, activations=["shared", "bad"])
+    _, optimizer = watched(aggregator.attach, model, activations=["shared", "bad"])
     steps(optimizer, model, good(), broken())
     stats = aggregator.stats(2)
 
@@ -367,10 +349,10 @@ def test_a_module_that_is_called_twice_is_named_only_if_that_is_sure(
 
 
 @pytest.mark.slow
-def test_a_model_is_as_usable_as_before(attach: Attach) -> None:
+def test_a_model_is_as_usable_as_before(aggregator: Sink) -> None:
     """Pickled, saved and copied; copies are not watched."""
     model = Model()
-    watch, _ = watched(attach, model)
+    watch, _ = watched(aggregator.attach, model)
     buffer = io.BytesIO()
     torch.save(model, buffer)
     buffer.seek(0)
@@ -388,14 +370,13 @@ def test_a_model_is_as_usable_as_before(attach: Attach) -> None:
 
 
 @pytest.mark.slow
-def test_the_weights_are_those_without_it(attach: Attach) -> None:
+def test_the_weights_are_those_without_it(aggregator: Sink) -> None:
     """Bit for bit."""
     found = []
     for activations in (False, True):
         torch.manual_seed(0)
         model = Model()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        watch = attach(model, optimizer, activations=activations)
+        watch, optimizer = aggregator.attach_sgd(model, activations=activations)
         steps(optimizer, model, good(), good())
         watch.close()
         found.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
@@ -407,9 +388,7 @@ def test_the_weights_are_those_without_it(attach: Attach) -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # Dynamo's own, of a block
 @pytest.mark.parametrize("kind", ["whole", "checkpointed", "in place", "wrapped"])
-def test_compiled_hooks_are_in_the_graph(
-    aggregator: RecordingAggregator, attach: Attach, kind: str
-) -> None:
+def test_compiled_hooks_are_in_the_graph(aggregator: Sink, kind: str) -> None:
     counters.clear()
     model = Model(bad=5, blocks=12)
     if kind == "wrapped":
@@ -420,7 +399,7 @@ def test_compiled_hooks_are_in_the_graph(
     if kind in {"whole", "checkpointed"}:
         model.reentrant = False if kind == "checkpointed" else None
         called = torch.compile(model, backend=BACKEND, fullgraph=True)
-    _, optimizer = watched(attach, called)
+    _, optimizer = watched(aggregator.attach, called)
     if kind == "in place":
         for block in model.blocks:
             block.compile(backend=BACKEND, fullgraph=True)
@@ -438,14 +417,12 @@ def test_compiled_hooks_are_in_the_graph(
 
 
 @pytest.mark.slow
-def test_hooks_that_come_too_late_are_told_and_nothing_is_claimed(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_hooks_that_come_too_late_are_told_and_nothing_is_claimed(aggregator: Sink) -> None:
     """Dynamo never calls those that come after the first call; no zero stands for that."""
     model = Model()
     called: Any = torch.compile(model, backend=BACKEND)
     called(good())
-    watch, optimizer = watched(attach, called)
+    watch, optimizer = watched(aggregator.attach, called)
     steps(optimizer, called, good(), broken())
     stats = aggregator.stats(2)
 
@@ -457,11 +434,9 @@ def test_hooks_that_come_too_late_are_told_and_nothing_is_claimed(
 
 
 @pytest.mark.slow
-def test_without_it_there_is_no_trace_of_it(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_without_it_there_is_no_trace_of_it(aggregator: Sink) -> None:
     model = Model()
-    _, optimizer = watched(attach, model, activations=False)
+    _, optimizer = watched(aggregator.attach, model, activations=False)
     steps(optimizer, model, good())
     (stats,) = aggregator.stats(1)
 
@@ -471,9 +446,9 @@ def test_without_it_there_is_no_trace_of_it(
 
 
 @pytest.mark.slow
-def test_closing_removes_the_hooks(attach: Attach) -> None:
+def test_closing_removes_the_hooks(aggregator: Sink) -> None:
     model = Model()
-    watch, _ = watched(attach, model)
+    watch, _ = watched(aggregator.attach, model)
     assert model.blocks[0]._forward_hooks
     watch.close()
 
@@ -481,9 +456,7 @@ def test_closing_removes_the_hooks(attach: Attach) -> None:
 
 
 @pytest.mark.slow
-def test_of_a_dtensor_this_ranks_part_is_measured(
-    aggregator: RecordingAggregator, attach: Attach, one_process: None
-) -> None:
+def test_of_a_dtensor_this_ranks_part_is_measured(aggregator: Sink, one_process: None) -> None:
     """Tensor parallelism hands them from module to module; FSDP2 wraps the modules."""
     mesh = init_device_mesh("cpu", (1,))
     model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
@@ -493,7 +466,7 @@ def test_of_a_dtensor_this_ranks_part_is_measured(
     sharded = Model()
     fully_shard(sharded, mesh=mesh)
     both = nn.ModuleDict({"parallel": model, "sharded": sharded})
-    watch, optimizer = watched(attach, both)
+    watch, optimizer = watched(aggregator.attach, both)
     batch = good()
     largest = model[0](batch).to_local().abs().amax().item()
     (model(batch).mean() + sharded(batch)).backward()

@@ -14,7 +14,7 @@ from torch.amp.grad_scaler import GradScaler
 
 from gradwatch import GradientGainMonitor
 from gradwatch_wire import Gains
-from tests.support.recording import Attach, RecordingAggregator
+from tests.support.recording import Sink
 from tests.support.waiting import wait_until
 
 
@@ -32,11 +32,9 @@ def make() -> tuple[nn.Sequential, nn.Sequential]:
     return nn.Sequential(OrderedDict(h=blocks, head=nn.Linear(4, 1))), blocks
 
 
-def test_the_same_norms_as_the_monitors_are_sent(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_the_same_norms_as_the_monitors_are_sent(aggregator: Sink) -> None:
     model, blocks = make()
-    watch = attach(model, blocks=blocks)
+    watch = aggregator.attach(model, blocks=blocks)
     expected = []
     with GradientGainMonitor(blocks, strict_single_backward=False) as monitor:
         for step in range(3):
@@ -54,13 +52,10 @@ def test_the_same_norms_as_the_monitors_are_sent(
 
 
 @pytest.mark.slow
-def test_gains_are_collected_as_often_as_gradients(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_gains_are_collected_as_often_as_gradients(aggregator: Sink) -> None:
     """`every` holds for them too; what was not asked for is not sent later."""
     model, blocks = make()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    attach(model, optimizer, blocks=list(blocks), every=2)
+    _, optimizer = aggregator.attach_sgd(model, blocks=list(blocks), every=2)
     for _ in range(4):
         model(torch.ones(2, 4)).mean().backward()
         optimizer.step()
@@ -70,12 +65,12 @@ def test_gains_are_collected_as_often_as_gradients(
     assert [gains.step for gains in aggregator.of(Gains)] == [0, 2]
 
 
-def test_the_loss_scale_is_divided_out(aggregator: RecordingAggregator, attach: Attach) -> None:
+def test_the_loss_scale_is_divided_out(aggregator: Sink) -> None:
     """Gradients at the blocks' outputs carry it, also after `unscale_`."""
     model, blocks = make()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scaler = GradScaler("cpu", init_scale=4096.0)
-    attach(model, optimizer, blocks=blocks, scaler=scaler)
+    aggregator.attach(model, optimizer, blocks=blocks, scaler=scaler)
     with GradientGainMonitor(blocks) as monitor:
         scaler.scale(model(torch.ones(2, 4)).mean()).backward()
         scaled = [norm for norm in monitor.norms() if norm is not None]
@@ -89,11 +84,11 @@ def test_the_loss_scale_is_divided_out(aggregator: RecordingAggregator, attach: 
 
 
 def test_a_block_without_a_tensor_is_told_once_and_training_goes_on(
-    aggregator: RecordingAggregator, attach: Attach, caplog: pytest.LogCaptureFixture
+    aggregator: Sink, caplog: pytest.LogCaptureFixture
 ) -> None:
     model, blocks = make()
     odd = Twin()
-    watch = attach(model, blocks=[blocks[0], odd, blocks[1]])
+    watch = aggregator.attach(model, blocks=[blocks[0], odd, blocks[1]])
     for _ in range(3):
         odd(torch.ones(1))
         model(torch.ones(2, 4)).mean().backward()
@@ -109,11 +104,9 @@ def test_a_block_without_a_tensor_is_told_once_and_training_goes_on(
     assert watch.stats()["faults"] == 3
 
 
-def test_no_backward_through_the_blocks_makes_no_record(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_no_backward_through_the_blocks_makes_no_record(aggregator: Sink) -> None:
     model, blocks = make()
-    watch = attach(model, blocks=blocks)
+    watch = aggregator.attach(model, blocks=blocks)
     model[1](torch.ones(2, 4)).mean().backward()
     watch.collect()
     aggregator.stats(1)
@@ -121,20 +114,20 @@ def test_no_backward_through_the_blocks_makes_no_record(
     assert aggregator.of(Gains) == []
 
 
-def test_closing_removes_the_hooks(attach: Attach) -> None:
+def test_closing_removes_the_hooks(aggregator: Sink) -> None:
     """The blocks are as they were."""
     model, blocks = make()
-    attach(model, blocks=blocks).close()
+    aggregator.attach(model, blocks=blocks).close()
 
     assert all(not block._forward_hooks for block in blocks)
 
 
 def test_a_model_with_watched_blocks_can_be_saved_and_copied(
-    aggregator: RecordingAggregator, attach: Attach, tmp_path: Any
+    aggregator: Sink, tmp_path: Any
 ) -> None:
     """The hooks on its modules go along as ones that do nothing."""
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
-    watch = attach(model, blocks=model)
+    watch = aggregator.attach(model, blocks=model)
     torch.save(model, tmp_path / "m")
     loaded = torch.load(tmp_path / "m", weights_only=False)
     for other in (copy.deepcopy(model), loaded):

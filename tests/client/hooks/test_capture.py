@@ -20,7 +20,7 @@ from gradwatch._statistics import capture
 from gradwatch_wire import Gains
 from gradwatch_wire.columns import UNKNOWN
 from gradwatch_wire.names import Label, Point, Scalar
-from tests.support.recording import Attach, RecordingAggregator
+from tests.support.recording import Sink
 
 Capturing = Callable[[], contextlib.AbstractContextManager[None]]
 
@@ -88,15 +88,14 @@ def seen(watch: Any) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("local", [True, False])
 def test_no_hook_does_anything_inside_a_capture(
-    aggregator: RecordingAggregator,
-    attach: Attach,
+    aggregator: Sink,
     monkeypatch: pytest.MonkeyPatch,
     capturing: Capturing,
     caplog: pytest.LogCaptureFixture,
     local: bool,
 ) -> None:
     """Local norms or probe, gains, activations, passes and steps; told in one line."""
-    watch, model, optimizer = everything(attach, monkeypatch, local=local)
+    watch, model, optimizer = everything(aggregator.attach, monkeypatch, local=local)
     train(model, optimizer)
     model(torch.ones(1, 4)).sum().backward()
     assert len(seen(watch)) == 3
@@ -122,7 +121,7 @@ def test_no_hook_does_anything_inside_a_capture(
 
 @pytest.mark.slow
 def test_nothing_is_measured_while_a_stream_is_captured(
-    attach: Attach, monkeypatch: pytest.MonkeyPatch, capturing: Capturing
+    aggregator: Sink, monkeypatch: pytest.MonkeyPatch, capturing: Capturing
 ) -> None:
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -139,7 +138,7 @@ def test_nothing_is_measured_while_a_stream_is_captured(
 
     plain = Chain()
     plain_optimizer = torch.optim.Adam(plain.parameters(), foreach=False)
-    _, model, _ = everything(attach, monkeypatch, local=True)
+    _, model, _ = everything(aggregator.attach, monkeypatch, local=True)
     optimizer = torch.optim.Adam(model.parameters(), foreach=False)  # takes the other's place
     calls = []
     for each in ((plain, plain_optimizer), (model, optimizer)):
@@ -156,12 +155,9 @@ def test_nothing_is_measured_while_a_stream_is_captured(
 
 @pytest.mark.slow
 def test_a_capture_between_a_pass_and_its_step_leaves_the_window_as_it_was(
-    aggregator: RecordingAggregator,
-    attach: Attach,
-    monkeypatch: pytest.MonkeyPatch,
-    capturing: Capturing,
+    aggregator: Sink, monkeypatch: pytest.MonkeyPatch, capturing: Capturing
 ) -> None:
-    watch, model, optimizer = everything(attach, monkeypatch, local=False)
+    watch, model, optimizer = everything(aggregator.attach, monkeypatch, local=False)
     train(model)
     with capturing():
         train(model, optimizer)
@@ -179,11 +175,10 @@ def test_a_capture_between_a_pass_and_its_step_leaves_the_window_as_it_was(
 
 @pytest.mark.slow
 def test_a_step_outside_of_the_graph_measures_what_a_replay_has_left(
-    aggregator: RecordingAggregator, attach: Attach, capturing: Capturing
+    aggregator: Sink, capturing: Capturing
 ) -> None:
     model = Chain()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    attach(model, optimizer, local=True)
+    _, optimizer = aggregator.attach_sgd(model, lr=0.0, local=True)
     with capturing():
         train(model)
     for number in (1.0, 2.0):

@@ -13,7 +13,7 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from gradwatch_wire import Stats
 from gradwatch_wire.columns import UNKNOWN
-from tests.support.recording import Attach, RecordingAggregator
+from tests.support.recording import Sink
 
 DDP_SCRIPT = """
 import sys
@@ -55,7 +55,7 @@ if __name__ == "__main__":
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_every_rank_shows_its_own_gradient_beside_the_reduced_one(
-    aggregator: RecordingAggregator, run_script: Any, tmp_path: Any
+    aggregator: Sink, run_script: Any, tmp_path: Any
 ) -> None:
     result = run_script(DDP_SCRIPT, tmp_path / "group")
     assert result.returncode == 0, result.stderr
@@ -76,11 +76,9 @@ def test_every_rank_shows_its_own_gradient_beside_the_reduced_one(
             assert math.isnan(local[2])
 
 
-def test_a_layer_that_no_backward_pass_reached_got_nothing_here(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_a_layer_that_no_backward_pass_reached_got_nothing_here(aggregator: Sink) -> None:
     model = nn.Linear(4, 2)
-    watch = attach(model, local=True)
+    watch = aggregator.attach(model, local=True)
     model(torch.ones(1, 4)).sum().backward()
     assert model.weight.grad is not None
     model.weight.grad.mul_(10.0)
@@ -98,13 +96,11 @@ def backward(model: nn.Module) -> None:
     model(torch.ones(1, 4)).sum().backward()
 
 
-def test_a_layer_that_was_unfrozen_is_unknown_until_its_hook_is_in_place(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_a_layer_that_was_unfrozen_is_unknown_until_its_hook_is_in_place(aggregator: Sink) -> None:
     """C11: there is a gradient, and no hook has seen it: it is not zero, and not NaN."""
     model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 2, bias=False))
     model[0].requires_grad_(False)
-    watch = attach(model, local=True)
+    watch = aggregator.attach(model, local=True)
     for step in range(4):
         if step == 1:
             model[0].requires_grad_(True)
@@ -121,12 +117,10 @@ def test_a_layer_that_was_unfrozen_is_unknown_until_its_hook_is_in_place(
     assert watch.stats()["faults"] == 0
 
 
-def test_a_layer_that_was_replaced_is_unknown_for_the_pass_that_shows_it(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_a_layer_that_was_replaced_is_unknown_for_the_pass_that_shows_it(aggregator: Sink) -> None:
     """C11: the hook on the old parameter saw nothing; the next pass is measured."""
     model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 2, bias=False))
-    watch = attach(model, local=True)
+    watch = aggregator.attach(model, local=True)
     for step in range(3):
         if step == 1:
             model[1] = nn.Linear(4, 2, bias=False)
@@ -139,12 +133,10 @@ def test_a_layer_that_was_replaced_is_unknown_for_the_pass_that_shows_it(
     assert hooks == [1, 1]
 
 
-def test_a_layer_whose_tensor_was_swapped_is_unknown_and_that_is_told(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_a_layer_whose_tensor_was_swapped_is_unknown_and_that_is_told(aggregator: Sink) -> None:
     """C11: `swap_tensors` takes the hook along to a tensor that is not watched."""
     model = nn.Linear(4, 2, bias=False)
-    watch = attach(model, local=True)
+    watch = aggregator.attach(model, local=True)
     backward(model)
     watch.collect()
     old = nn.Parameter(torch.ones(2, 4))
@@ -162,12 +154,10 @@ def test_a_layer_whose_tensor_was_swapped_is_unknown_and_that_is_told(
     assert "the tensor of weight was swapped" in str(watch.stats()["last_error"])
 
 
-def test_a_pass_that_was_not_measured_is_unknown(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_a_pass_that_was_not_measured_is_unknown(aggregator: Sink) -> None:
     """C11: the step turns out to be due only when `collect` gives it a number."""
     model = nn.Linear(4, 2, bias=False)
-    watch = attach(model, local=True, every=10)
+    watch = aggregator.attach(model, local=True, every=10)
     backward(model)
     watch.collect(step=5)
     backward(model)
@@ -180,11 +170,11 @@ def test_a_pass_that_was_not_measured_is_unknown(
 
 
 def test_steps_that_are_not_collected_are_not_measured_and_closing_removes_the_hooks(
-    attach: Attach,
+    aggregator: Sink,
 ) -> None:
     """A norm per parameter is not free."""
     model = nn.Linear(4, 2)
-    watch = attach(model, local=True, every=3)
+    watch = aggregator.attach(model, local=True, every=3)
     observers: Any = watch._recorder.observed._observers
     (local,) = observers
     measured = []
@@ -200,17 +190,14 @@ def test_steps_that_are_not_collected_are_not_measured_and_closing_removes_the_h
 
 @pytest.mark.slow
 def test_a_sharded_layer_has_no_local_norm(
-    aggregator: RecordingAggregator,
-    attach: Attach,
-    one_process: None,
-    caplog: pytest.LogCaptureFixture,
+    aggregator: Sink, one_process: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its hook runs after the reduction. Beside whole ones it is unknown, alone left out (C1)."""
     mesh = init_device_mesh("cpu", (1,))
     model = nn.ModuleList([nn.Linear(4, 2), nn.Linear(4, 2)])
     model[0].weight = nn.Parameter(distribute_tensor(torch.ones(2, 4), mesh, [Shard(0)]))
     model[0].bias = nn.Parameter(distribute_tensor(torch.ones(2), mesh, [Replicate()]))
-    watch = attach(model, local=True)
+    watch = aggregator.attach(model, local=True)
     for count in (2, 1):
         model.zero_grad()
         for layer in list(model)[:count]:
@@ -231,14 +218,14 @@ def test_a_sharded_layer_has_no_local_norm(
 @pytest.mark.slow
 @pytest.mark.parametrize("local", [True, False])
 def test_one_pass_for_two_optimizers_shows_each_what_its_own_layers_got(
-    aggregator: RecordingAggregator, attach: Attach, monkeypatch: pytest.MonkeyPatch, local: bool
+    aggregator: Sink, monkeypatch: pytest.MonkeyPatch, local: bool
 ) -> None:
     """The record of the first takes nothing from that of the second."""
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     models = {"one": nn.Linear(4, 1, bias=False), "two": nn.Linear(4, 1, bias=False)}
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models.values()]
-    attach(models, optimizers, local=local)
+    aggregator.attach(models, optimizers, local=local)
     loss = models["one"](torch.ones(1, 4)).sum() + models["two"](torch.full((1, 4), 2.0)).sum()
     loss.backward()
     for optimizer in optimizers:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from gradwatch_wire import Manifest, Stats
-from tests.support.recording import Attach, RecordingAggregator
+from tests.support.recording import Sink
 
 BACKEND = "aot_eager"  # traces forward and backward as inductor does, and needs no C++ compiler
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
@@ -92,9 +92,9 @@ def train(model: nn.Module, run: Callable[[Tensor], Tensor], watch: Any, *, loss
         watch.collect(loss=total if loss else None)
 
 
-def test_an_eager_model_names_the_layer(aggregator: RecordingAggregator, attach: Attach) -> None:
+def test_an_eager_model_names_the_layer(aggregator: Sink) -> None:
     model = Stack()
-    train(model, plain(model), attach(model), loss=False)
+    train(model, plain(model), aggregator.attach(model), loss=False)
 
     assert origins(aggregator, 2) == ["layer3.bias"] * 2
 
@@ -102,23 +102,21 @@ def test_an_eager_model_names_the_layer(aggregator: RecordingAggregator, attach:
 @pytest.mark.parametrize("compiled", COMPILED)
 @pytest.mark.parametrize(("loss", "layer"), [(True, "layer3.bias"), (False, None)])
 def test_a_model_compiled_after_attach_names_the_layer_by_its_loss(
-    aggregator: RecordingAggregator, attach: Attach, compiled: Any, loss: bool, layer: str | None
+    aggregator: Sink, compiled: Any, loss: bool, layer: str | None
 ) -> None:
     """Its graph is one node, which lists the parameters in the order of use; else no hook sees its
     output, and no order is claimed (C2)."""
     model = Stack()
-    watch = attach(model)
+    watch = aggregator.attach(model)
     train(model, compiled(model), watch, loss=loss)
 
     assert origins(aggregator, 2) == [layer] * 2
 
 
-def test_a_model_compiled_before_attach_names_the_layer(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_a_model_compiled_before_attach_names_the_layer(aggregator: Sink) -> None:
     """The hook is on what `torch.compile` returned, which runs outside the graph."""
     model: Any = torch.compile(Stack(), backend=BACKEND, fullgraph=True)
-    train(model, plain(model), attach(model), loss=False)
+    train(model, plain(model), aggregator.attach(model), loss=False)
 
     assert origins(aggregator, 2) == ["layer3.bias"] * 2
 
@@ -137,11 +135,11 @@ class Touching(nn.Module):
 
 
 def test_a_parameter_that_compiled_code_looks_at_early_makes_no_false_order(
-    aggregator: RecordingAggregator, attach: Attach
+    aggregator: Sink,
 ) -> None:
     """The compiler lists it where it was looked at, apart from the bias beside it."""
     model: Any = torch.compile(Touching(), backend=BACKEND, fullgraph=True)
-    train(model, plain(model), attach(model), loss=True)
+    train(model, plain(model), aggregator.attach(model), loss=True)
     sent = aggregator.of(Manifest)
 
     assert origins(aggregator, 2) == [None] * 2
@@ -149,9 +147,7 @@ def test_a_parameter_that_compiled_code_looks_at_early_makes_no_false_order(
 
 
 @pytest.mark.parametrize("in_model", [True, False], ids=["the model", "its parts"])
-def test_of_two_losses_the_one_that_is_bad_names_its_head(
-    aggregator: RecordingAggregator, attach: Attach, in_model: bool
-) -> None:
+def test_of_two_losses_the_one_that_is_bad_names_its_head(aggregator: Sink, in_model: bool) -> None:
     """Two backward passes over a shared trunk: head B's is NaN, and with it the trunk's (C4)."""
 
     class TwoHeads(nn.Module):
@@ -164,7 +160,7 @@ def test_of_two_losses_the_one_that_is_bad_names_its_head(
             return y
 
     model = TwoHeads()
-    watch = attach(model)
+    watch = aggregator.attach(model)
     call = model if in_model else model.forward
     for _ in range(3):
         model.zero_grad()
@@ -231,7 +227,7 @@ if __name__ == "__main__":
 
 @pytest.mark.exhaustive
 def test_a_sharded_model_names_the_layer_that_a_replicated_one_names(
-    aggregator: RecordingAggregator, run_script: Any, tmp_path: Any
+    aggregator: Sink, run_script: Any, tmp_path: Any
 ) -> None:
     """FSDP2 with one group per block, also compiled, as DDP: 2 ranks, 4 places (C3)."""
     result = run_script(SHARDED_SCRIPT, tmp_path / "group")

@@ -18,7 +18,7 @@ from gradwatch._hooks.probe import MAX_NUMEL, MAX_PARAMETERS, LocalProbe, choose
 from gradwatch._layers.layers import find_layers
 from gradwatch._recording.observer import Observer
 from gradwatch._recording.step_sample import StepSample
-from tests.support.recording import Attach, RecordingAggregator
+from tests.support.recording import Sink
 
 # Two ranks of DDP; rank 1 has a poisoned batch at step 2.
 DDP_SCRIPT = """
@@ -228,14 +228,14 @@ def loss_of(odd: nn.Parameter) -> Tensor:
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("kind", ["mkldnn", "nested"])
 def test_a_gradient_that_cannot_be_looked_at_does_not_raise_into_backward(
-    aggregator: RecordingAggregator, attach: Attach, monkeypatch: pytest.MonkeyPatch, kind: str
+    aggregator: Sink, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """C22: with several ranks the probe looks at other parameters, and the record comes."""
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     model = odd_models()[kind]
     odd, plain = model.parameters()
-    watch = attach(model)
+    watch = aggregator.attach(model)
     (loss_of(odd) + plain.sum()).backward()
     watch.collect()
     (stats,) = aggregator.stats(1)
@@ -274,14 +274,14 @@ def test_nothing_is_summed_while_it_is_not_active_or_after_close() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["collect", "optimizer step", "collect alone", "two optimizers"])
 def test_backward_passes_of_steps_that_are_not_collected_are_not_probed(
-    aggregator: RecordingAggregator, attach: Attach, monkeypatch: pytest.MonkeyPatch, how: str
+    aggregator: Sink, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     parts = list(model) if how == "two optimizers" else [model]
     optimizers = [torch.optim.SGD(part.parameters(), lr=0.1) for part in parts]
-    watch = attach(model, None if how == "collect alone" else optimizers, every=3)
+    watch = aggregator.attach(model, None if how == "collect alone" else optimizers, every=3)
     (probe,) = watch._recorder.observed._observers
     probed = []
     for _ in range(7):
@@ -310,7 +310,7 @@ def test_a_sparse_gradient_is_passed_over() -> None:
 
 @pytest.mark.slow
 def test_of_two_ddp_ranks_only_the_poisoned_one_shows_it(
-    aggregator: RecordingAggregator, run_script: Any, tmp_path: Any
+    aggregator: Sink, run_script: Any, tmp_path: Any
 ) -> None:
     """The reduced gradients are NaN on both ranks; the probe is on the one where it began."""
     result = run_script(DDP_SCRIPT, tmp_path / "group")

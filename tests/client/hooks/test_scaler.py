@@ -14,7 +14,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import SGD, Adam, Optimizer
 
 from gradwatch_wire import Event
-from tests.support.recording import Attach, RecordingAggregator
+from tests.support.recording import Sink
 from tests.support.waiting import wait_until
 
 KINDS = {
@@ -68,13 +68,17 @@ def train(
 
 
 @pytest.mark.parametrize("collect", ["", "before unscaling", "after unscaling"])
-def test_the_numbers_are_unscaled(
-    aggregator: RecordingAggregator, attach: Attach, kind: Any, collect: str
-) -> None:
+def test_the_numbers_are_unscaled(aggregator: Sink, kind: Any, collect: str) -> None:
     model = nn.Linear(8, 3)
     optimizer = kind(model.parameters())
     scaler = GradScaler("cpu", init_scale=1024.0, growth_interval=2)
-    true = train(model, optimizer, scaler, attach(model, optimizer, scaler=scaler), collect=collect)
+    true = train(
+        model,
+        optimizer,
+        scaler,
+        aggregator.attach(model, optimizer, scaler=scaler),
+        collect=collect,
+    )
     sent = aggregator.stats(4)
 
     assert [aggregator.layers(stats) for stats in sent] == [
@@ -86,13 +90,11 @@ def test_the_numbers_are_unscaled(
 
 
 @pytest.mark.parametrize("collect", ["", "before unscaling", "after unscaling"])
-def test_each_skipped_step_has_a_record(
-    aggregator: RecordingAggregator, attach: Attach, kind: Any, collect: str
-) -> None:
+def test_each_skipped_step_has_a_record(aggregator: Sink, kind: Any, collect: str) -> None:
     model = nn.Linear(8, 3)
     optimizer = kind(model.parameters())
     scaler = GradScaler("cpu", init_scale=1024.0)
-    watch = attach(model, optimizer, scaler=scaler)
+    watch = aggregator.attach(model, optimizer, scaler=scaler)
     train(model, optimizer, scaler, watch, overflow=(1, 2), collect=collect, steps=5)
     sent = aggregator.stats(5)
     wait_until(lambda: len(aggregator.of(Event)) == 2, "two events")
@@ -108,12 +110,12 @@ def test_each_skipped_step_has_a_record(
 
 
 def test_a_record_of_several_steps_says_of_the_last_whether_it_was_taken(
-    aggregator: RecordingAggregator, attach: Attach, kind: Any
+    aggregator: Sink, kind: Any
 ) -> None:
     model = nn.Linear(8, 3)
     optimizer = kind(model.parameters())
     scaler = GradScaler("cpu", init_scale=1024.0)
-    watch = attach(model, optimizer, scaler=scaler, report_every=2)
+    watch = aggregator.attach(model, optimizer, scaler=scaler, report_every=2)
     train(model, optimizer, scaler, watch, overflow=(0, 3), steps=6)
     sent = aggregator.stats(3)
 
@@ -121,13 +123,11 @@ def test_a_record_of_several_steps_says_of_the_last_whether_it_was_taken(
     assert [stats.labels["taken"] for stats in sent] == [True, False, True]
 
 
-def test_of_two_optimizers_the_skipped_one_is_named(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_of_two_optimizers_the_skipped_one_is_named(aggregator: Sink) -> None:
     model = nn.ModuleDict({"g": nn.Linear(8, 1), "d": nn.Linear(8, 1)})
     optimizers = [SGD(model[name].parameters(), lr=0.1) for name in ("g", "d")]
     scaler = GradScaler("cpu", init_scale=64.0)
-    attach(model, optimizers, scaler=scaler)
+    aggregator.attach(model, optimizers, scaler=scaler)
     for step in range(2):
         for name, optimizer in zip(("g", "d"), optimizers, strict=True):
             optimizer.zero_grad()
@@ -144,14 +144,12 @@ def test_of_two_optimizers_the_skipped_one_is_named(
     assert (event.step, event.data["optimizer"]) == (0, 1)
 
 
-def test_some_optimizers_unscaled_and_others_not(
-    aggregator: RecordingAggregator, attach: Attach, kind: Any
-) -> None:
+def test_some_optimizers_unscaled_and_others_not(aggregator: Sink, kind: Any) -> None:
     """`collect` between the two: each layer is divided by what it carried in the pass."""
     model = nn.ModuleDict({"g": nn.Linear(8, 1), "d": nn.Linear(8, 1)})
     optimizers = [kind(model[name].parameters()) for name in ("g", "d")]
     scaler = GradScaler("cpu", init_scale=64.0)
-    watch = attach(model, optimizers, scaler=scaler)
+    watch = aggregator.attach(model, optimizers, scaler=scaler)
     scaler.scale(sum(model[name](torch.ones(1, 8)) for name in ("g", "d"))).backward()
     true = norms(model, 64.0)
     scaler.unscale_(optimizers[0])
@@ -165,13 +163,13 @@ def test_some_optimizers_unscaled_and_others_not(
 
 
 def test_gradients_changed_after_unscaling_are_not_divided_again(
-    aggregator: RecordingAggregator, attach: Attach, kind: Any
+    aggregator: Sink, kind: Any
 ) -> None:
     """`collect` after clipping measures what is there then."""
     model = nn.Linear(8, 3)
     optimizer = kind(model.parameters())
     scaler = GradScaler("cpu", init_scale=64.0)
-    watch = attach(model, optimizer, scaler=scaler)
+    watch = aggregator.attach(model, optimizer, scaler=scaler)
     scaler.scale(model(torch.ones(4, 8)).square().mean()).backward()
     scaler.unscale_(optimizer)
     nn.utils.clip_grad_norm_(model.parameters(), 0.01)
@@ -184,14 +182,12 @@ def test_gradients_changed_after_unscaling_are_not_divided_again(
     assert stats.labels["scaled"] is False
 
 
-def test_a_scaler_that_is_switched_off_is_passed_through(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_a_scaler_that_is_switched_off_is_passed_through(aggregator: Sink) -> None:
     """`GradScaler(enabled=False)` for runs in full precision."""
     model = nn.Linear(8, 3)
     optimizer = SGD(model.parameters(), lr=0.1)
     scaler = GradScaler("cpu", enabled=False)
-    watch = attach(model, optimizer, scaler=scaler)
+    watch = aggregator.attach(model, optimizer, scaler=scaler)
     for _ in range(2):
         model(torch.ones(4, 8)).mean().backward()
         scaler.step(optimizer)
@@ -201,12 +197,12 @@ def test_a_scaler_that_is_switched_off_is_passed_through(
     assert watch.stats()["faults"] == 0
 
 
-def test_the_scaler_stays_as_it_is(attach: Attach) -> None:
+def test_the_scaler_stays_as_it_is(aggregator: Sink) -> None:
     model = nn.Linear(8, 3)
     optimizer = SGD(model.parameters(), lr=0.1)
     scaler = GradScaler("cpu")
     before = dict(vars(scaler))
-    attach(model, optimizer, scaler=scaler)
+    aggregator.attach(model, optimizer, scaler=scaler)
     assert vars(scaler) == before
     scaler.scale(model(torch.ones(4, 8)).mean()).backward()
     assert scaler.step(optimizer) is None
@@ -219,28 +215,24 @@ def test_the_scaler_stays_as_it_is(attach: Attach) -> None:
     assert vars(copied).keys() == before.keys()
 
 
-def test_of_two_watches_on_one_scaler_one_may_be_closed(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_of_two_watches_on_one_scaler_one_may_be_closed(aggregator: Sink) -> None:
     models = [nn.Linear(8, 3) for _ in range(2)]
     optimizers = [SGD(model.parameters(), lr=0.1) for model in models]
     scaler = GradScaler("cpu", init_scale=64.0)
-    attach(models[0], optimizers[0], scaler=scaler)
-    attach(models[1], optimizers[1], scaler=scaler, run="other").close()
+    aggregator.attach(models[0], optimizers[0], scaler=scaler)
+    aggregator.attach(models[1], optimizers[1], scaler=scaler, run="other").close()
     train(models[0], optimizers[0], scaler, None, overflow=(1,))
 
     wait_until(lambda: aggregator.of(Event), "the event")
     assert [event.step for event in aggregator.of(Event)] == [1]
 
 
-def test_the_optimizer_is_watched_when_it_steps_without_the_scaler(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_the_optimizer_is_watched_when_it_steps_without_the_scaler(aggregator: Sink) -> None:
     """A script may give a scaler and use it for some steps only; the others are not divided."""
     model = nn.Linear(8, 3)
     optimizer = SGD(model.parameters(), lr=0.1)
     scaler = GradScaler("cpu", init_scale=64.0)
-    attach(model, optimizer, scaler=scaler)
+    aggregator.attach(model, optimizer, scaler=scaler)
     true = []
     for uses_scaler in (False, True, False):
         optimizer.zero_grad()
@@ -263,13 +255,13 @@ def test_the_optimizer_is_watched_when_it_steps_without_the_scaler(
 @pytest.mark.slow
 @pytest.mark.parametrize("passes", [1, 3])
 def test_a_step_with_a_closure_is_not_divided_by_another_training_s_scaler(
-    aggregator: RecordingAggregator, attach: Attach, passes: int
+    aggregator: Sink, passes: int
 ) -> None:
     old = GradScaler("cpu", init_scale=1024.0)
     old.scale(torch.ones(()))
     model = nn.Linear(8, 3)
     optimizer = SGD(model.parameters(), lr=0.1)
-    attach(model, optimizer)
+    aggregator.attach(model, optimizer)
     true = []
 
     def backward() -> None:
@@ -297,14 +289,14 @@ def test_a_step_with_a_closure_is_not_divided_by_another_training_s_scaler(
 @pytest.mark.parametrize("others", [0, 1, 2])
 @pytest.mark.parametrize("passes", [1, 3])
 def test_a_scaler_that_was_not_given_is_found_at_the_first_step(
-    aggregator: RecordingAggregator, attach: Attach, kind: Any, passes: int, others: int
+    aggregator: Sink, kind: Any, passes: int, others: int
 ) -> None:
     alive = [GradScaler("cpu", init_scale=8.0) for _ in range(others)]
     for other in alive:
         other.scale(torch.ones(()))
     model = nn.Linear(8, 3)
     optimizer = kind(model.parameters())
-    watch = attach(model, optimizer)
+    watch = aggregator.attach(model, optimizer)
     scaler = GradScaler("cpu", init_scale=1024.0, growth_interval=1)
     true = []
     for _ in range(3):
@@ -329,13 +321,11 @@ def test_a_scaler_that_was_not_given_is_found_at_the_first_step(
 
 
 @pytest.mark.slow
-def test_before_the_first_step_that_is_taken_the_scale_is_unknown(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_before_the_first_step_that_is_taken_the_scale_is_unknown(aggregator: Sink) -> None:
     """A step skipped before that says so, and the log hears once what to do."""
     model = nn.Linear(8, 3)
     optimizer = SGD(model.parameters(), lr=0.1)
-    watch = attach(model, optimizer)
+    watch = aggregator.attach(model, optimizer)
     scaler = GradScaler("cpu", init_scale=1024.0)
     train(model, optimizer, scaler, watch, overflow=(0, 1, 3), steps=6)
     sent = aggregator.stats(6)

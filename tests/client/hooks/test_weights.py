@@ -10,7 +10,7 @@ from torch import nn
 from torch.amp.grad_scaler import GradScaler
 
 from gradwatch._statistics.digest import sum_of_bits
-from tests.support.recording import Attach, RecordingAggregator
+from tests.support.recording import Sink
 
 
 def with_digest(records: Any) -> list[int]:
@@ -38,11 +38,10 @@ def train(model: Any, optimizer: Any, steps: int, passes: int = 1) -> None:
     ],
 )
 def test_they_come_at_the_first_collected_step_of_every_so_many(
-    aggregator: RecordingAggregator, attach: Attach, settings: Any, steps: int, expected: list[int]
+    aggregator: Sink, settings: Any, steps: int, expected: list[int]
 ) -> None:
     model = nn.Linear(4, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    watch = attach(model, optimizer, **settings)
+    watch, optimizer = aggregator.attach_sgd(model, **settings)
     train(model, optimizer, steps)
     watch.close()
 
@@ -51,13 +50,11 @@ def test_they_come_at_the_first_collected_step_of_every_so_many(
 
 
 @pytest.mark.slow
-def test_they_are_of_the_weights_that_the_step_has_used(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_they_are_of_the_weights_that_the_step_has_used(aggregator: Sink) -> None:
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     before = [int(sum_of_bits(each.detach())) % 2**64 for each in (model.weight, model.bias)]
-    watch = attach(model, optimizer, weights_every=10)
+    watch = aggregator.attach(model, optimizer, weights_every=10)
     train(model, optimizer, 1)
     watch.close()
     (stats,) = aggregator.stats(1)
@@ -69,12 +66,9 @@ def test_they_are_of_the_weights_that_the_step_has_used(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("passes", [1, 3])
-def test_a_record_of_several_steps_has_the_newest(
-    aggregator: RecordingAggregator, attach: Attach, passes: int
-) -> None:
+def test_a_record_of_several_steps_has_the_newest(aggregator: Sink, passes: int) -> None:
     model = nn.Linear(4, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    watch = attach(model, optimizer, weights_every=6, report_every=4)
+    watch, optimizer = aggregator.attach_sgd(model, weights_every=6, report_every=4)
     train(model, optimizer, 16, passes)
     watch.close()
 
@@ -83,15 +77,15 @@ def test_a_record_of_several_steps_has_the_newest(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_given", [True, False])
-def test_no_loss_scale_is_in_them(
-    aggregator: RecordingAggregator, attach: Attach, *, is_given: bool
-) -> None:
+def test_no_loss_scale_is_in_them(aggregator: Sink, *, is_given: bool) -> None:
     """Gradients are divided by it, weights are not; a scaler may be found only as it steps."""
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     scaler = GradScaler("cpu", init_scale=1024.0)
     norm = float(model.weight.detach().norm())
-    watch = attach(model, optimizer, scaler=scaler if is_given else None, weights_every=1)
+    watch = aggregator.attach(
+        model, optimizer, scaler=scaler if is_given else None, weights_every=1
+    )
     for _ in range(2):
         optimizer.zero_grad()
         scaler.scale(model(torch.ones(1, 4)).sum()).backward()
@@ -106,7 +100,7 @@ def test_no_loss_scale_is_in_them(
 
 @pytest.mark.slow
 def test_what_cannot_be_digested_costs_its_own_numbers(
-    aggregator: RecordingAggregator, attach: Attach, monkeypatch: pytest.MonkeyPatch
+    aggregator: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The record comes, without them."""
 
@@ -115,8 +109,7 @@ def test_what_cannot_be_digested_costs_its_own_numbers(
 
     monkeypatch.setattr("gradwatch._hooks.weights.digest", broken)
     model = nn.Linear(4, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    watch = attach(model, optimizer, weights_every=1)
+    watch, optimizer = aggregator.attach_sgd(model, weights_every=1)
     train(model, optimizer, 2)
     watch.close()
 

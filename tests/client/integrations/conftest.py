@@ -13,7 +13,7 @@ import pytest
 from accelerate.state import AcceleratorState, GradientState, PartialState
 
 import gradwatch_wire as wire
-from tests.support.recording import RecordingAggregator
+from tests.support.recording import Sink
 from tests.support.waiting import wait_until
 
 Said = Mapping[str, float]
@@ -29,7 +29,7 @@ def _no_accelerate_state() -> Iterator[None]:
 
 
 @pytest.fixture
-def check(aggregator: RecordingAggregator) -> Callable[[Sequence[Said]], list[wire.Stats]]:
+def check(aggregator: Sink) -> Callable[[Sequence[Said]], list[wire.Stats]]:
     """`check(said)`: there is one record for each step, and it says the same; return them."""
 
     def check_all(said: Sequence[Said]) -> list[wire.Stats]:
@@ -50,7 +50,7 @@ def check(aggregator: RecordingAggregator) -> Callable[[Sequence[Said]], list[wi
 
 
 @pytest.fixture
-def farewell(aggregator: RecordingAggregator) -> Callable[[], str]:
+def farewell(aggregator: Sink) -> Callable[[], str]:
     """`farewell()` returns the reason in the last record of the watch."""
 
     def reason() -> str:
@@ -62,7 +62,7 @@ def farewell(aggregator: RecordingAggregator) -> Callable[[], str]:
 
 
 @pytest.fixture
-def run_name(aggregator: RecordingAggregator) -> Callable[[], str]:
+def run_name(aggregator: Sink) -> Callable[[], str]:
     """`run_name()` returns what the last client called its run."""
 
     def name() -> str:
@@ -74,7 +74,7 @@ def run_name(aggregator: RecordingAggregator) -> Callable[[], str]:
 
 
 @pytest.fixture
-def torchrun(aggregator: RecordingAggregator, tmp_path: Path) -> Callable[..., None]:
+def torchrun(aggregator: Sink, tmp_path: Path) -> Callable[..., None]:
     """`torchrun(2, source, *arguments)` runs Python source in so many processes."""
 
     def run(processes: int, source: str, *arguments: str) -> None:

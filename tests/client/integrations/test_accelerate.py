@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 import gradwatch
 from gradwatch_wire import Event
 from tests.client.integrations.batches import batches
-from tests.support.recording import Attach, RecordingAggregator, numbers_are_those_of_the_training
+from tests.support.recording import Sink, numbers_are_those_of_the_training
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of accelerate, about tiny trainings
 
@@ -100,11 +100,11 @@ def assert_same_weights(one: nn.Module, other: nn.Module) -> None:
 @pytest.mark.parametrize("clip", [1e9, 0.1], ids=["unclipped", "clipped"])
 @pytest.mark.parametrize("accumulate", [1, 4])
 def test_each_record_is_what_accelerate_returns(
-    attach: Attach, check: Any, accumulate: int, clip: float
+    aggregator: Sink, check: Any, accumulate: int, clip: float
 ) -> None:
     """Norm before clipping, loss, learning rate and step; the last window is a short one."""
     watched = Loop(batches(10), accumulate=accumulate, clip=clip)
-    watched.train(attach(watched.model, watched.optimizer).annotate)
+    watched.train(aggregator.attach(watched.model, watched.optimizer).annotate)
     plain = Loop(batches(10), accumulate=accumulate, clip=clip)
     plain.train(ignored)
 
@@ -114,15 +114,15 @@ def test_each_record_is_what_accelerate_returns(
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
-def test_attach_alone_is_enough_for_the_norms(
-    attach: Attach, aggregator: RecordingAggregator, before: bool
-) -> None:
+def test_attach_alone_is_enough_for_the_norms(aggregator: Sink, before: bool) -> None:
     """One line, without `annotate`, before or after `prepare`."""
     loop = Loop(batches(10), accumulate=4, clip=0.1)
     if before:
-        watch = attach(loop.accelerator.unwrap_model(loop.model), loop.optimizer.optimizer)
+        watch = aggregator.attach(
+            loop.accelerator.unwrap_model(loop.model), loop.optimizer.optimizer
+        )
     else:
-        watch = attach(loop.model, loop.optimizer)
+        watch = aggregator.attach(loop.model, loop.optimizer)
     loop.train(ignored)
     sent = aggregator.stats(3)
     norms = [math.hypot(*aggregator.layers(stats).values()) for stats in sent]
@@ -134,7 +134,7 @@ def test_attach_alone_is_enough_for_the_norms(
 
 
 def test_a_resumed_run_goes_on_with_the_step_it_is_told(
-    attach: Attach, check: Any, tmp_path: Path
+    aggregator: Sink, check: Any, tmp_path: Path
 ) -> None:
     """Saved and loaded by Accelerate: the same weights as if it had not been interrupted."""
     whole = Loop(batches(8))
@@ -144,28 +144,28 @@ def test_a_resumed_run_goes_on_with_the_step_it_is_told(
     first.accelerator.save_state(str(tmp_path))
     second = Loop(batches(8)[4:])
     second.accelerator.load_state(str(tmp_path))
-    second.train(attach(second.model, second.optimizer, first_step=4).annotate, first_step=4)
+    second.train(
+        aggregator.attach(second.model, second.optimizer, first_step=4).annotate, first_step=4
+    )
 
     assert [stats.step for stats in check(second.said)] == [4, 5, 6, 7]
     assert second.said == whole.said[4:]
     assert_same_weights(second.model, whole.model)
 
 
-def test_a_nan_batch_is_seen_in_its_step(attach: Attach, check: Any) -> None:
+def test_a_nan_batch_is_seen_in_its_step(aggregator: Sink, check: Any) -> None:
     loop = Loop(batches(8, bad=3))
-    loop.train(attach(loop.model, loop.optimizer).annotate)
+    loop.train(aggregator.attach(loop.model, loop.optimizer).annotate)
     sent = check(loop.said)
 
     bad = [stats.step for stats in sent if math.isnan(stats.scalars["loss"])]
     assert bad == [3, 4, 5, 6, 7]
 
 
-def test_an_explosion_has_its_true_norm_under_clipping(
-    attach: Attach, check: Any, aggregator: RecordingAggregator
-) -> None:
+def test_an_explosion_has_its_true_norm_under_clipping(check: Any, aggregator: Sink) -> None:
     """The learning rate is raised at step 4; the loop clips to 1."""
     loop = Loop(batches(8), clip=1.0)
-    watch = attach(loop.model, loop.optimizer)
+    watch = aggregator.attach(loop.model, loop.optimizer)
 
     def annotate(**numbers: Any) -> None:
         if len(loop.said) >= 3:
@@ -179,14 +179,12 @@ def test_an_explosion_has_its_true_norm_under_clipping(
     assert loop.said[5]["norm"] > 100
 
 
-def test_the_scaler_of_a_prepared_optimizer_is_found(
-    attach: Attach, aggregator: RecordingAggregator
-) -> None:
+def test_the_scaler_of_a_prepared_optimizer_is_found(aggregator: Sink) -> None:
     Accelerator(cpu=True)
     others = [GradScaler("cpu") for _ in range(2)]
     model, scaler = regression(), GradScaler("cpu", init_scale=1024.0)
     optimizer = AcceleratedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), scaler=scaler)
-    attach(model, optimizer)
+    aggregator.attach(model, optimizer)
     norms = []
     for step, (inputs, targets) in enumerate(batches(4)):
         loss = nn.functional.mse_loss(model(inputs), targets) * (1.0 if step else math.inf)
@@ -208,19 +206,19 @@ def test_the_scaler_of_a_prepared_optimizer_is_found(
     assert scales == [1024.0, 512.0, 512.0, 512.0]
 
 
-def test_bf16_autocast(attach: Attach, check: Any) -> None:
+def test_bf16_autocast(aggregator: Sink, check: Any) -> None:
     """As `clip_grad_norm_` returns it; there is no scaler."""
     loop = Loop(batches(6), mixed_precision="bf16", clip=0.1)
-    loop.train(attach(loop.model, loop.optimizer).annotate)
+    loop.train(aggregator.attach(loop.model, loop.optimizer).annotate)
     sent = check(loop.said)
 
     assert {stats.labels["scaled"] for stats in sent} == {False}
     assert not any("loss_scale" in stats.scalars for stats in sent)
 
 
-def test_fp16_with_a_scaler(attach: Attach, check: Any, aggregator: RecordingAggregator) -> None:
+def test_fp16_with_a_scaler(check: Any, aggregator: Sink) -> None:
     loop = Loop(batches(8), mixed_precision="fp16", clip=0.1)
-    loop.train(attach(loop.model, loop.optimizer).annotate)
+    loop.train(aggregator.attach(loop.model, loop.optimizer).annotate)
     sent = check(loop.said)
 
     skipped = [said["step"] for said in loop.said if not math.isfinite(said["norm"])]
@@ -282,9 +280,7 @@ accelerator.end_training()
 
 
 @pytest.mark.exhaustive
-def test_two_processes(
-    aggregator: RecordingAggregator, torchrun: Callable[..., None], tmp_path: Path
-) -> None:
+def test_two_processes(aggregator: Sink, torchrun: Callable[..., None], tmp_path: Path) -> None:
     """DDP over gloo, two micro-batches a step, clipped."""
     for which in ("watched", "plain"):
         torchrun(2, TWO_RANKS, str(tmp_path), which)

@@ -25,7 +25,7 @@ from transformers import (
 import gradwatch
 from gradwatch.integrations.huggingface import GradwatchCallback
 from gradwatch_wire import Event
-from tests.support.recording import RecordingAggregator
+from tests.support.recording import Sink
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers, about tiny trainings
 
@@ -81,7 +81,7 @@ def new_trainer(tmp_path: Path) -> NewTrainer:
 
 
 @pytest.fixture
-def watched(aggregator: RecordingAggregator, new_trainer: NewTrainer) -> NewTrainer:
+def watched(aggregator: Sink, new_trainer: NewTrainer) -> NewTrainer:
     def make(*arguments: Any, **settings: Any) -> Trainer:
         trainer = new_trainer(*arguments, **settings)
         trainer.add_callback(GradwatchCallback(trainer, endpoint=aggregator.endpoint))
@@ -159,7 +159,7 @@ class OwnCallback(TrainerCallback):
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("accumulate", [1, 4])
 def test_attach_in_a_callback_of_ones_own(
-    new_trainer: NewTrainer, aggregator: RecordingAggregator, accumulate: int
+    new_trainer: NewTrainer, aggregator: Sink, accumulate: int
 ) -> None:
     settings = {"gradient_accumulation_steps": accumulate, "max_grad_norm": 0.01}
     trainer, plain = new_trainer(texts(26), **settings), new_trainer(texts(26), **settings)
@@ -211,7 +211,7 @@ def test_a_nan_batch_is_seen_in_its_step(watched: NewTrainer, check: Any) -> Non
 
 
 def test_the_loss_is_nan_where_the_trainers_filter_hides_it(
-    watched: NewTrainer, aggregator: RecordingAggregator
+    watched: NewTrainer, aggregator: Sink
 ) -> None:
     """`logging_nan_inf_filter`, on by default, logs the mean of other steps in its place."""
     trainer = watched(kind=BadBatch, logging_nan_inf_filter=True)
@@ -231,7 +231,7 @@ class Explosion(TrainerCallback):
 
 
 def test_an_explosion_has_its_true_norm_under_clipping(
-    watched: NewTrainer, aggregator: RecordingAggregator, new_trainer: NewTrainer
+    watched: NewTrainer, aggregator: Sink, new_trainer: NewTrainer
 ) -> None:
     """The Trainer clips to 1 by default."""
     trainer = watched()
@@ -258,9 +258,7 @@ def test_bf16_autocast(watched: NewTrainer, check: Any, accumulate: int) -> None
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("optim", ["adamw_torch", "adamw_torch_fused"])
-def test_fp16_with_a_scaler(
-    watched: NewTrainer, check: Any, aggregator: RecordingAggregator, optim: str
-) -> None:
+def test_fp16_with_a_scaler(watched: NewTrainer, check: Any, aggregator: Sink, optim: str) -> None:
     """Norms and losses are without the scale; skipped steps count, as they do in the Trainer.
 
     Accelerate makes a scaler on a GPU only. Here it gets one for the CPU, and goes the same way.
@@ -285,7 +283,7 @@ def test_fp16_with_a_scaler(
 
 
 def test_without_the_trainer_norms_are_right_and_the_loss_is_said_to_be_unknown(
-    new_trainer: NewTrainer, aggregator: RecordingAggregator, caplog: pytest.LogCaptureFixture
+    new_trainer: NewTrainer, aggregator: Sink, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A callback in `Trainer(callbacks=[...])` cannot see it."""
     trainer = new_trainer(gradient_accumulation_steps=4)
@@ -348,9 +346,7 @@ def test_an_unknown_setting_is_refused_at_once() -> None:
 
 
 @pytest.mark.exhaustive
-def test_a_second_training_is_watched_anew(
-    watched: NewTrainer, aggregator: RecordingAggregator
-) -> None:
+def test_a_second_training_is_watched_anew(watched: NewTrainer, aggregator: Sink) -> None:
     """The Trainer counts from the beginning, in a session of its own."""
     trainer = watched(texts(4))
     trainer.train()
@@ -389,9 +385,7 @@ torch.distributed.destroy_process_group()
 
 
 @pytest.mark.exhaustive
-def test_two_processes(
-    aggregator: RecordingAggregator, torchrun: Callable[..., None], tmp_path: Path
-) -> None:
+def test_two_processes(aggregator: Sink, torchrun: Callable[..., None], tmp_path: Path) -> None:
     """DDP over gloo: norms, and the mean of the ranks' losses, are the logged ones."""
     for which in ("watched", "plain"):
         torchrun(2, TWO_RANKS, str(tmp_path / "two"), which)

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 import gradwatch
 from gradwatch.integrations.lightning import GradwatchCallback
 from tests.client.integrations.batches import batches
-from tests.support.recording import RecordingAggregator, numbers_are_those_of_the_training
+from tests.support.recording import Sink, numbers_are_those_of_the_training
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's own, about tiny trainings
 
@@ -113,7 +113,7 @@ def fit(tmp_path: Path) -> Fit:
 
 
 @pytest.fixture
-def callback(aggregator: RecordingAggregator) -> GradwatchCallback:
+def callback(aggregator: Sink) -> GradwatchCallback:
     return GradwatchCallback(endpoint=aggregator.endpoint)
 
 
@@ -172,7 +172,7 @@ def test_a_nan_batch_is_seen_in_its_step(fit: Fit, callback: GradwatchCallback, 
 
 
 def test_an_explosion_has_its_true_norm_under_clipping(
-    fit: Fit, callback: GradwatchCallback, check: Any, aggregator: RecordingAggregator
+    fit: Fit, callback: GradwatchCallback, check: Any, aggregator: Sink
 ) -> None:
     """The learning rate is raised at step 4; the loop clips to 1."""
     witness = Witness()
@@ -185,7 +185,7 @@ def test_an_explosion_has_its_true_norm_under_clipping(
 
 
 def test_under_a_loss_scale_norms_and_losses_are_true(
-    fit: Fit, callback: GradwatchCallback, aggregator: RecordingAggregator
+    fit: Fit, callback: GradwatchCallback, aggregator: Sink
 ) -> None:
     """Mixed precision with a GradScaler, whose first steps overflow and are skipped."""
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**20, growth_interval=100)
@@ -236,7 +236,7 @@ class Adversaries(LightningModule):
 
 
 def test_a_round_of_two_optimizers_is_one_step(
-    fit: Fit, callback: GradwatchCallback, aggregator: RecordingAggregator
+    fit: Fit, callback: GradwatchCallback, aggregator: Sink
 ) -> None:
     """Lightning's loggers count these, its `global_step` counts two of them."""
     assert fit(Adversaries(), batches(5), callback).global_step == 10
@@ -258,7 +258,7 @@ class LineSearch(Regression):
 
 
 def test_a_step_of_many_evaluations_has_the_loss_and_norm_it_began_with(
-    fit: Fit, callback: GradwatchCallback, aggregator: RecordingAggregator
+    fit: Fit, callback: GradwatchCallback, aggregator: Sink
 ) -> None:
     """The first of them, at the weights of the step before."""
     losses: dict[int, float] = {}
@@ -305,7 +305,7 @@ def test_the_run_is_called_as_lightnings_logger_calls_it(
 @pytest.mark.parametrize("told", ["setting", "environment"])
 def test_a_run_that_was_named_keeps_its_name(
     fit: Fit,
-    aggregator: RecordingAggregator,
+    aggregator: Sink,
     run_name: Callable[[], str],
     tmp_path: Path,
     told: str,
@@ -337,7 +337,7 @@ def test_an_unknown_setting_is_refused_at_once() -> None:
 
 
 def test_a_second_fit_is_watched_anew(
-    fit: Fit, callback: GradwatchCallback, aggregator: RecordingAggregator
+    fit: Fit, callback: GradwatchCallback, aggregator: Sink
 ) -> None:
     fit(Regression(), batches(2), callback)
     fit(Regression(), batches(2), callback)
@@ -384,7 +384,7 @@ class ByHand(Attached):
 @pytest.mark.parametrize("accumulate", [1, 4])
 @pytest.mark.parametrize("clip", [None, 0.01])
 def test_attach_in_the_module_under_automatic_optimization(
-    fit: Fit, aggregator: RecordingAggregator, accumulate: int, clip: float | None
+    fit: Fit, aggregator: Sink, accumulate: int, clip: float | None
 ) -> None:
     """Its `step(closure)` has the backward pass in it; the norm is that before clipping."""
     module, witness = Attached(aggregator.endpoint), Witness()
@@ -401,9 +401,7 @@ def test_attach_in_the_module_under_automatic_optimization(
     assert module.watch.stats()["faults"] == 0
 
 
-def test_attach_in_the_module_under_manual_optimization(
-    fit: Fit, aggregator: RecordingAggregator
-) -> None:
+def test_attach_in_the_module_under_manual_optimization(fit: Fit, aggregator: Sink) -> None:
     """The wrapper that `self.optimizers()` returns is unwrapped, and its steps are counted."""
     module = ByHand(aggregator.endpoint)
     fit(module, batches(12))
@@ -414,9 +412,7 @@ def test_attach_in_the_module_under_manual_optimization(
     assert module.watch.stats()["faults"] == 0
 
 
-def test_attach_in_the_module_with_a_scaler_that_was_not_given(
-    fit: Fit, aggregator: RecordingAggregator
-) -> None:
+def test_attach_in_the_module_with_a_scaler_that_was_not_given(fit: Fit, aggregator: Sink) -> None:
     """Skipped steps first, as the scale is too large; then the numbers are unscaled."""
     module, witness = Attached(aggregator.endpoint), Witness()
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**20)
@@ -484,7 +480,7 @@ path.write_text(json.dumps(said))
 
 
 @pytest.mark.exhaustive
-def test_two_processes(aggregator: RecordingAggregator, run_script: Any, tmp_path: Path) -> None:
+def test_two_processes(aggregator: Sink, run_script: Any, tmp_path: Path) -> None:
     """DDP over gloo, started by Lightning itself, two micro-batches a step, clipped."""
     for which in ("watched", "plain"):
         done = run_script(TWO_RANKS, str(tmp_path), which)

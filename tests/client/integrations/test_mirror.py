@@ -85,9 +85,7 @@ def test_a_function_that_hangs_holds_nobody_up(
     wait_until(lambda: not mirror._thread.is_alive(), "the thread ends")
 
 
-def test_a_run_without_an_aggregator_is_mirrored_in_vain(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_run_without_an_aggregator_is_mirrored_in_vain(caplog: pytest.LogCaptureFixture) -> None:
     calls: list[int] = []
     train("tcp://127.0.0.1:9", "alone", lambda _, step: calls.append(step)).close()
 

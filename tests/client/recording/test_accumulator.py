@@ -14,7 +14,7 @@ from gradwatch._recording.step_sample import StepSample
 from gradwatch._statistics.devices import pack
 from gradwatch_wire import Stats
 from gradwatch_wire.columns import MEASURED_COLUMNS
-from tests.support.recording import Attach, RecordingAggregator
+from tests.support.recording import Sink
 
 NAN = math.nan
 
@@ -26,12 +26,10 @@ def set_gradients(model: nn.Module, norm: float) -> None:
         parameter.grad.view(-1)[0] = norm
 
 
-def test_an_explosion_in_an_early_batch_is_in_the_report(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_an_explosion_in_an_early_batch_is_in_the_report(aggregator: Sink) -> None:
     """The last, the largest and the mean norm of three steps (row B2)."""
     model = nn.Linear(4, 2)
-    watch = attach(model, report_every=3)
+    watch = aggregator.attach(model, report_every=3)
     for norm in (1.0, 500.0, 3.0, 2.0, 2.0, 2.0):
         set_gradients(model, norm)
         watch.collect()
@@ -54,12 +52,10 @@ def test_an_explosion_in_an_early_batch_is_in_the_report(
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_the_first_bad_step_of_a_report_is_kept(
-    aggregator: RecordingAggregator, attach: Attach, value: float
-) -> None:
+def test_the_first_bad_step_of_a_report_is_kept(aggregator: Sink, value: float) -> None:
     """A NaN stays in the maximum, and its step has a number of its own."""
     model = nn.Linear(4, 2)
-    watch = attach(model, report_every=4)
+    watch = aggregator.attach(model, report_every=4)
     for norm in (1.0, value, value, 1.0):
         set_gradients(model, norm)
         watch.collect()
@@ -72,16 +68,13 @@ def test_the_first_bad_step_of_a_report_is_kept(
 
 @pytest.mark.parametrize("on_device", [True, False])
 def test_what_a_rank_shows_is_that_of_the_first_bad_step(
-    aggregator: RecordingAggregator,
-    attach: Attach,
-    monkeypatch: pytest.MonkeyPatch,
-    on_device: bool,
+    aggregator: Sink, monkeypatch: pytest.MonkeyPatch, on_device: bool
 ) -> None:
     """By the later ones the weights are bad on every rank; before there is one, the last (C13)."""
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     model = nn.Linear(4, 1, bias=False)
-    watch = attach(model, report_every=3)
+    watch = aggregator.attach(model, report_every=3)
     for factor, loss in ((1.0, 1.0), (2.0, 2.0), (3.0, 3.0), (1.0, 1.0), (2.0, 2.0), (NAN, NAN)):
         model.zero_grad()
         model(torch.full((1, 4), factor)).sum().backward()
@@ -99,11 +92,9 @@ def test_what_a_rank_shows_is_that_of_the_first_bad_step(
     assert math.isnan(bad.scalars["loss"])
 
 
-def test_a_loss_that_was_not_always_given_is_of_no_known_step(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_a_loss_that_was_not_always_given_is_of_no_known_step(aggregator: Sink) -> None:
     model = nn.Linear(4, 2)
-    watch = attach(model, report_every=2)
+    watch = aggregator.attach(model, report_every=2)
     for losses in ((1.0, None), (None, 1.0)):
         for loss in losses:
             set_gradients(model, 1.0)
@@ -116,12 +107,11 @@ def test_a_loss_that_was_not_always_given_is_of_no_known_step(
 @pytest.mark.slow
 @pytest.mark.parametrize("value", [1.0, math.nan])
 def test_the_first_bad_step_has_the_number_that_its_record_has(
-    aggregator: RecordingAggregator, attach: Attach, value: float
+    aggregator: Sink, value: float
 ) -> None:
     """Passes are measured before the script says which step they belong to."""
     model = nn.Linear(4, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    watch = attach(model, optimizer)
+    watch, optimizer = aggregator.attach_sgd(model, lr=0.0)
     for _ in range(2):
         (model(torch.ones(1, 4)).sum() * value).backward()
     watch.collect(step=500)
@@ -159,11 +149,9 @@ def test_the_largest_local_norm_is_unknown_where_one_was(
     assert both.result().columns[cpu]["local_l2"].tolist() == pytest.approx([kept], nan_ok=True)
 
 
-def test_the_intervals_of_collecting_and_reporting_are_two(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_the_intervals_of_collecting_and_reporting_are_two(aggregator: Sink) -> None:
     model = nn.Linear(4, 2)
-    watch = attach(model, every=2, report_every=3)
+    watch = aggregator.attach(model, every=2, report_every=3)
     for step in range(12):
         set_gradients(model, float(step))
         watch.collect()
@@ -180,12 +168,9 @@ def backward(model: nn.Module, norm: float) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("asked", [True, False])
-def test_each_micro_batch_is_in_the_maximum(
-    aggregator: RecordingAggregator, attach: Attach, asked: bool
-) -> None:
+def test_each_micro_batch_is_in_the_maximum(aggregator: Sink, asked: bool) -> None:
     model = nn.Linear(4, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    watch = attach(model, optimizer)
+    watch, optimizer = aggregator.attach_sgd(model)
     for _ in range(2):
         optimizer.zero_grad()
         for norm in (1.0, 7.0, -5.0):
@@ -207,13 +192,10 @@ def test_each_micro_batch_is_in_the_maximum(
 
 
 @pytest.mark.slow
-def test_micro_batches_whose_gradients_are_made_by_hand(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_micro_batches_whose_gradients_are_made_by_hand(aggregator: Sink) -> None:
     """No pass shows them; `collect` does."""
     model = nn.Linear(4, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    watch = attach(model, optimizer)
+    watch, optimizer = aggregator.attach_sgd(model)
     for _ in range(2):
         for norm in (1.0, 8.0, 3.0):
             set_gradients(model, norm)
@@ -228,12 +210,10 @@ def test_micro_batches_whose_gradients_are_made_by_hand(
 
 
 @pytest.mark.slow
-def test_micro_batches_with_several_optimizers(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_micro_batches_with_several_optimizers(aggregator: Sink) -> None:
     model = nn.ModuleDict({"a": nn.Linear(4, 2), "b": nn.Linear(4, 2)})
     optimizers = [torch.optim.SGD(model[name].parameters(), lr=0.1) for name in ("a", "b")]
-    attach(model, optimizers)
+    aggregator.attach(model, optimizers)
     for norm in (9.0, -8.0):
         backward(model, norm)
     for optimizer in optimizers:
@@ -247,13 +227,10 @@ def test_micro_batches_with_several_optimizers(
 
 
 @pytest.mark.slow
-def test_passes_and_several_steps_make_one_report(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_passes_and_several_steps_make_one_report(aggregator: Sink) -> None:
     """The mean is that of all passes of all steps, the maximum too."""
     model = nn.Linear(4, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    attach(model, optimizer, report_every=2)
+    _, optimizer = aggregator.attach_sgd(model, report_every=2)
     for norms in ((1.0, 7.0, -5.0), (2.0,)):
         optimizer.zero_grad()
         for norm in norms:
@@ -268,12 +245,10 @@ def test_passes_and_several_steps_make_one_report(
     assert aggregator.layers(stats, "l2_mean")["bias"] == 14.0 / 4
 
 
-def test_a_report_that_is_not_due_yet_is_sent_at_the_end(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_a_report_that_is_not_due_yet_is_sent_at_the_end(aggregator: Sink) -> None:
     """Closing loses nothing."""
     model = nn.Linear(4, 2)
-    watch = attach(model, report_every=100)
+    watch = aggregator.attach(model, report_every=100)
     for norm in (7.0, 1.0):
         set_gradients(model, norm)
         watch.collect()
@@ -284,9 +259,9 @@ def test_a_report_that_is_not_due_yet_is_sent_at_the_end(
     assert aggregator.layers(stats, "l2_max")["bias"] == 7.0
 
 
-def test_other_layers_begin_another_record(aggregator: RecordingAggregator, attach: Attach) -> None:
+def test_other_layers_begin_another_record(aggregator: Sink) -> None:
     model = nn.Linear(4, 2)
-    watch = attach(model, report_every=3)
+    watch = aggregator.attach(model, report_every=3)
     for step in range(4):
         set_gradients(model, float(step + 1))
         if step == 2:
@@ -303,12 +278,10 @@ def test_other_layers_begin_another_record(aggregator: RecordingAggregator, atta
 
 
 @pytest.mark.parametrize("wrap", [float, torch.tensor])
-def test_the_loss_of_a_report_is_weighted_by_samples(
-    aggregator: RecordingAggregator, attach: Attach, wrap: Any
-) -> None:
+def test_the_loss_of_a_report_is_weighted_by_samples(aggregator: Sink, wrap: Any) -> None:
     """(1 * 30 + 5 * 10) / 40, and the samples are added up (row B5)."""
     model = nn.Linear(4, 2)
-    watch = attach(model, report_every=2)
+    watch = aggregator.attach(model, report_every=2)
     for loss, size in ((1.0, 30), (5.0, 10)):
         set_gradients(model, 1.0)
         watch.collect(loss=wrap(loss), batch_size=size)

@@ -18,7 +18,7 @@ from gradwatch._statistics.statistics import cuda_statistics
 from gradwatch_wire import Stats
 from gradwatch_wire.columns import MEASURED_COLUMNS
 from tests.support.late_memory import LateMemory, take_as_far
-from tests.support.recording import Attach, RecordingAggregator
+from tests.support.recording import Sink
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:numpy|triton")
 
@@ -102,11 +102,7 @@ CASES: list[dict[str, Any]] = [
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_records_are_those_that_are_packed_anew(
-    aggregator: RecordingAggregator,
-    attach: Attach,
-    far: list[LateMemory],
-    monkeypatch: pytest.MonkeyPatch,
-    case: dict[str, Any],
+    aggregator: Sink, far: list[LateMemory], monkeypatch: pytest.MonkeyPatch, case: dict[str, Any]
 ) -> None:
     """Number by number, whatever else is in a record."""
     kept: list[bool] = []
@@ -117,11 +113,11 @@ def test_records_are_those_that_are_packed_anew(
         return kept[-1]
 
     monkeypatch.setattr(PackedNumbers, "holds", watched)
-    found = sent_by(aggregator, attach, far, case)
+    found = sent_by(aggregator, aggregator.attach, far, case)
     assert kept
     assert all(kept)
     monkeypatch.setattr(PackedNumbers, "holds", lambda *_: False)
-    expected = sent_by(aggregator, attach, far, case)
+    expected = sent_by(aggregator, aggregator.attach, far, case)
 
     assert len(found) == len(expected) > 0
     for one, other in zip(found, expected, strict=True):
@@ -139,10 +135,10 @@ def numbers_of(stats: Stats) -> dict[str, Any]:
 
 
 def test_a_gradient_that_the_kernel_leaves_has_its_number_too(
-    aggregator: RecordingAggregator, attach: Attach, far: list[LateMemory]
+    aggregator: Sink, far: list[LateMemory]
 ) -> None:
     model = nn.ModuleList([nn.Linear(3, 1, bias=False), nn.Linear(2, 1, bias=False)])
-    watch = attach(model)
+    watch = aggregator.attach(model)
     model[0].weight.grad = torch.ones(1, 6)[:, ::2]
     model[1].weight.grad = torch.full((1, 2), 2.0)
     watch.collect(loss=torch.tensor(0.5))
@@ -168,9 +164,7 @@ def test_no_number_that_is_put_beside_looks_absent() -> None:
     assert [part.numbers[begin].isnan().item() for begin in part.begins] == [1, 0, 1, 1, 1]
 
 
-def test_what_is_sent_has_nothing_in_it_that_nobody_wrote(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_is_sent_has_nothing_in_it_that_nobody_wrote(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory is taken as it is: it could look absent for ever."""
     monkeypatch.setattr(
         torch, "empty", lambda size, **_: torch.tensor([ABSENT] * size).view(torch.float64)

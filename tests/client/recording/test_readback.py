@@ -24,7 +24,7 @@ from gradwatch._transport.sender import Sender
 from gradwatch_wire import Gains, Stats
 from gradwatch_wire.columns import MEASURED_COLUMNS
 from tests.support.late_memory import LateMemory, take_as_far
-from tests.support.recording import Attach, RecordingAggregator
+from tests.support.recording import Sink
 from tests.support.waiting import wait_until
 
 
@@ -49,11 +49,11 @@ def norm(stats: Stats) -> float:
 
 @pytest.mark.slow
 def test_what_arrives_late_is_sent_as_it_was_measured(
-    aggregator: RecordingAggregator, attach: Attach, device: list[LateMemory]
+    aggregator: Sink, device: list[LateMemory]
 ) -> None:
     """The device writes, element by element, while the sender looks."""
     model = with_gradient(1.0)
-    watch = attach(model, columns=MEASURED_COLUMNS)
+    watch = aggregator.attach(model, columns=MEASURED_COLUMNS)
     stop = threading.Event()
 
     def deliver() -> None:
@@ -80,15 +80,12 @@ def test_what_arrives_late_is_sent_as_it_was_measured(
 
 
 def test_without_room_a_collection_is_dropped_counted_and_declared_lost(
-    aggregator: RecordingAggregator,
-    attach: Attach,
-    device: list[LateMemory],
-    monkeypatch: pytest.MonkeyPatch,
+    aggregator: Sink, device: list[LateMemory], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The memory is bounded in bytes, and nothing waits; manifests are sent in any case."""
     monkeypatch.setattr(readback, "RING_BYTES", 0)
     model = with_gradient(1.0)
-    watch = attach(model)
+    watch = aggregator.attach(model)
     for _ in range(20):
         watch.collect()
     (memory,) = device
@@ -109,14 +106,14 @@ def test_without_room_a_collection_is_dropped_counted_and_declared_lost(
 
 @pytest.mark.slow
 def test_at_the_end_nobody_waits_for_what_has_not_arrived(
-    aggregator: RecordingAggregator, attach: Attach, device: list[LateMemory]
+    aggregator: Sink, device: list[LateMemory]
 ) -> None:
     """The ring goes to the next watch, and what comes late falls on nobody's numbers."""
-    watch = attach(with_gradient(1.0))
+    watch = aggregator.attach(with_gradient(1.0))
     watch.collect()
     watch.close()
     assert watch.stats()["dropped"] == 1
-    second = attach(with_gradient(3.0), run="second")
+    second = aggregator.attach(with_gradient(3.0), run="second")
     second.collect()
     (memory,) = device
     memory.deliver()
@@ -125,9 +122,11 @@ def test_at_the_end_nobody_waits_for_what_has_not_arrived(
     assert norm(stats) == pytest.approx(3.0 * math.sqrt(2.0))
 
 
-def test_memory_does_not_grow_from_watch_to_watch(attach: Attach, device: list[LateMemory]) -> None:
+def test_memory_does_not_grow_from_watch_to_watch(
+    aggregator: Sink, device: list[LateMemory]
+) -> None:
     for number in range(5):
-        watch = attach(with_gradient(1.0), run=f"run-{number}")
+        watch = aggregator.attach(with_gradient(1.0), run=f"run-{number}")
         watch.collect()
         device[0].deliver()
         watch.close()
@@ -202,7 +201,7 @@ def attached(attach: Any, **settings: Any) -> tuple[nn.Module, Any, GradScaler, 
 
 
 def test_the_background_thread_never_calls_torch(
-    aggregator: RecordingAggregator, attach: Attach, monkeypatch: pytest.MonkeyPatch
+    aggregator: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A call into torch could be one into a driver, on a device that is not this rank's."""
     calls: set[str] = set()
@@ -220,7 +219,7 @@ def test_the_background_thread_never_calls_torch(
 
     threading.setprofile(look)  # of threads that begin from here on
     try:
-        model, watch, scaler, optimizer = attached(attach, report_every=2)
+        model, watch, scaler, optimizer = attached(aggregator.attach, report_every=2)
     finally:
         threading.setprofile(None)
     train(model, watch, scaler, optimizer)
@@ -232,7 +231,7 @@ def test_the_background_thread_never_calls_torch(
 
 
 def test_what_is_handed_to_the_background_thread_holds_nothing_of_torch(
-    attach: Attach, monkeypatch: pytest.MonkeyPatch
+    aggregator: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: set[str] = set()
     handed = 0
@@ -246,7 +245,7 @@ def test_what_is_handed_to_the_background_thread_holds_nothing_of_torch(
 
     monkeypatch.setattr(Sender, "put", look)
     for report_every in (1, 2):
-        train(*(made := attached(attach, report_every=report_every))[:2], *made[2:])
+        train(*(made := attached(aggregator.attach, report_every=report_every))[:2], *made[2:])
 
     assert handed >= 6
     assert found.isdisjoint({"Tensor", "Parameter", "device", "Stream", "Event", "dtype"})

@@ -13,7 +13,7 @@ from torch.amp.grad_scaler import GradScaler
 from gradwatch_wire import Manifest, Stats
 from gradwatch_wire.columns import MEASURED_COLUMNS, STATISTIC_COLUMNS
 from gradwatch_wire.names import Label, Scalar
-from tests.support.recording import Attach, RecordingAggregator
+from tests.support.recording import Sink
 
 
 def with_gradients() -> nn.Linear:
@@ -23,9 +23,9 @@ def with_gradients() -> nn.Linear:
 
 
 def test_inside_a_graph_capture_nothing_is_collected(
-    aggregator: RecordingAggregator, attach: Attach, monkeypatch: pytest.MonkeyPatch
+    aggregator: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    watch = attach(with_gradients())
+    watch = aggregator.attach(with_gradients())
     # There is none here to capture with.
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
@@ -37,11 +37,9 @@ def test_inside_a_graph_capture_nothing_is_collected(
     assert [stats.step for stats in aggregator.stats(1)] == [0]
 
 
-def test_only_the_columns_asked_for_are_sent(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_only_the_columns_asked_for_are_sent(aggregator: Sink) -> None:
     """`l2` always, for all else stands on it."""
-    watch = attach(with_gradients(), columns=["zeros", "linf"])
+    watch = aggregator.attach(with_gradients(), columns=["zeros", "linf"])
     watch.collect()
     (stats,) = aggregator.stats(1)
 
@@ -51,7 +49,7 @@ def test_only_the_columns_asked_for_are_sent(
 
 
 def test_a_record_has_the_names_of_the_vocabulary_and_no_others(
-    aggregator: RecordingAggregator, attach: Attach, monkeypatch: pytest.MonkeyPatch
+    aggregator: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -60,7 +58,7 @@ def test_a_record_has_the_names_of_the_vocabulary_and_no_others(
         model = nn.Linear(4, 2)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         scaler = GradScaler("cpu")
-        watch = attach(
+        watch = aggregator.attach(
             *(model, optimizer),
             scaler=scaler,
             local=local,
@@ -83,10 +81,7 @@ def test_a_record_has_the_names_of_the_vocabulary_and_no_others(
 
 
 def test_a_slower_path_is_told_once_with_its_cause(
-    aggregator: RecordingAggregator,
-    attach: Attach,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    aggregator: Sink, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nothing falls back silently (row B6); the record names the path."""
 
@@ -95,7 +90,7 @@ def test_a_slower_path_is_told_once_with_its_cause(
 
     monkeypatch.setattr("gradwatch._statistics.statistics.is_small", lambda *_: False)
     monkeypatch.setattr("gradwatch._statistics.statistics.row_statistics", broken)
-    watch = attach(with_gradients())
+    watch = aggregator.attach(with_gradients())
     watch.collect()
     watch.collect()
 
@@ -105,7 +100,7 @@ def test_a_slower_path_is_told_once_with_its_cause(
 
 
 def test_columns_are_narrower_only_while_a_slower_path_runs(
-    aggregator: RecordingAggregator, attach: Attach, monkeypatch: pytest.MonkeyPatch
+    aggregator: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One failure that passes, as of memory, took `nans` and `infs` from all later records."""
 
@@ -115,7 +110,7 @@ def test_columns_are_narrower_only_while_a_slower_path_runs(
     model = with_gradients()
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, math.nan)
-    watch = attach(model)
+    watch = aggregator.attach(model)
     with monkeypatch.context() as patch:
         patch.setattr("gradwatch._statistics.statistics.is_small", lambda *_: False)
         patch.setattr("gradwatch._statistics.statistics.row_statistics", broken)
@@ -131,7 +126,7 @@ def test_columns_are_narrower_only_while_a_slower_path_runs(
 
 
 def test_the_kernels_are_loaded_when_a_model_is_attached(
-    attach: Attach, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    aggregator: Sink, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked: list[tuple[torch.device, set[torch.dtype]]] = []
 
@@ -141,7 +136,7 @@ def test_the_kernels_are_loaded_when_a_model_is_attached(
 
     monkeypatch.setattr("gradwatch._recording.sampler.warm_up", warm_up)
     monkeypatch.setattr(nn.Parameter, "is_cuda", True, raising=False)
-    attach(nn.ParameterList([torch.ones(2), torch.ones(2).double()]))
+    aggregator.attach(nn.ParameterList([torch.ones(2), torch.ones(2).double()]))
 
     assert asked == [(torch.device("cpu"), {torch.float32, torch.float64})]
     assert any("no compiler" in line for line in caplog.messages)
@@ -156,13 +151,11 @@ def placed(*placements: Any) -> Any:
 
 
 @pytest.mark.slow
-def test_a_partial_gradient_is_left_out(
-    aggregator: RecordingAggregator, attach: Attach, one_process: None
-) -> None:
+def test_a_partial_gradient_is_left_out(aggregator: Sink, one_process: None) -> None:
     from torch.distributed.tensor import Partial, Replicate
 
     whole, partial = nn.Parameter(placed(Replicate())), nn.Parameter(placed(Replicate()))
-    watch = attach(nn.ParameterDict({"whole": whole, "partial": partial}))
+    watch = aggregator.attach(nn.ParameterDict({"whole": whole, "partial": partial}))
     whole.grad, partial.grad = placed(Replicate()), placed(Partial())
     watch.collect()
     (stats,) = aggregator.stats(1)
@@ -173,14 +166,12 @@ def test_a_partial_gradient_is_left_out(
 
 
 @pytest.mark.slow
-def test_a_sharded_gradient_is_that_of_the_whole_layer(
-    aggregator: RecordingAggregator, attach: Attach, one_process: None
-) -> None:
+def test_a_sharded_gradient_is_that_of_the_whole_layer(aggregator: Sink, one_process: None) -> None:
     """The manifest counts the elements of the whole."""
     from torch.distributed.tensor import Shard
 
     parameter = nn.Parameter(placed(Shard(0)))
-    watch = attach(nn.ParameterDict({"w": parameter}))
+    watch = aggregator.attach(nn.ParameterDict({"w": parameter}))
     parameter.grad = placed(Shard(0))
     watch.collect()
     aggregator.stats(1)

@@ -13,7 +13,7 @@ from torch import nn
 
 from gradwatch._statistics.statistics import statistics
 from gradwatch_wire.columns import MEASURED_COLUMNS
-from tests.support.recording import Attach, RecordingAggregator
+from tests.support.recording import Sink
 from tests.support.waits import refusing_waits
 
 pytestmark = [
@@ -42,13 +42,11 @@ def test_the_compiled_kernel_agrees_with_the_cpu(dtype: torch.dtype, fill: float
         assert values.tolist() == pytest.approx(expected[name].tolist(), rel=1e-5, nan_ok=True)
 
 
-def test_collecting_never_waits_for_the_device(
-    aggregator: RecordingAggregator, attach: Attach, never_waiting: None
-) -> None:
+def test_collecting_never_waits_for_the_device(aggregator: Sink, never_waiting: None) -> None:
     """A training loop with clipping collected before and after (row B1)."""
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1)).cuda()
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-    watch = attach(model, optimizer, report_every=2)
+    watch = aggregator.attach(model, optimizer, report_every=2)
     batch = torch.ones(8, 64, device="cuda")
     for step in range(10):
         optimizer.zero_grad()
@@ -64,9 +62,11 @@ def test_collecting_never_waits_for_the_device(
     assert watch.stats()["faults"] == 0
 
 
-def test_nothing_is_compiled_after_attach(attach: Attach, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_compiled_after_attach(
+    aggregator: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 1).bfloat16()).cuda()
-    watch = attach(model)
+    watch = aggregator.attach(model)
     compiled = pytest.importorskip("triton.compiler.compiler")
 
     def compile_again(*_: Any, **__: Any) -> None:
@@ -83,12 +83,10 @@ def test_nothing_is_compiled_after_attach(attach: Attach, monkeypatch: pytest.Mo
     assert watch.stats()["faults"] == 0
 
 
-def test_around_a_captured_step_all_is_collected(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_around_a_captured_step_all_is_collected(aggregator: Sink) -> None:
     """Inside the capture nothing is, and one line says so."""
     model = nn.Linear(64, 1).cuda()
-    watch = attach(model)
+    watch = aggregator.attach(model)
     batch = torch.ones(8, 64, device="cuda")
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
@@ -108,10 +106,7 @@ def test_around_a_captured_step_all_is_collected(
 
 @pytest.mark.parametrize("settings", [{"local": True}, {"blocks": None}, {"activations": True}, {}])
 def test_hooks_inside_a_capture_leave_it_whole(
-    aggregator: RecordingAggregator,
-    attach: Attach,
-    monkeypatch: pytest.MonkeyPatch,
-    settings: dict[str, Any],
+    aggregator: Sink, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
 ) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -119,7 +114,7 @@ def test_hooks_inside_a_capture_leave_it_whole(
     batch = torch.ones(8, 64, device="cuda")
     if "blocks" in settings:
         settings = {"blocks": [model[0], model[2]]}
-    watch = attach(model, **settings)
+    watch = aggregator.attach(model, **settings)
 
     def step() -> None:
         for parameter in model.parameters():
@@ -150,14 +145,12 @@ def test_hooks_inside_a_capture_leave_it_whole(
     assert len(set(norms)) == 3
 
 
-def test_a_capture_while_numbers_are_on_their_way_is_not_broken(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_a_capture_while_numbers_are_on_their_way_is_not_broken(aggregator: Sink) -> None:
     """In the capture mode `global` a call of any thread into the driver would end it."""
     model = nn.Linear(64, 1).cuda()
     batch = torch.ones(8, 64, device="cuda")
     model(batch).square().mean().backward()
-    watch = attach(model)
+    watch = aggregator.attach(model)
     watch.collect()
     aggregator.stats(1)
     for _ in range(20):

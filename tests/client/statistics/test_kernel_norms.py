@@ -17,7 +17,7 @@ from gradwatch import GradientGainMonitor
 from gradwatch._statistics import norm_slots
 from gradwatch._statistics.norm_slots import Expected, NormSlots
 from gradwatch._statistics.single import measure_norm
-from tests.support.recording import Attach, RecordingAggregator
+from tests.support.recording import Sink
 
 pytest.importorskip("triton")
 
@@ -198,10 +198,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("for_all_devices")
 def test_local_norms_and_blocks_are_measured_by_one_launch_each(
-    aggregator: RecordingAggregator,
-    attach: Attach,
-    made: list[Any],
-    monkeypatch: pytest.MonkeyPatch,
+    aggregator: Sink, made: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The numbers are those of the other path, and nothing is made again in the loop."""
     places: list[int] = []
@@ -220,7 +217,7 @@ def test_local_norms_and_blocks_are_measured_by_one_launch_each(
     monkeypatch.setattr(Parts, "combine", note_combined)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 5)).to(DEVICE)
-    watch = attach(model, local=True, blocks=list(model))
+    watch = aggregator.attach(model, local=True, blocks=list(model))
     batch = torch.randn(3, 5, device=DEVICE)
     num_launches = []
     for _ in range(3):
@@ -241,12 +238,10 @@ def test_local_norms_and_blocks_are_measured_by_one_launch_each(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("for_all_devices")
-def test_accumulated_passes_keep_the_largest_of_any_path(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_accumulated_passes_keep_the_largest_of_any_path(aggregator: Sink) -> None:
     weight = nn.Parameter(torch.zeros(4, 6, device=DEVICE))
     model = nn.ParameterList([weight])
-    watch = attach(model, local=True)
+    watch = aggregator.attach(model, local=True)
     wide = torch.ones(4, 12, device=DEVICE)
     for plain, strided in ((2.0, 1.0), (1.0, 3.0)):
         weight.grad = None

@@ -11,7 +11,7 @@ from torch import nn
 
 from gradwatch._statistics.single import write_norm
 from gradwatch._statistics.slots import Slots
-from tests.support.recording import Attach
+from tests.support.recording import Sink
 
 CPU = torch.device("cpu")
 
@@ -56,10 +56,10 @@ def test_a_layer_that_is_new_has_a_place_and_the_others_keep_theirs() -> None:
 
 
 @pytest.mark.slow
-def test_hooks_write_to_the_same_memory_in_each_step(attach: Attach) -> None:
+def test_hooks_write_to_the_same_memory_in_each_step(aggregator: Sink) -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    watch: Any = attach(model, optimizer, local=True, blocks=model)
+    watch: Any = aggregator.attach(model, optimizer, local=True, blocks=model)
     observers: Any = watch._recorder.observed._observers
     local, blocks = observers
     places = []

@@ -14,7 +14,7 @@ from torch import nn
 
 from gradwatch_wire import Bye, Stats
 from tests.support.ports import ReservedPort
-from tests.support.recording import Attach, NewAggregator, RecordingAggregator
+from tests.support.recording import NewAggregator, Sink
 from tests.support.relay import Relay
 from tests.support.waiting import wait_until
 
@@ -49,10 +49,12 @@ def model_with_gradients() -> nn.Module:
 
 @pytest.mark.slow
 def test_a_path_that_is_cut_loses_doubles_and_reorders_nothing(
-    aggregator: RecordingAggregator, attach: Attach, relay: Callable[[str], Relay]
+    aggregator: Sink, relay: Callable[[str], Relay]
 ) -> None:
     first, second = relay(aggregator.endpoint), relay(aggregator.endpoint)
-    watch = attach(model_with_gradients(), endpoint=f"{first.endpoint},{second.endpoint}")
+    watch = aggregator.attach(
+        model_with_gradients(), endpoint=f"{first.endpoint},{second.endpoint}"
+    )
     assert watch.endpoint == watch.stats()["endpoint"] == first.endpoint
     for step in range(800):
         watch.collect(step=step)
@@ -74,9 +76,9 @@ def test_a_path_that_is_cut_loses_doubles_and_reorders_nothing(
 
 @pytest.mark.slow
 def test_it_stays_where_it_is_when_the_first_one_is_back(
-    new_aggregator: NewAggregator, attach: Attach, nowhere: list[str]
+    new_aggregator: NewAggregator, aggregator: Sink, nowhere: list[str]
 ) -> None:
-    watch = attach(model_with_gradients(), endpoint=nowhere)
+    watch = aggregator.attach(model_with_gradients(), endpoint=nowhere)
     watch.collect()
     second = new_aggregator(nowhere[1])
     wait_until(lambda: watch.stats()["acked"] == 2, "the second one has it")
@@ -90,9 +92,7 @@ def test_it_stays_where_it_is_when_the_first_one_is_back(
 
 
 def test_ranks_spread_over_the_endpoints(
-    monkeypatch: pytest.MonkeyPatch,
-    new_aggregator: NewAggregator,
-    attach: Attach,
+    monkeypatch: pytest.MonkeyPatch, new_aggregator: NewAggregator, aggregator: Sink
 ) -> None:
     """Rank r begins at number r modulo their number, and goes on in their order."""
     aggregators = [new_aggregator() for _ in range(3)]
@@ -101,7 +101,7 @@ def test_ranks_spread_over_the_endpoints(
     monkeypatch.setenv("WORLD_SIZE", "5")
     for rank in range(5):
         monkeypatch.setenv("RANK", str(rank))
-        watch = attach(nn.Linear(2, 2), endpoint=None)
+        watch = aggregator.attach(nn.Linear(2, 2), endpoint=None)
         first = rank % 3
         assert [watch.endpoint, *watch._sender.route.others] == ways[first:] + ways[:first]
     wait_until(lambda: sum(len(each.hellos) for each in aggregators) == 5, "all say HELLO")
@@ -111,13 +111,11 @@ def test_ranks_spread_over_the_endpoints(
 
 
 def test_a_refusal_is_not_carried_elsewhere(
-    new_aggregator: NewAggregator,
-    attach: Attach,
-    caplog: pytest.LogCaptureFixture,
+    new_aggregator: NewAggregator, aggregator: Sink, caplog: pytest.LogCaptureFixture
 ) -> None:
     strict, other = new_aggregator(), new_aggregator()
     strict.refusal = "too many"
-    watch = attach(model_with_gradients(), endpoint=[strict.endpoint, other.endpoint])
+    watch = aggregator.attach(model_with_gradients(), endpoint=[strict.endpoint, other.endpoint])
     wait_until(lambda: "too many" in caplog.text, "the line in the log")
     strict.stop()
     connection: Any = watch._sender._connection
@@ -131,9 +129,9 @@ def test_a_refusal_is_not_carried_elsewhere(
 
 @pytest.mark.slow
 def test_where_nobody_answers_all_are_named(
-    attach: Attach, nowhere: list[str], caplog: pytest.LogCaptureFixture
+    aggregator: Sink, nowhere: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    watch = attach(model_with_gradients(), endpoint=nowhere)
+    watch = aggregator.attach(model_with_gradients(), endpoint=nowhere)
     watch.collect()
     watch.close()
 
@@ -145,11 +143,13 @@ def test_where_nobody_answers_all_are_named(
 
 @pytest.mark.slow
 def test_what_comes_at_the_end_goes_to_the_next_one(
-    aggregator: RecordingAggregator, attach: Attach, relay: Callable[[str], Relay]
+    aggregator: Sink, relay: Callable[[str], Relay]
 ) -> None:
     """Also in the two seconds of `close`."""
     first = relay(aggregator.endpoint)
-    watch = attach(model_with_gradients(), endpoint=[first.endpoint, aggregator.endpoint])
+    watch = aggregator.attach(
+        model_with_gradients(), endpoint=[first.endpoint, aggregator.endpoint]
+    )
     watch.collect()
     wait_until(lambda: watch.stats()["acked"] == 2, "the first step acknowledged")
     first.close()
@@ -175,11 +175,11 @@ def no_descriptors() -> Iterator[None]:
 
 @pytest.mark.slow
 def test_without_descriptors_for_the_next_one_it_stays_and_tries_again(
-    new_aggregator: NewAggregator, attach: Attach
+    new_aggregator: NewAggregator, aggregator: Sink
 ) -> None:
     """ZeroMQ would end the process."""
     first, second = new_aggregator(), new_aggregator()
-    watch = attach(model_with_gradients(), endpoint=[first.endpoint, second.endpoint])
+    watch = aggregator.attach(model_with_gradients(), endpoint=[first.endpoint, second.endpoint])
     wait_until(lambda: first.hellos, "HELLO")
     with no_descriptors():
         first.stop()

@@ -19,7 +19,7 @@ from torch import nn
 import gradwatch
 from gradwatch_wire.session.peer import Speaks, look_at
 from tests.support.ports import ReservedPort
-from tests.support.recording import NewAggregator, RecordingAggregator
+from tests.support.recording import NewAggregator, Sink
 from tests.support.waiting import wait_until
 
 HTTP = "an HTTP server (records go to another address, tcp://127.0.0.1:5555 by default)"
@@ -148,7 +148,7 @@ def test_where_nothing_listens_there_is_nothing() -> None:
     port.close()
 
 
-def test_an_aggregator_is_taken_for_none_of_these(aggregator: RecordingAggregator) -> None:
+def test_an_aggregator_is_taken_for_none_of_these(aggregator: Sink) -> None:
     assert look_at(aggregator.endpoint).speaks is Speaks.ROUTER
     address = aggregator.endpoint.removeprefix("tcp://")
     assert look_at(f"tcp://127.0.0.1:0;{address}").speaks is Speaks.ROUTER

@@ -36,7 +36,7 @@ from gradwatch_wire import (
 from gradwatch_wire.session.outbox import Outbox
 from gradwatch_wire.session.session import Phase, Session
 from tests.support.ports import ReservedPort, has_ipv6
-from tests.support.recording import Attach, NewAggregator, RecordingAggregator
+from tests.support.recording import NewAggregator, Sink
 from tests.support.waiting import PATIENCE_S, wait_until
 
 # Binds a ROUTER, says where, and reads nothing more once it is stopped.
@@ -109,7 +109,7 @@ def model_with_gradients() -> nn.Module:
 
 
 def test_records_keep_the_order_of_the_steps(
-    aggregator: RecordingAggregator, make_sender: Callable[[str], tuple[Sender, Faults]]
+    aggregator: Sink, make_sender: Callable[[str], tuple[Sender, Faults]]
 ) -> None:
     sender, _ = make_sender(aggregator.endpoint)
     late = Collected(1, arrived=False)
@@ -126,7 +126,7 @@ def test_records_keep_the_order_of_the_steps(
 
 
 def test_a_record_that_cannot_be_made_costs_only_itself(
-    aggregator: RecordingAggregator, make_sender: Callable[[str], tuple[Sender, Faults]]
+    aggregator: Sink, make_sender: Callable[[str], tuple[Sender, Faults]]
 ) -> None:
     sender, faults = make_sender(aggregator.endpoint)
     broken = Collected(1)
@@ -156,7 +156,7 @@ def test_what_waits_for_the_device_is_bounded(
 
 @pytest.mark.slow
 def test_what_does_not_arrive_from_the_device_does_not_come_after_bye(
-    aggregator: RecordingAggregator, make_sender: Callable[[str], tuple[Sender, Faults]]
+    aggregator: Sink, make_sender: Callable[[str], tuple[Sender, Faults]]
 ) -> None:
     """Closing waits a second for it, then gives it up and says so."""
     sender, faults = make_sender(aggregator.endpoint)
@@ -182,7 +182,7 @@ def test_what_does_not_arrive_from_the_device_does_not_come_after_bye(
 
 
 def test_each_dropped_collection_is_declared_lost_in_its_place(
-    aggregator: RecordingAggregator, make_sender: Callable[[str], tuple[Sender, Faults]]
+    aggregator: Sink, make_sender: Callable[[str], tuple[Sender, Faults]]
 ) -> None:
     """The numbers of those that were sent have a gap where it would have been."""
     sender, _ = make_sender(aggregator.endpoint)
@@ -246,8 +246,8 @@ def test_other_transports_are_connected_to(
 
 
 @pytest.mark.slow
-def test_beats_are_sent_between_records(aggregator: RecordingAggregator, attach: Attach) -> None:
-    watch = attach(model_with_gradients())
+def test_beats_are_sent_between_records(aggregator: Sink) -> None:
+    watch = aggregator.attach(model_with_gradients())
     wait_until(lambda: aggregator.beats, "the first beat")
     assert aggregator.beats[0].last_step == -1
     watch.collect(step=41)
@@ -279,7 +279,7 @@ def test_answers_that_are_none_are_counted() -> None:
 
 
 def test_a_record_that_is_too_large_is_told(
-    aggregator: RecordingAggregator, attach: Attach, caplog: pytest.LogCaptureFixture
+    aggregator: Sink, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A model that is not reported at all must not be so in silence."""
     aggregator.welcome["max_record_bytes"] = 4_096
@@ -288,7 +288,7 @@ def test_a_record_that_is_too_large_is_told(
         model.register_parameter(f"{number:0>500}", nn.Parameter(torch.ones(())))
     for parameter in model.parameters():
         parameter.grad = torch.ones(())
-    watch = attach(model)
+    watch = aggregator.attach(model)
     wait_until(lambda: sender_of(watch).session.phase is Phase.OPEN, "WELCOME")
     watch.collect()
     wait_until(lambda: "a Manifest was left out" in caplog.text, "the line in the log")
@@ -346,9 +346,7 @@ def test_close_gives_up_when_the_peer_is_stopped() -> None:
 
 
 @pytest.mark.slow
-def test_close_gives_up_when_the_callback_hangs(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_close_gives_up_when_the_callback_hangs(aggregator: Sink) -> None:
     """The thread that receives alerts is the one that closes."""
     release, called = threading.Event(), threading.Event()
 
@@ -356,7 +354,7 @@ def test_close_gives_up_when_the_callback_hangs(
         called.set()
         release.wait()
 
-    watch = attach(model_with_gradients(), on_alert=hang)
+    watch = aggregator.attach(model_with_gradients(), on_alert=hang)
     wait_until(lambda: aggregator.hellos, "HELLO")
     aggregator.send(Alert(alert={"id": "a"}))
     assert called.wait(PATIENCE_S)
@@ -367,11 +365,9 @@ def test_close_gives_up_when_the_callback_hangs(
     sender_of(watch).join(PATIENCE_S)
 
 
-def test_the_log_says_where_it_sends(
-    aggregator: RecordingAggregator, attach: Attach, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_log_says_where_it_sends(aggregator: Sink, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="gradwatch"):
-        attach(model_with_gradients(), run="gpt2-small")
+        aggregator.attach(model_with_gradients(), run="gpt2-small")
 
     (record,) = caplog.records
     assert record.getMessage() == (

@@ -18,7 +18,7 @@ from gradwatch_wire import Bye, Column, Hello, Kind, Manifest, Stats, encode_bod
 from gradwatch_wire.session.orphaned_sessions import OrphanedSessions
 from gradwatch_wire.session.send_buffer import BufferedRecord
 from gradwatch_wire.session.spilled_session import SpilledSession
-from tests.support.recording import Attach, RecordingAggregator
+from tests.support.recording import Sink
 from tests.support.waiting import wait_until
 
 SESSION = b"s" * 16
@@ -181,10 +181,10 @@ def test_the_environment_names_the_directory(
 
 
 def test_nothing_stays_on_disk_when_everything_is_acknowledged(
-    attach: Attach, tmp_path: Path
+    aggregator: Sink, tmp_path: Path
 ) -> None:
     """Files and locks."""
-    watch = attach(backward(), spill=tmp_path)
+    watch = aggregator.attach(backward(), spill=tmp_path)
     for _ in range(5):
         watch.collect()
     watch.close()
@@ -215,14 +215,12 @@ def _packed(record: Any) -> tuple[Kind, int, bytes]:
     return kind, 0, body
 
 
-def test_the_next_watch_sends_what_others_left(
-    aggregator: RecordingAggregator, attach: Attach, tmp_path: Path
-) -> None:
+def test_the_next_watch_sends_what_others_left(aggregator: Sink, tmp_path: Path) -> None:
     """Session after session, under their own numbers; files of other runs and ranks stay."""
     leave_files(tmp_path, b"1" * 16, 600)
     leave_files(tmp_path, b"2" * 16, 3)
     leave_files(tmp_path, b"3" * 16, 3, run="test.0")
-    watch = attach(backward(), spill=tmp_path)
+    watch = aggregator.attach(backward(), spill=tmp_path)
     watch.collect()
     wait_until(lambda: watch.stats()["replayed"] == 605, "all sent")
     watch.close()

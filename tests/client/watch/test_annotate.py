@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.optim import LBFGS, SGD
 
-from tests.support.recording import Attach, RecordingAggregator
+from tests.support.recording import Sink
 
 
 def backward(model: nn.Module, factor: float = 1.0) -> Tensor:
@@ -22,13 +22,11 @@ def backward(model: nn.Module, factor: float = 1.0) -> Tensor:
 
 
 @pytest.mark.slow
-def test_the_loss_is_in_the_record_of_the_pass_before_it(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_the_loss_is_in_the_record_of_the_pass_before_it(aggregator: Sink) -> None:
     """The point stays the end of the backward pass, also where gradients were changed since."""
     model = nn.Linear(3, 1)
     optimizer = SGD(model.parameters(), lr=0.1)
-    watch = attach(model, optimizer)
+    watch = aggregator.attach(model, optimizer)
     losses, norms = [], []
     for _ in range(3):
         optimizer.zero_grad()
@@ -47,12 +45,10 @@ def test_the_loss_is_in_the_record_of_the_pass_before_it(
 
 
 @pytest.mark.slow
-def test_several_losses_of_a_step_are_averaged(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_several_losses_of_a_step_are_averaged(aggregator: Sink) -> None:
     model = nn.Linear(3, 1)
     optimizer = SGD(model.parameters(), lr=0.1)
-    watch = attach(model, optimizer)
+    watch = aggregator.attach(model, optimizer)
     losses = []
     for factor in (1.0, 2.0, 6.0):
         losses.append(backward(model, factor))
@@ -65,12 +61,10 @@ def test_several_losses_of_a_step_are_averaged(
 
 
 @pytest.mark.slow
-def test_losses_stay_when_a_later_pass_of_the_step_reaches_more_layers(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_losses_stay_when_a_later_pass_of_the_step_reaches_more_layers(aggregator: Sink) -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     optimizer = SGD(model.parameters(), lr=0.1)
-    watch = attach(model, optimizer)
+    watch = aggregator.attach(model, optimizer)
     for _ in range(2):
         for depth, loss in ((1, 1.0), (2, 2.0), (2, 6.0)):
             backward(model[:depth])
@@ -82,13 +76,11 @@ def test_losses_stay_when_a_later_pass_of_the_step_reaches_more_layers(
 
 
 @pytest.mark.slow
-def test_the_step_gets_the_number_and_counting_goes_on_from_it(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_the_step_gets_the_number_and_counting_goes_on_from_it(aggregator: Sink) -> None:
     """As with `collect(step=...)`."""
     model = nn.Linear(3, 1)
     optimizer = SGD(model.parameters(), lr=0.1)
-    watch = attach(model, optimizer)
+    watch = aggregator.attach(model, optimizer)
     for step in (None, 70, None):
         backward(model)
         watch.annotate(step=step)
@@ -98,12 +90,10 @@ def test_the_step_gets_the_number_and_counting_goes_on_from_it(
 
 
 @pytest.mark.slow
-def test_of_a_line_search_the_first_loss_counts(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_of_a_line_search_the_first_loss_counts(aggregator: Sink) -> None:
     model = nn.Linear(3, 1)
     optimizer = LBFGS(model.parameters(), lr=0.1, max_iter=4)
-    watch = attach(model, optimizer)
+    watch = aggregator.attach(model, optimizer)
     losses: list[list[float]] = []
 
     def closure() -> float:
@@ -124,11 +114,11 @@ def test_of_a_line_search_the_first_loss_counts(
 
 @pytest.mark.slow
 def test_without_a_pass_there_is_no_step_to_annotate(
-    aggregator: RecordingAggregator, attach: Attach, caplog: pytest.LogCaptureFixture
+    aggregator: Sink, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = nn.Linear(3, 1)
     optimizer = SGD(model.parameters(), lr=0.1)
-    watch = attach(model, optimizer)
+    watch = aggregator.attach(model, optimizer)
     with caplog.at_level(logging.WARNING, "gradwatch"):
         for _ in range(2):
             watch.annotate(loss=5.0, step=9)
@@ -148,10 +138,7 @@ def test_without_a_pass_there_is_no_step_to_annotate(
 @pytest.mark.parametrize("collects", [False, True])
 @pytest.mark.parametrize("reduce_dtype", [None, torch.bfloat16])
 def test_losses_of_passes_that_leave_no_gradient_count(
-    aggregator: RecordingAggregator,
-    attach: Attach,
-    reduce_dtype: torch.dtype | None,
-    collects: bool,
+    aggregator: Sink, reduce_dtype: torch.dtype | None, collects: bool
 ) -> None:
     """FSDP2 gives the shards their gradient in the last pass of a step; the mean is over all."""
     model: Any = fully_shard(
@@ -160,7 +147,7 @@ def test_losses_of_passes_that_leave_no_gradient_count(
         mp_policy=MixedPrecisionPolicy(reduce_dtype=reduce_dtype),
     )
     optimizer = SGD(model.parameters(), lr=0.1)
-    watch = attach(model, optimizer)
+    watch = aggregator.attach(model, optimizer)
     means = []
     for step in range(3):
         losses = []
@@ -182,12 +169,12 @@ def test_losses_of_passes_that_leave_no_gradient_count(
 
 @pytest.mark.slow
 def test_a_wrong_argument_is_logged_and_left_out(
-    aggregator: RecordingAggregator, attach: Attach, caplog: pytest.LogCaptureFixture
+    aggregator: Sink, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The rest of the call counts."""
     model = nn.Linear(3, 1)
     optimizer = SGD(model.parameters(), lr=0.1)
-    watch = attach(model, optimizer)
+    watch = aggregator.attach(model, optimizer)
     backward(model)
     with caplog.at_level(logging.WARNING, "gradwatch"):
         watch.annotate(loss=torch.ones(2), step=4)

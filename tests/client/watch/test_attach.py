@@ -15,18 +15,18 @@ from torch import nn
 
 import gradwatch
 from gradwatch_wire import Manifest, Stats
-from tests.support.recording import Attach, RecordingAggregator
+from tests.support.recording import Sink
 from tests.support.waiting import wait_until
 
 
 def test_the_aggregator_hears_who_attached(
-    aggregator: RecordingAggregator, attach: Attach, monkeypatch: pytest.MonkeyPatch
+    aggregator: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Run, place in the job, host, process and versions."""
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("SLURM_JOB_ID", "j" * 600)
-    attach(nn.Linear(2, 2), run="gpt2-small")
+    aggregator.attach(nn.Linear(2, 2), run="gpt2-small")
     wait_until(lambda: aggregator.hellos, "HELLO")
     (hello,) = aggregator.hellos.values()
 
@@ -42,7 +42,7 @@ def test_the_aggregator_hears_who_attached(
 
 
 def test_settings_come_from_the_environment(
-    aggregator: RecordingAggregator, monkeypatch: pytest.MonkeyPatch
+    aggregator: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GRADWATCH_RUN", "from-the-environment")
     monkeypatch.setenv("GRADWATCH_ENDPOINT", aggregator.endpoint)
@@ -52,12 +52,10 @@ def test_settings_come_from_the_environment(
     assert [hello.run for hello in aggregator.hellos.values()] == ["from-the-environment"]
 
 
-def test_two_watches_have_sessions_of_their_own(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_two_watches_have_sessions_of_their_own(aggregator: Sink) -> None:
     """A restart in the same process must not be taken for the same session."""
-    attach(nn.Linear(2, 2))
-    attach(nn.Linear(2, 2))
+    aggregator.attach(nn.Linear(2, 2))
+    aggregator.attach(nn.Linear(2, 2))
     wait_until(lambda: len(aggregator.hellos) == 2, "two HELLOs")
 
 
@@ -70,41 +68,31 @@ def stats_of(model: nn.Module, attach: Any, aggregator: Any) -> Stats:
 
 @pytest.mark.parametrize(("world", "reduction"), [(1, "none"), (2, "unknown")])
 def test_numbers_of_a_plain_model_say_whether_they_were_reduced(
-    aggregator: RecordingAggregator,
-    attach: Attach,
-    monkeypatch: pytest.MonkeyPatch,
-    world: int,
-    reduction: str,
+    aggregator: Sink, monkeypatch: pytest.MonkeyPatch, world: int, reduction: str
 ) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", str(world))
-    stats = stats_of(nn.Linear(2, 2), attach, aggregator)
+    stats = stats_of(nn.Linear(2, 2), aggregator.attach, aggregator)
 
     assert stats.labels["reduction"] == reduction
 
 
 @pytest.mark.slow
-def test_numbers_under_ddp_say_that_they_are_means(
-    aggregator: RecordingAggregator, attach: Attach, one_process: None
-) -> None:
+def test_numbers_under_ddp_say_that_they_are_means(aggregator: Sink, one_process: None) -> None:
     model = nn.Sequential(nn.parallel.DistributedDataParallel(nn.Linear(2, 2)))
 
-    assert stats_of(model, attach, aggregator).labels["reduction"] == "mean"
+    assert stats_of(model, aggregator.attach, aggregator).labels["reduction"] == "mean"
 
 
 @pytest.mark.parametrize(("world", "probed"), [(1, False), (2, True)])
 def test_local_gradients_are_probed_where_there_are_other_ranks(
-    aggregator: RecordingAggregator,
-    attach: Attach,
-    monkeypatch: pytest.MonkeyPatch,
-    world: int,
-    probed: bool,
+    aggregator: Sink, monkeypatch: pytest.MonkeyPatch, world: int, probed: bool
 ) -> None:
     """Alone, the gradients themselves tell."""
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", str(world))
     model = nn.Linear(2, 2)
-    watch = attach(model)
+    watch = aggregator.attach(model)
     model(torch.ones(1, 2)).sum().backward()
     watch.collect()
 
@@ -112,7 +100,7 @@ def test_local_gradients_are_probed_where_there_are_other_ranks(
 
 
 def test_disabled_it_returns_a_watch_that_does_nothing(
-    aggregator: RecordingAggregator, monkeypatch: pytest.MonkeyPatch
+    aggregator: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GRADWATCH_DISABLED", "1")
     threads = threading.active_count()
@@ -133,9 +121,9 @@ def test_disabled_it_returns_a_watch_that_does_nothing(
     assert aggregator.hellos == {}
 
 
-def test_the_watch_that_does_nothing_has_the_interface_of_one_that_does(attach: Attach) -> None:
+def test_the_watch_that_does_nothing_has_the_interface_of_one_that_does(aggregator: Sink) -> None:
     """Names, parameters and the keys of the counters."""
-    real, null = attach(nn.Linear(2, 2)), gradwatch.NullWatch()
+    real, null = aggregator.attach(nn.Linear(2, 2)), gradwatch.NullWatch()
 
     def public(kind: type) -> dict[str, list[str]]:
         functions = inspect.getmembers(kind, inspect.isfunction)
@@ -150,15 +138,13 @@ def test_the_watch_that_does_nothing_has_the_interface_of_one_that_does(attach: 
     assert {type(value) for value in null.stats().values()} == {int, str}
 
 
-def test_the_optimizer_may_be_left_out_or_be_an_empty_list(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_the_optimizer_may_be_left_out_or_be_an_empty_list(aggregator: Sink) -> None:
     """Then only `collect` collects."""
     model = nn.Linear(2, 2)
     model(torch.ones(1, 2)).sum().backward()
     left_out: tuple[Any, ...] = (None, [], ())
     for number, none in enumerate(left_out, start=1):
-        attach(model, none).collect()
+        aggregator.attach(model, none).collect()
         aggregator.stats(number)
 
     assert {stats.scalars.get("lr") for stats in aggregator.of(Stats)} == {None}
@@ -177,10 +163,10 @@ class Wrapper(torch.optim.Optimizer):
 
 
 @pytest.mark.slow
-def test_a_wrapped_optimizer_is_unwrapped(aggregator: RecordingAggregator, attach: Attach) -> None:
+def test_a_wrapped_optimizer_is_unwrapped(aggregator: Sink) -> None:
     model = nn.Linear(2, 2)
     optimizer = Wrapper(torch.optim.SGD(model.parameters(), lr=0.1))
-    attach(model, optimizer)
+    aggregator.attach(model, optimizer)
     for _ in range(2):
         model(torch.ones(1, 2)).sum().backward()
         optimizer.step()
@@ -189,10 +175,9 @@ def test_a_wrapped_optimizer_is_unwrapped(aggregator: RecordingAggregator, attac
 
 
 @pytest.mark.slow
-def test_the_first_step_may_be_given(aggregator: RecordingAggregator, attach: Attach) -> None:
+def test_the_first_step_may_be_given(aggregator: Sink) -> None:
     model = nn.Linear(2, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    attach(model, optimizer, first_step=500)
+    _, optimizer = aggregator.attach_sgd(model, first_step=500)
     for _ in range(2):
         model(torch.ones(1, 2)).sum().backward()
         optimizer.step()

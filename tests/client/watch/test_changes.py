@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gradwatch_wire import Manifest
-from tests.support.recording import Attach, RecordingAggregator
+from tests.support.recording import Sink
 
 
 def make() -> Any:
@@ -43,12 +43,12 @@ def close(expected: dict[str, float]) -> object:
 @pytest.mark.parametrize("how", ["head", "assign"])
 @pytest.mark.parametrize("optimized", [True, False])
 def test_replaced_parameters_are_watched_under_their_names(
-    aggregator: RecordingAggregator, attach: Attach, how: str, optimized: bool
+    aggregator: Sink, how: str, optimized: bool
 ) -> None:
     """A new head of another size, and all parameters by a checkpoint (C9)."""
     model = make()
     optimizer = sgd(model.parameters())
-    watch = attach(model, optimizer if optimized else None)
+    watch = aggregator.attach(model, optimizer if optimized else None)
     true = []
     for step in range(4):
         if step == 2:
@@ -71,11 +71,9 @@ def test_replaced_parameters_are_watched_under_their_names(
     assert sizes["head.weight"] == (40 if how == "head" else 16)
 
 
-def test_a_layer_that_is_gone_is_not_reported(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_a_layer_that_is_gone_is_not_reported(aggregator: Sink) -> None:
     model = make()
-    watch = attach(model)
+    watch = aggregator.attach(model)
     backward(model)
     watch.collect()
     del model["head"]
@@ -88,14 +86,12 @@ def test_a_layer_that_is_gone_is_not_reported(
 
 
 @pytest.mark.slow
-def test_unfrozen_layers_of_a_new_parameter_group_are_watched(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_unfrozen_layers_of_a_new_parameter_group_are_watched(aggregator: Sink) -> None:
     """`add_param_group` for a body that was frozen (C43)."""
     model = make()
     model["body"].requires_grad_(False)
     optimizer = sgd(model["head"].parameters())
-    attach(model, optimizer)
+    aggregator.attach(model, optimizer)
     true = []
     for step in range(4):
         if step == 2:
@@ -110,13 +106,11 @@ def test_unfrozen_layers_of_a_new_parameter_group_are_watched(
 
 
 @pytest.mark.slow
-def test_layers_that_are_added_later_are_watched(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_layers_that_are_added_later_are_watched(aggregator: Sink) -> None:
     """A network that grows (C43)."""
     model = make()
     optimizer = sgd(model.parameters())
-    watch = attach(model, optimizer)
+    watch = aggregator.attach(model, optimizer)
     true = []
     for step in range(4):
         if step == 2:
@@ -132,12 +126,12 @@ def test_layers_that_are_added_later_are_watched(
 
 @pytest.mark.slow
 def test_a_new_layer_that_no_optimizer_trains_is_told_once(
-    aggregator: RecordingAggregator, attach: Attach, caplog: pytest.LogCaptureFixture
+    aggregator: Sink, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is not watched, and someone should know (C43)."""
     model = make()
     optimizer = sgd(model.parameters())
-    attach(model, optimizer)
+    aggregator.attach(model, optimizer)
     for step in range(4):
         if step == 2:
             model["more"] = nn.Linear(2, 3)
@@ -152,13 +146,13 @@ def test_a_new_layer_that_no_optimizer_trains_is_told_once(
 @pytest.mark.slow
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_replaced_optimizer_is_watched(
-    aggregator: RecordingAggregator, attach: Attach, caplog: pytest.LogCaptureFixture, kept: bool
+    aggregator: Sink, caplog: pytest.LogCaptureFixture, kept: bool
 ) -> None:
     """The new one takes its place at its first step, whether or not the old one lives on (C43)."""
     model = make()
     optimizer: Any = sgd(model.parameters())
     old = [optimizer] if kept else []
-    watch = attach(model, optimizer)
+    watch = aggregator.attach(model, optimizer)
     caplog.set_level(logging.INFO)
     true = []
     for step in range(5):
@@ -178,9 +172,7 @@ def test_a_replaced_optimizer_is_watched(
 
 
 @pytest.mark.slow
-def test_an_optimizer_within_the_watched_one_does_not_take_its_place(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_an_optimizer_within_the_watched_one_does_not_take_its_place(aggregator: Sink) -> None:
     class Outer(torch.optim.Optimizer):
         def __init__(self, parameters: Any) -> None:
             super().__init__(parameters, {"lr": 0.5})
@@ -191,7 +183,7 @@ def test_an_optimizer_within_the_watched_one_does_not_take_its_place(
 
     model = make()
     optimizer = Outer(list(model.parameters()))
-    attach(model, optimizer)
+    aggregator.attach(model, optimizer)
     for step in range(3):
         backward(model, step)
         optimizer.step()
@@ -206,10 +198,10 @@ def watch_is_on(optimizer: torch.optim.Optimizer) -> bool:
 
 
 @pytest.mark.slow
-def test_all_hooked_parameters_frozen(aggregator: RecordingAggregator, attach: Attach) -> None:
+def test_all_hooked_parameters_frozen(aggregator: Sink) -> None:
     model = nn.ModuleList([nn.Linear(1, 1, bias=False) for _ in range(40)])
     optimizer = sgd(model.parameters())
-    watch = attach(model, optimizer)
+    watch = aggregator.attach(model, optimizer)
     hooked = [p for p in model.parameters() if p._post_accumulate_grad_hooks]
     watched = [p for p in hooked if len(p._backward_hooks or ()) > 0]
     assert 0 < len(watched) <= 8
@@ -228,15 +220,13 @@ def test_all_hooked_parameters_frozen(aggregator: RecordingAggregator, attach: A
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_steps_before_the_first_backward_pass(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_steps_before_the_first_backward_pass(aggregator: Sink) -> None:
     """A distributed checkpoint steps with zeros to make the state: that is no step (C41)."""
     from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
     model = nn.ModuleDict({"head": nn.Linear(8, 2), "body": nn.Linear(4, 8)})
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    watch = attach(model, optimizer)
+    watch = aggregator.attach(model, optimizer)
     get_optimizer_state_dict(model, optimizer)
     for step in range(2):
         model.zero_grad()
@@ -253,13 +243,11 @@ def test_steps_before_the_first_backward_pass(
 
 
 @pytest.mark.slow
-def test_a_warm_up_step_does_not_cost_the_order(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_a_warm_up_step_does_not_cost_the_order(aggregator: Sink) -> None:
     """Gradients of zero, a step, and then training (C41)."""
     model = nn.ModuleDict({"head": nn.Linear(8, 2), "body": nn.Linear(4, 8)})
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    attach(model, optimizer)
+    aggregator.attach(model, optimizer)
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
@@ -273,13 +261,10 @@ def test_a_warm_up_step_does_not_cost_the_order(
 
 
 @pytest.mark.slow
-def test_a_model_whose_tensors_are_swapped_is_still_watched(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_a_model_whose_tensors_are_swapped_is_still_watched(aggregator: Sink) -> None:
     """`model.double()` swaps them if torch is told to, and refuses to where weak references are."""
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    watch = attach(model, optimizer)
+    watch, optimizer = aggregator.attach_sgd(model)
     torch.__future__.set_swap_module_params_on_conversion(True)
     try:
         for dtype in (torch.float32, torch.float64):
@@ -296,12 +281,10 @@ def test_a_model_whose_tensors_are_swapped_is_still_watched(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("replaced", [False, True])
-def test_the_learning_rate_is_that_of_the_step(
-    aggregator: RecordingAggregator, attach: Attach, replaced: bool
-) -> None:
+def test_the_learning_rate_is_that_of_the_step(aggregator: Sink, replaced: bool) -> None:
     model = make()
     optimizer = sgd(model.parameters())
-    attach(model, optimizer)
+    aggregator.attach(model, optimizer)
     for rate in (0.1, 0.2, 0.3):
         backward(model)
         if replaced:

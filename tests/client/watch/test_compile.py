@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import gradwatch
 from gradwatch_wire import Manifest
-from tests.support.recording import Attach, RecordingAggregator
+from tests.support.recording import Sink
 
 BACKEND = "aot_eager"  # traces forward and backward as inductor does, and needs no C++ compiler
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
@@ -64,10 +64,10 @@ def train(make: Callable[[], Any], attach: Any) -> tuple[dict[str, Any], Any]:
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("make", [wrapped, in_part])
 def test_watching_changes_nothing_for_the_compiler(
-    aggregator: RecordingAggregator, attach: Attach, make: Callable[[], Any]
+    aggregator: Sink, make: Callable[[], Any]
 ) -> None:
     plain, _ = train(make, None)
-    watched, model = train(make, attach)
+    watched, model = train(make, aggregator.attach)
 
     assert plain["stats"]["unique_graphs"] >= 1
     for kind in ("stats", "frames", "graph_break", "unimplemented", "recompiles"):
@@ -83,7 +83,9 @@ def test_watching_changes_nothing_for_the_compiler(
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("whole", [False, True])
-def test_a_compiled_step_has_no_more_breaks_and_recompilations(attach: Attach, whole: bool) -> None:
+def test_a_compiled_step_has_no_more_breaks_and_recompilations(
+    aggregator: Sink, whole: bool
+) -> None:
     """`torch.compile` on the optimizer's step, and on a whole training step."""
     from torch._dynamo import reset
     from torch._dynamo.utils import counters
@@ -94,7 +96,7 @@ def test_a_compiled_step_has_no_more_breaks_and_recompilations(attach: Attach, w
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
         optimizer = torch.optim.Adam(model.parameters(), lr=torch.tensor(0.01))
-        watch = attach(model, optimizer) if watched else None
+        watch = aggregator.attach(model, optimizer) if watched else None
         own = optimizer.step if whole else torch.compile(optimizer.step, backend=BACKEND)
 
         def step(x: Tensor) -> None:
@@ -119,9 +121,7 @@ def test_a_compiled_step_has_no_more_breaks_and_recompilations(attach: Attach, w
 
 
 @pytest.mark.exhaustive
-def test_compiled_autograd_keeps_its_graphs(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_compiled_autograd_keeps_its_graphs(aggregator: Sink) -> None:
     import torch._dynamo
     from torch._dynamo.utils import counters
 
@@ -131,7 +131,7 @@ def test_compiled_autograd_keeps_its_graphs(
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        watch = attach(model, optimizer, local=True) if watched else None
+        watch = aggregator.attach(model, optimizer, local=True) if watched else None
 
         @torch.compile(backend=BACKEND)
         def backward(x: Tensor) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from gradwatch._transport.room import DESCRIPTORS
 from gradwatch_wire import Stats
-from tests.support.recording import RecordingAggregator
+from tests.support.recording import Sink
 
 # Everything that is imported late is imported here, before descriptors run short.
 BEGIN = """
@@ -93,9 +93,7 @@ def test_too_few_descriptors_at_attach_are_one_clear_error(run_script: Any) -> N
 
 
 @pytest.mark.exhaustive
-def test_as_many_as_it_asks_for_are_enough(
-    aggregator: RecordingAggregator, run_script: Any
-) -> None:
+def test_as_many_as_it_asks_for_are_enough(aggregator: Sink, run_script: Any) -> None:
     script = "leave(int(sys.argv[1]))\nwatch = gradwatch.attach(model, optimizer, run='test')\n"
     script += "train(5)\nwatch.close()\nprint(watch.stats()['pending'], watch.stats()['faults'])\n"
     result = run_script(BEGIN + script, str(DESCRIPTORS))
@@ -124,9 +122,7 @@ def test_spill_files_that_cannot_be_opened_are_a_fault(run_script: Any, tmp_path
 
 
 @pytest.mark.exhaustive
-def test_a_connection_that_stands_needs_no_more(
-    aggregator: RecordingAggregator, run_script: Any
-) -> None:
+def test_a_connection_that_stands_needs_no_more(aggregator: Sink, run_script: Any) -> None:
     wait = "import time\nwhile watch._sender.session.phase.name != 'OPEN': time.sleep(0.01)\n"
     script = NONE_LATER.replace("held = leave(0)\n", wait + "held = leave(0)\n")
     result = run_script(BEGIN + script)

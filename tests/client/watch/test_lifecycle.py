@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gradwatch_wire import Bye, Hello, Stats
-from tests.support.recording import RecordingAggregator
+from tests.support.recording import Sink
 
 pytestmark = pytest.mark.slow
 
@@ -137,7 +137,7 @@ def steps(aggregator: Any, session: bytes | None = None) -> list[int]:
     ids=["returns", "raises", "exits", "is interrupted"],
 )
 def test_a_process_sends_its_bye_by_itself(
-    aggregator: RecordingAggregator, run_script: Any, end: str, code: int, reason: str
+    aggregator: Sink, run_script: Any, end: str, code: int, reason: str
 ) -> None:
     result = run_script(BEGIN + IN_MAIN + end)
 
@@ -152,7 +152,7 @@ def test_a_process_sends_its_bye_by_itself(
     [("spawn", ["returns", "raises"]), ("fork", ["returns", "raises", "exits", "closes"])],
 )
 def test_children_of_multiprocessing_send_their_bye_too(
-    aggregator: RecordingAggregator, run_script: Any, method: str, ends: list[str]
+    aggregator: Sink, run_script: Any, method: str, ends: list[str]
 ) -> None:
     result = run_script(BEGIN + IN_CHILDREN, method, *ends)
     byes = {
@@ -165,9 +165,7 @@ def test_children_of_multiprocessing_send_their_bye_too(
     assert byes == {end: [Bye(reason="exception" if end == "raises" else "closed")] for end in ends}
 
 
-def test_a_forked_child_is_silent_and_its_parent_goes_on(
-    aggregator: RecordingAggregator, run_script: Any
-) -> None:
+def test_a_forked_child_is_silent_and_its_parent_goes_on(aggregator: Sink, run_script: Any) -> None:
     """The child trains without being watched; nothing of it is sent, and it ends as it wants."""
     result = run_script(BEGIN + FORKS)
 
@@ -178,7 +176,7 @@ def test_a_forked_child_is_silent_and_its_parent_goes_on(
     assert len(aggregator.hellos) == 1
 
 
-def test_a_forked_child_may_attach_anew(aggregator: RecordingAggregator, run_script: Any) -> None:
+def test_a_forked_child_may_attach_anew(aggregator: Sink, run_script: Any) -> None:
     result = run_script(BEGIN + ATTACHES_IN_FORK)
     sessions = {hello.run: session for session, hello in aggregator.hellos.items()}
 
@@ -191,9 +189,7 @@ def test_a_forked_child_may_attach_anew(aggregator: RecordingAggregator, run_scr
 @pytest.mark.exhaustive
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_data_loader_with_workers_works(
-    aggregator: RecordingAggregator, run_script: Any, method: str
-) -> None:
+def test_a_data_loader_with_workers_works(aggregator: Sink, run_script: Any, method: str) -> None:
     result = run_script(BEGIN + DATA_LOADER, method)
 
     assert result.returncode == 0, result.stderr
@@ -229,9 +225,7 @@ if __name__ == "__main__":
     assert result.stdout == f"True {[False] * 4}\n", result.stderr
 
 
-def test_all_watches_that_nobody_closed_say_goodbye(
-    aggregator: RecordingAggregator, run_script: Any
-) -> None:
+def test_all_watches_that_nobody_closed_say_goodbye(aggregator: Sink, run_script: Any) -> None:
     several = """
 if __name__ == "__main__":
     for run in ("one", "two", "three"):
@@ -247,7 +241,7 @@ if __name__ == "__main__":
 
 
 def test_an_exit_in_the_middle_of_a_backward_pass_is_no_deadlock(
-    aggregator: RecordingAggregator, run_script: Any
+    aggregator: Sink, run_script: Any
 ) -> None:
     """Wherever `sys.exit` is called from."""
     end = """

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gradwatch_wire import Manifest, Stats
-from tests.support.recording import Attach, RecordingAggregator
+from tests.support.recording import Sink
 
 
 def make() -> nn.Sequential:
@@ -36,13 +36,10 @@ def true_total(model: nn.Module) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize("collects", [True, False])
 @pytest.mark.parametrize("micro_batches", [1, 2])
-def test_a_closure(
-    aggregator: RecordingAggregator, attach: Attach, micro_batches: int, collects: bool
-) -> None:
+def test_a_closure(aggregator: Sink, micro_batches: int, collects: bool) -> None:
     """The backward pass within `step` is that step's, also the last (C5)."""
     model = make()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    watch = attach(model, optimizer)
+    watch, optimizer = aggregator.attach_sgd(model)
     true = []
     for step in range(3):
         optimizer.zero_grad()
@@ -66,11 +63,11 @@ def test_a_closure(
 
 
 @pytest.mark.slow
-def test_lbfgs(aggregator: RecordingAggregator, attach: Attach) -> None:
+def test_lbfgs(aggregator: Sink) -> None:
     """Its evaluations are no steps (C5)."""
     model = make()
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4, line_search_fn="strong_wolfe")
-    watch = attach(model, optimizer)
+    watch = aggregator.attach(model, optimizer)
     norms: list[float] = []
     first = []
 
@@ -96,13 +93,10 @@ def test_lbfgs(aggregator: RecordingAggregator, attach: Attach) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("to_none", [True, False])
-def test_the_scripts_own_guard(
-    aggregator: RecordingAggregator, attach: Attach, to_none: bool
-) -> None:
+def test_the_scripts_own_guard(aggregator: Sink, to_none: bool) -> None:
     """A step that is not taken is a record of its own, at its own step (C6)."""
     model = make()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    watch = attach(model, optimizer)
+    watch, optimizer = aggregator.attach_sgd(model)
     bad = {1, 4, 5, 8, 11}
     for step in range(12):
         optimizer.zero_grad(set_to_none=to_none)
@@ -120,11 +114,10 @@ def test_the_scripts_own_guard(
 
 
 @pytest.mark.slow
-def test_clipping(aggregator: RecordingAggregator, attach: Attach) -> None:
+def test_clipping(aggregator: Sink) -> None:
     """The norm is that before it (C7)."""
     model = make()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
-    attach(model, optimizer)
+    _, optimizer = aggregator.attach_sgd(model, lr=1e-6)
     true = []
     for step in range(3):
         optimizer.zero_grad()
@@ -138,11 +131,10 @@ def test_clipping(aggregator: RecordingAggregator, attach: Attach) -> None:
 
 
 @pytest.mark.slow
-def test_collect_for_each_micro_batch(aggregator: RecordingAggregator, attach: Attach) -> None:
+def test_collect_for_each_micro_batch(aggregator: Sink) -> None:
     """Forty steps of four micro-batches are forty steps (C8)."""
     model = make()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    watch = attach(model, optimizer)
+    watch, optimizer = aggregator.attach_sgd(model, lr=0.01)
     for batch in range(160):
         loss = loss_of(model, batch)
         loss.backward()
@@ -155,13 +147,11 @@ def test_collect_for_each_micro_batch(aggregator: RecordingAggregator, attach: A
 
 
 @pytest.mark.slow
-def test_two_networks_stepped_at_different_rates(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_two_networks_stepped_at_different_rates(aggregator: Sink) -> None:
     """`collect` before each of their steps makes no more steps than they take (C8)."""
     models = {"critic": make(), "actor": make()}
     optimizers = [torch.optim.SGD(m.parameters(), lr=0.01) for m in models.values()]
-    watch = attach(models, optimizers)
+    watch = aggregator.attach(models, optimizers)
     for step in range(30):
         optimizers[0].zero_grad()
         loss_of(models["critic"], step).backward()
@@ -182,13 +172,11 @@ def test_two_networks_stepped_at_different_rates(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("every", [1, 2, 3])
-def test_two_optimizers_of_which_a_guard_skips_one(
-    aggregator: RecordingAggregator, attach: Attach, every: int
-) -> None:
+def test_two_optimizers_of_which_a_guard_skips_one(aggregator: Sink, every: int) -> None:
     """The skipped one's record is a part of its own step, though the other has gone on."""
     models = {"a": make(), "b": make()}
     optimizers = [torch.optim.SGD(m.parameters(), lr=0.01) for m in models.values()]
-    watch = attach(models, optimizers, every=every)
+    watch = aggregator.attach(models, optimizers, every=every)
     for step in range(6):
         for number, (model, optimizer) in enumerate(zip(models.values(), optimizers, strict=True)):
             optimizer.zero_grad()
@@ -254,9 +242,7 @@ mp.start_processes(work, args=(sys.argv[1], sys.argv[2]), nprocs=2, start_method
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-def test_two_ranks(
-    aggregator: RecordingAggregator, run_script: Any, tmp_path: Any, kind: str
-) -> None:
+def test_two_ranks(aggregator: Sink, run_script: Any, tmp_path: Any, kind: str) -> None:
     """The last pass of a window is reduced; a step that the guard skips is seen on all ranks."""
     result = run_script(RANKS, tmp_path / "group", kind)
     assert result.returncode == 0, result.stderr
@@ -280,7 +266,7 @@ def test_two_ranks(
 
 
 @pytest.mark.slow
-def test_an_optimizer_in_the_backward_pass(aggregator: RecordingAggregator, attach: Attach) -> None:
+def test_an_optimizer_in_the_backward_pass(aggregator: Sink) -> None:
     model = make()
     optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()}
 
@@ -291,7 +277,7 @@ def test_an_optimizer_in_the_backward_pass(aggregator: RecordingAggregator, atta
 
     for parameter in model.parameters():
         parameter.register_post_accumulate_grad_hook(step_now)
-    watch = attach(model, list(optimizers.values()))
+    watch = aggregator.attach(model, list(optimizers.values()))
     true: list[float] = []
     for step in range(3):
         loss_of(model, step).backward()
@@ -304,13 +290,10 @@ def test_an_optimizer_in_the_backward_pass(aggregator: RecordingAggregator, atta
 
 
 @pytest.mark.slow
-def test_intervals_and_accumulation_together(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_intervals_and_accumulation_together(aggregator: Sink) -> None:
     """`every`, `report_every` and accumulation together: the record is that of the due steps."""
     model = make()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    attach(model, optimizer, every=2, report_every=2)
+    _, optimizer = aggregator.attach_sgd(model, lr=0.01, every=2, report_every=2)
     true = []
     for step in range(8):
         optimizer.zero_grad()
@@ -327,13 +310,13 @@ def test_intervals_and_accumulation_together(
 
 
 @pytest.mark.slow
-def test_a_gan_that_gives_its_steps(aggregator: RecordingAggregator, attach: Attach) -> None:
+def test_a_gan_that_gives_its_steps(aggregator: Sink) -> None:
     """`collect(step=...)` before each of two optimizers is one step, with two parts."""
     torch.manual_seed(0)
     models = {"generator": nn.Linear(4, 4), "critic": nn.Linear(4, 1)}
     generator, critic = models.values()
     optimizers = [torch.optim.SGD(m.parameters(), lr=0.01) for m in models.values()]
-    watch = attach(models, optimizers)
+    watch = aggregator.attach(models, optimizers)
     for step in range(100, 103):
         optimizers[1].zero_grad()
         critic(generator(torch.ones(2, 4)).detach()).sum().backward()

@@ -13,7 +13,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 from gradwatch_wire import Manifest
 from gradwatch_wire.columns import MEASURED_COLUMNS
-from tests.support.recording import Attach, RecordingAggregator
+from tests.support.recording import Sink
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors"),
@@ -46,12 +46,12 @@ ODD: dict[str, tuple[Callable[[], Tensor], str]] = {
 
 @pytest.mark.parametrize("kind", [kind for kind in ODD if kind != "nested"])
 def test_one_odd_gradient_costs_its_own_number_and_is_named_once(
-    aggregator: RecordingAggregator, attach: Attach, caplog: pytest.LogCaptureFixture, kind: str
+    aggregator: Sink, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
     """C44: the record comes with the others; the odd layer is like one without a gradient."""
     make, why = ODD[kind]
     model = nn.ParameterDict({"odd": nn.Parameter(make()), "plain": torch.ones(4)})
-    watch = attach(model)
+    watch = aggregator.attach(model)
     for step in range(3):
         model["odd"].grad = model["odd"].detach().clone()
         model["plain"].grad = torch.full((4,), float(step))
@@ -69,12 +69,12 @@ def test_one_odd_gradient_costs_its_own_number_and_is_named_once(
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mkldnn", "nested", "jagged"])
 def test_a_real_backward_pass_with_an_odd_parameter_is_recorded(
-    aggregator: RecordingAggregator, attach: Attach, kind: str
+    aggregator: Sink, kind: str
 ) -> None:
     """C44: as autograd leaves it, with `local=True` as well."""
     odd = nn.Parameter(ODD[kind][0]())
     model = nn.ParameterDict({"odd": odd, "plain": torch.ones(4)})
-    watch = attach(model, torch.optim.SGD([model["plain"]], lr=0.1), local=True)
+    watch = aggregator.attach(model, torch.optim.SGD([model["plain"]], lr=0.1), local=True)
     values = odd.to_dense() if kind == "mkldnn" else odd * 2
     if kind == "nested":
         values = torch.nested.to_padded_tensor(values, 0.0)
@@ -92,8 +92,7 @@ def test_a_real_backward_pass_with_an_odd_parameter_is_recorded(
 @pytest.mark.parametrize("columns", [None, MEASURED_COLUMNS], ids=["default", "all"])
 @pytest.mark.parametrize("foreach", ["1", "0"])
 def test_float8_gradients_are_measured(
-    aggregator: RecordingAggregator,
-    attach: Attach,
+    aggregator: Sink,
     monkeypatch: pytest.MonkeyPatch,
     dtype: torch.dtype,
     columns: Any,
@@ -104,7 +103,7 @@ def test_float8_gradients_are_measured(
     model = nn.ParameterDict({name: torch.ones(3).to(dtype) for name in ("bad", "good")})
     model["bad"].grad = torch.tensor([1.0, math.nan, 2.0]).to(dtype)
     model["good"].grad = torch.tensor([1.0, 4.0, 2.0]).to(dtype)
-    watch = attach(model, columns=columns)
+    watch = aggregator.attach(model, columns=columns)
     watch.collect()
     (stats,) = aggregator.stats(1)
     norms = aggregator.layers(stats)
@@ -138,7 +137,7 @@ def _as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.filterwarnings("ignore::RuntimeWarning:numpy|triton")
 @pytest.mark.parametrize("columns", [None, MEASURED_COLUMNS], ids=["default", "all"])
 def test_of_all_kinds_at_once_each_that_can_be_read_is_measured(
-    aggregator: RecordingAggregator, attach: Attach, caplog: pytest.LogCaptureFixture, columns: Any
+    aggregator: Sink, caplog: pytest.LogCaptureFixture, columns: Any
 ) -> None:
     """The kernel has the plain ones, the next path those that it can read, of each kind."""
     threes = torch.full((3,), 3.0)
@@ -157,7 +156,7 @@ def test_of_all_kinds_at_once_each_that_can_be_read_is_measured(
     model = nn.ParameterDict(
         {name: nn.Parameter(kind, name != "quantized") for name, kind in kinds.items()}
     )
-    watch = attach(model, columns=columns)
+    watch = aggregator.attach(model, columns=columns)
     for _ in range(3):
         for name, kind in kinds.items():
             model[name].grad = kind
@@ -187,12 +186,10 @@ class OwnKind(Tensor):
         raise TypeError(msg)
 
 
-def test_a_subclass_with_elements_is_measured(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_a_subclass_with_elements_is_measured(aggregator: Sink) -> None:
     """C44: as the plain tensor that it is."""
     model = nn.ParameterDict({"odd": torch.ones(3), "plain": torch.ones(4)})
-    watch = attach(model)
+    watch = aggregator.attach(model)
     model["odd"].grad = torch.full((3,), 2.0).as_subclass(OwnKind)
     model["plain"].grad = torch.ones(4)
     watch.collect()
@@ -203,14 +200,12 @@ def test_a_subclass_with_elements_is_measured(
 
 
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
-def test_a_kind_that_nobody_foresaw_costs_its_own_number(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_a_kind_that_nobody_foresaw_costs_its_own_number(aggregator: Sink) -> None:
     """C44: when all together cannot be measured, those are found that can; once, not each step."""
     quantized = torch.quantize_per_tensor(torch.ones(3), 1.0, 0, torch.quint8)
     odd = nn.Parameter(quantized, requires_grad=False)
     model = nn.ParameterDict({"odd": odd, "plain": torch.ones(4)})
-    watch = attach(model)
+    watch = aggregator.attach(model)
     for step in range(3):
         model["odd"].grad = quantized
         model["plain"].grad = torch.full((4,), float(step))
@@ -225,12 +220,12 @@ def test_a_kind_that_nobody_foresaw_costs_its_own_number(
 
 @pytest.mark.parametrize(("factor", "zeros"), [(1.0, 192), (0.0, 200)])
 def test_zeros_of_a_sparse_gradient_are_those_of_all_elements(
-    aggregator: RecordingAggregator, attach: Attach, factor: float, zeros: int
+    aggregator: Sink, factor: float, zeros: int
 ) -> None:
     """C10: those that are not stored, and those that are."""
     sparse, plain = nn.Embedding(50, 4, sparse=True), nn.Linear(4, 2)
     model = nn.ModuleDict({"sparse": sparse, "plain": plain})
-    watch = attach(model, columns=["l2", "zeros"])
+    watch = aggregator.attach(model, columns=["l2", "zeros"])
     looked_up = sparse(torch.tensor([3, 3, 7]))
     (looked_up.sum() * factor + plain(torch.zeros(1, 4)).sum()).backward()
     watch.collect()
@@ -242,12 +237,10 @@ def test_zeros_of_a_sparse_gradient_are_those_of_all_elements(
     assert found == {"sparse.weight": zeros, "plain.weight": 8, "plain.bias": 0}
 
 
-def test_zeros_of_a_sparse_gradient_that_stores_nothing_are_all(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_zeros_of_a_sparse_gradient_that_stores_nothing_are_all(aggregator: Sink) -> None:
     """C10: no word of a batch was looked up."""
     model = nn.Embedding(50, 4, sparse=True)
-    watch = attach(model, columns=["l2", "zeros"])
+    watch = aggregator.attach(model, columns=["l2", "zeros"])
     model(torch.empty(0, dtype=torch.int64)).sum().backward()
     watch.collect()
     (stats,) = aggregator.stats(1)
@@ -257,12 +250,10 @@ def test_zeros_of_a_sparse_gradient_that_stores_nothing_are_all(
 
 
 @pytest.mark.slow
-def test_parameters_without_elements_are_not_watched(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_parameters_without_elements_are_not_watched(aggregator: Sink) -> None:
     """C15: their norm of zero is no sign of a dead layer."""
     model = nn.ParameterDict({"empty": torch.empty(0, 4), "plain": torch.ones(4)})
-    watch = attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    watch = aggregator.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
     for parameter in model.values():
         parameter.sum().backward()
     watch.close()
@@ -285,11 +276,7 @@ def _default_device(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.mark.parametrize("columns", [None, MEASURED_COLUMNS], ids=["default", "all"])
 @pytest.mark.parametrize("size", [3, 400])
 def test_the_default_device_changes_nothing(
-    aggregator: RecordingAggregator,
-    attach: Attach,
-    monkeypatch: pytest.MonkeyPatch,
-    columns: Any,
-    size: int,
+    aggregator: Sink, monkeypatch: pytest.MonkeyPatch, columns: Any, size: int
 ) -> None:
     """C47: small and large models, with all that `attach` can do besides."""
     monkeypatch.setenv("RANK", "0")
@@ -301,7 +288,7 @@ def test_the_default_device_changes_nothing(
         nn.init.constant_(parameter, 1.0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     settings = {"columns": columns, "local": size == 3, "report_every": 2, "blocks": list(model)}
-    with attach(model, optimizer, **settings) as watch:
+    with aggregator.attach(model, optimizer, **settings) as watch:
         for step in range(4):
             optimizer.zero_grad()
             loss = model(torch.zeros(1, dtype=torch.int64, device=cpu)).sum()
@@ -322,20 +309,18 @@ def test_the_default_device_changes_nothing(
         assert aggregator.layers(first, "local_l2") == pytest.approx(norms)
 
 
-def test_what_is_measured_follows_the_device_that_the_gradients_are_on(attach: Attach) -> None:
+def test_what_is_measured_follows_the_device_that_the_gradients_are_on(aggregator: Sink) -> None:
     """C51: `model.cuda()` may come after `attach`."""
-    sampler = attach(nn.Linear(2, 2))._recorder._sampler
+    sampler = aggregator.attach(nn.Linear(2, 2))._recorder._sampler
 
     assert tuple(sampler._columns_on(torch.device("cpu"))) == ("l2", "nans", "infs")
     assert tuple(sampler._columns_on(torch.device("cuda", 1))) == MEASURED_COLUMNS
 
 
-def test_the_dtype_is_that_of_the_gradients_after_a_conversion(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_the_dtype_is_that_of_the_gradients_after_a_conversion(aggregator: Sink) -> None:
     """C51: `model.double()` keeps the parameters."""
     model = nn.Linear(4, 2)
-    watch = attach(model)
+    watch = aggregator.attach(model)
     for convert in (model.float, model.double, model.double):
         convert()
         model.zero_grad()

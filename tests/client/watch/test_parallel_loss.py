@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gradwatch_wire import Manifest, Stats
-from tests.support.recording import RecordingAggregator
+from tests.support.recording import Sink
 
 # Two ranks of tensor parallelism; the last step gives a loss that no rank holds.
 SCRIPT = """
@@ -58,7 +58,7 @@ if __name__ == "__main__":
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_distributed_loss_costs_no_record(
-    aggregator: RecordingAggregator, run_script: Any, tmp_path: Any
+    aggregator: Sink, run_script: Any, tmp_path: Any
 ) -> None:
     """C40: a replicated one is taken; a partial one is left out, and one line says so."""
     result = run_script(SCRIPT, str(tmp_path / "group"))

@@ -12,7 +12,7 @@ from torch import nn
 
 import gradwatch
 from gradwatch._watch.watch import find_http_url
-from tests.support.recording import Attach, RecordingAggregator
+from tests.support.recording import Sink
 from tests.support.waiting import wait_until
 
 NOWHERE = "tcp://127.0.0.1:9"
@@ -46,11 +46,9 @@ def test_the_url_is_one_that_can_be_reached_from_here(
     assert find_http_url(bound, endpoint) == url
 
 
-def test_the_url_is_known_once_the_aggregator_has_answered(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_the_url_is_known_once_the_aggregator_has_answered(aggregator: Sink) -> None:
     aggregator.welcome["http"] = "http://0.0.0.0:8420"
-    watch = attach(nn.Linear(2, 2), run="gpt2-small")
+    watch = aggregator.attach(nn.Linear(2, 2), run="gpt2-small")
 
     assert wait_until(lambda: watch.url, "WELCOME") == "http://127.0.0.1:8420/?run=gpt2-small"
     assert watch.http_url == "http://127.0.0.1:8420"
@@ -81,11 +79,9 @@ def test_a_script_without_logging_shows_the_generated_name(run_script: Any) -> N
 
 
 @pytest.mark.slow
-def test_the_repr_says_who_it_is_and_how_far(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_the_repr_says_who_it_is_and_how_far(aggregator: Sink) -> None:
     model = nn.Linear(2, 2)
-    watch = attach(model, torch.optim.SGD(model.parameters(), lr=0.1), run="gpt2-small")
+    watch = aggregator.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), run="gpt2-small")
     begin = f"<gradwatch.Watch run='gpt2-small' rank=0 of 1 endpoint='{aggregator.endpoint}'"
     assert repr(watch) == f"{begin} step=0 collected=0>"
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
-from tests.support.recording import Attach
+from tests.support.recording import Sink
 
 
 @pytest.fixture
@@ -30,9 +30,9 @@ def model_and_optimizer() -> tuple[nn.Sequential, torch.optim.Optimizer]:
 
 
 @pytest.mark.slow
-def test_a_plain_loop_is_told_nothing(attach: Attach, told: Any) -> None:
+def test_a_plain_loop_is_told_nothing(aggregator: Sink, told: Any) -> None:
     model, optimizer = model_and_optimizer()
-    watch = attach(model, optimizer)
+    watch = aggregator.attach(model, optimizer)
     for step in range(4):
         for _ in range(2):
             loss = model(torch.ones(1, 2)).sum()
@@ -47,9 +47,11 @@ def test_a_plain_loop_is_told_nothing(attach: Attach, told: Any) -> None:
 
 
 @pytest.mark.slow
-def test_collect_after_clipping_says_that_norms_may_be_after_it(attach: Attach, told: Any) -> None:
+def test_collect_after_clipping_says_that_norms_may_be_after_it(
+    aggregator: Sink, told: Any
+) -> None:
     model, optimizer = model_and_optimizer()
-    watch = attach(model, optimizer)
+    watch = aggregator.attach(model, optimizer)
     for _ in range(3):
         optimizer.zero_grad()
         (100 * model(torch.ones(1, 2))).sum().backward()
@@ -64,10 +66,10 @@ def test_collect_after_clipping_says_that_norms_may_be_after_it(attach: Attach, 
 
 @pytest.mark.slow
 def test_a_step_without_a_pass_says_that_norms_may_be_after_clipping(
-    attach: Attach, told: Any
+    aggregator: Sink, told: Any
 ) -> None:
     model, optimizer = model_and_optimizer()
-    attach(model, optimizer)
+    aggregator.attach(model, optimizer)
     for _ in range(3):
         for parameter in model.parameters():
             parameter.grad = torch.ones_like(parameter)
@@ -79,9 +81,9 @@ def test_a_step_without_a_pass_says_that_norms_may_be_after_clipping(
 
 
 @pytest.mark.slow
-def test_collect_several_times_in_a_step_is_told(attach: Attach, told: Any) -> None:
+def test_collect_several_times_in_a_step_is_told(aggregator: Sink, told: Any) -> None:
     model, optimizer = model_and_optimizer()
-    watch = attach(model, optimizer)
+    watch = aggregator.attach(model, optimizer)
     for _ in range(2):
         model(torch.ones(1, 2)).sum().backward()
         watch.collect()
@@ -93,10 +95,10 @@ def test_collect_several_times_in_a_step_is_told(attach: Attach, told: Any) -> N
 
 
 @pytest.mark.slow
-def test_a_scaler_that_was_not_given_is_told(attach: Attach, told: Any) -> None:
+def test_a_scaler_that_was_not_given_is_told(aggregator: Sink, told: Any) -> None:
     model, optimizer = model_and_optimizer()
     scalers = [torch.amp.GradScaler("cpu", init_scale=2.0**120) for _ in range(2)]
-    attach(model, optimizer)
+    aggregator.attach(model, optimizer)
     for size in (1e30, 1.0, 1.0):  # the first step is skipped, so nobody sees the scaler in it
         optimizer.zero_grad()
         scalers[1].scale(model(torch.full((1, 2), size)).sum()).backward()
@@ -105,14 +107,14 @@ def test_a_scaler_that_was_not_given_is_told(attach: Attach, told: Any) -> None:
 
     (line,) = told()
     assert line.startswith("loss scale: whether the gradients of step 0 carry a loss scale is not")
-    assert "pass attach(scaler=...)" in line
+    assert "pass aggregator.attach(scaler=...)" in line
 
 
 @pytest.mark.slow
-def test_parameters_in_no_optimizer_are_told_at_attach(attach: Attach, told: Any) -> None:
+def test_parameters_in_no_optimizer_are_told_at_attach(aggregator: Sink, told: Any) -> None:
     model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(4)))
     model[3].requires_grad_(requires_grad=False)  # frozen on purpose
-    attach(model, torch.optim.SGD(model[0].parameters(), lr=0.1))
+    aggregator.attach(model, torch.optim.SGD(model[0].parameters(), lr=0.1))
 
     (line,) = told()
     assert line == (
@@ -122,21 +124,21 @@ def test_parameters_in_no_optimizer_are_told_at_attach(attach: Attach, told: Any
     )
 
 
-def test_without_an_optimizer_all_are_watched(attach: Attach, told: Any) -> None:
+def test_without_an_optimizer_all_are_watched(aggregator: Sink, told: Any) -> None:
     """By `collect`."""
-    attach(nn.Linear(2, 2))
+    aggregator.attach(nn.Linear(2, 2))
 
     assert told() == []
 
 
 @pytest.mark.slow
-def test_another_optimizer_of_the_model_is_told_when_it_steps(attach: Attach, told: Any) -> None:
+def test_another_optimizer_of_the_model_is_told_when_it_steps(aggregator: Sink, told: Any) -> None:
     model, optimizer = model_and_optimizer()
     body = torch.optim.Adam(model[0].parameters())
     stranger = nn.Linear(2, 2)
     other = torch.optim.Adam(stranger.parameters())
     head = torch.optim.SGD(model[1].parameters(), lr=0.1)
-    attach(model, head, exclude="0.weight")
+    aggregator.attach(model, head, exclude="0.weight")
     del optimizer
     for _ in range(2):
         (model(torch.ones(1, 2)).sum() + stranger(torch.ones(1, 2)).sum()).backward()

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gradwatch._layers.tracker import LayerTracker
 from gradwatch_wire import Gains
 from gradwatch_wire.columns import UNKNOWN
-from tests.support.recording import Attach, RecordingAggregator
+from tests.support.recording import Sink
 
 EVERY = 4
 
@@ -63,7 +63,7 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, watch: Any = None) 
 @pytest.mark.slow
 @pytest.mark.parametrize("local", [True, False])
 def test_between_two_collected_steps_no_operation_is_added(
-    aggregator: RecordingAggregator, attach: Attach, monkeypatch: pytest.MonkeyPatch, local: bool
+    aggregator: Sink, monkeypatch: pytest.MonkeyPatch, local: bool
 ) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -74,7 +74,7 @@ def test_between_two_collected_steps_no_operation_is_added(
         torch.optim.SGD(each.parameters(), lr=0.1) for each in (plain, model)
     )
     expected = step(plain, plain_optimizer)
-    watch = attach(
+    watch = aggregator.attach(
         *(model, optimizer), every=EVERY, local=local, blocks=model.blocks, activations=True
     )
     refreshed: list[LayerTracker] = []
@@ -128,7 +128,7 @@ def trained(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 @pytest.mark.parametrize("settings", [{}, {"local": True}], ids=str)
 @pytest.mark.parametrize("world", ["1", "2"])
 def test_a_step_between_runs_as_few_functions_however_many_layers_there_are(
-    attach: Attach, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], world: str
+    aggregator: Sink, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], world: str
 ) -> None:
     """A hook on each parameter stays where it is, and is none of Python then."""
     monkeypatch.setenv("RANK", "0")
@@ -137,7 +137,7 @@ def test_a_step_between_runs_as_few_functions_however_many_layers_there_are(
     def count(num_layers: int) -> list[int]:
         model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(num_layers)))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=True)
-        watch = attach(model, optimizer, every=EVERY, run=f"of-{num_layers}", **settings)
+        watch = aggregator.attach(model, optimizer, every=EVERY, run=f"of-{num_layers}", **settings)
         found = [frames_of(lambda: trained(model, optimizer)) for _ in range(3 * EVERY)]
         assert watch.stats()["faults"] == 0
         return found[EVERY:]
@@ -152,13 +152,12 @@ def test_a_step_between_runs_as_few_functions_however_many_layers_there_are(
 
 @pytest.mark.slow
 def test_local_norms_are_there_in_each_step_that_is_due(
-    aggregator: RecordingAggregator, attach: Attach, monkeypatch: pytest.MonkeyPatch
+    aggregator: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     model = Chain()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    watch = attach(model, optimizer, every=EVERY, local=True)
+    watch, optimizer = aggregator.attach_sgd(model, lr=0.0, every=EVERY, local=True)
     for number in range(2 * EVERY + 1):
         blocks = model.blocks[1:] if number == EVERY else model.blocks
         batch = torch.ones(1, 4)
@@ -182,14 +181,13 @@ def test_local_norms_are_there_in_each_step_that_is_due(
 
 @pytest.mark.slow
 def test_what_is_made_due_after_its_pass_is_unknown(
-    aggregator: RecordingAggregator, attach: Attach, monkeypatch: pytest.MonkeyPatch
+    aggregator: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Hooks that did not look do not say that a layer got nothing."""
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     model = Chain()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    watch = attach(model, optimizer, every=EVERY, local=True)
+    watch, optimizer = aggregator.attach_sgd(model, lr=0.0, every=EVERY, local=True)
     for number in range(3):
         model(torch.ones(1, 4)).sum().backward()
         if number == 1:
@@ -205,13 +203,10 @@ def test_what_is_made_due_after_its_pass_is_unknown(
 
 
 @pytest.mark.slow
-def test_gains_are_those_of_the_collected_step(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_gains_are_those_of_the_collected_step(aggregator: Sink) -> None:
     """What `collect` renumbers was recorded for another step, and is forgotten."""
     model = Chain()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    watch = attach(model, optimizer, every=EVERY, blocks=model.blocks)
+    watch, optimizer = aggregator.attach_sgd(model, lr=0.0, every=EVERY, blocks=model.blocks)
     for number in range(2 * EVERY):
         factor = 1.0 if number in (0, EVERY) else 1000.0
         (model(torch.ones(1, 4)).sum() * factor).backward()

@@ -19,7 +19,7 @@ from torch.amp.grad_scaler import GradScaler
 
 import gradwatch
 from gradwatch_wire import Alert, Bye, Manifest, Stats
-from tests.support.recording import Attach, RecordingAggregator
+from tests.support.recording import Sink
 from tests.support.waiting import wait_until
 
 
@@ -50,13 +50,10 @@ def close(expected: dict[str, float]) -> object:
 
 
 @pytest.mark.slow
-def test_collect_sends_the_numbers_of_the_point_before_clipping(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_collect_sends_the_numbers_of_the_point_before_clipping(aggregator: Sink) -> None:
     """Norms, loss, learning rate and batch size of each step, and what they are."""
     model = mlp()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.25)
-    watch = attach(model, optimizer)
+    watch, optimizer = aggregator.attach_sgd(model, lr=0.25)
     expected, losses = [], []
     for _ in range(3):
         optimizer.zero_grad()
@@ -79,12 +76,9 @@ def test_collect_sends_the_numbers_of_the_point_before_clipping(
 
 
 @pytest.mark.slow
-def test_without_collect_the_end_of_the_backward_pass_is_the_point(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_without_collect_the_end_of_the_backward_pass_is_the_point(aggregator: Sink) -> None:
     model = mlp()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    attach(model, optimizer)
+    _, optimizer = aggregator.attach_sgd(model)
     for _ in range(2):
         optimizer.zero_grad()
         backward(model)
@@ -99,13 +93,10 @@ def test_without_collect_the_end_of_the_backward_pass_is_the_point(
 
 
 @pytest.mark.slow
-def test_gradients_changed_by_hand_are_measured_anew_by_collect(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_gradients_changed_by_hand_are_measured_anew_by_collect(aggregator: Sink) -> None:
     """A hand-made all-reduce comes after the pass."""
     model = mlp()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    watch = attach(model, optimizer)
+    watch, optimizer = aggregator.attach_sgd(model)
     for by_hand in (True, False):
         optimizer.zero_grad()
         backward(model)
@@ -126,13 +117,10 @@ def test_gradients_changed_by_hand_are_measured_anew_by_collect(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("collects", [True, False])
-def test_clipped_gradients_claim_no_order_of_the_layers(
-    aggregator: RecordingAggregator, attach: Attach, collects: bool
-) -> None:
+def test_clipped_gradients_claim_no_order_of_the_layers(aggregator: Sink, collects: bool) -> None:
     """Clipping spreads a NaN to all layers: the order does not show where it began then."""
     model = mlp()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    watch = attach(model, optimizer)
+    watch, optimizer = aggregator.attach_sgd(model)
     for clips in (False, True, False):
         optimizer.zero_grad()
         backward(model)
@@ -152,12 +140,11 @@ def test_clipped_gradients_claim_no_order_of_the_layers(
 
 @pytest.mark.slow
 def test_collect_several_times_a_step_is_told_once(
-    aggregator: RecordingAggregator, attach: Attach, caplog: pytest.LogCaptureFixture
+    aggregator: Sink, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The steps are those of the optimizer, whatever is called in between."""
     model = mlp()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    watch = attach(model, optimizer)
+    watch, optimizer = aggregator.attach_sgd(model)
     for _ in range(3):
         optimizer.zero_grad()
         for loss in (1.0, 2.0, 6.0):
@@ -173,11 +160,10 @@ def test_collect_several_times_a_step_is_told_once(
 
 
 @pytest.mark.slow
-def test_a_closure_is_not_called_twice(aggregator: RecordingAggregator, attach: Attach) -> None:
+def test_a_closure_is_not_called_twice(aggregator: Sink) -> None:
     """The hook looks on; `step(closure)` and what it returns are the optimizer's."""
     model = mlp()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    attach(model, optimizer)
+    _, optimizer = aggregator.attach_sgd(model)
     backward(model)
     losses = iter([5.0])
 
@@ -186,11 +172,9 @@ def test_a_closure_is_not_called_twice(aggregator: RecordingAggregator, attach: 
     aggregator.stats(1)
 
 
-def test_the_manifest_comes_first_and_names_the_layers_in_forward_order(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_the_manifest_comes_first_and_names_the_layers_in_forward_order(aggregator: Sink) -> None:
     model = nn.ModuleDict({"last": nn.Linear(3, 1), "first": nn.Linear(2, 3)})
-    watch = attach(model, groups={"head": "last.*"})
+    watch = aggregator.attach(model, groups={"head": "last.*"})
     for _ in range(3):
         model["last"](torch.tanh(model["first"](torch.ones(1, 2)))).sum().backward()
         watch.collect()
@@ -206,12 +190,9 @@ def test_the_manifest_comes_first_and_names_the_layers_in_forward_order(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("explicit", [True, False])
-def test_every_third_step_is_collected(
-    aggregator: RecordingAggregator, attach: Attach, explicit: bool
-) -> None:
+def test_every_third_step_is_collected(aggregator: Sink, explicit: bool) -> None:
     model = mlp()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    watch = attach(model, optimizer, every=3)
+    watch, optimizer = aggregator.attach_sgd(model, every=3)
     for _ in range(8):
         backward(model)
         if explicit:
@@ -222,11 +203,9 @@ def test_every_third_step_is_collected(
     assert watch.stats()["collected"] == 3
 
 
-def test_without_an_optimizer_each_collect_is_a_step(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_without_an_optimizer_each_collect_is_a_step(aggregator: Sink) -> None:
     model = mlp()
-    watch = attach(model)
+    watch = aggregator.attach(model)
     backward(model)
     for _ in range(3):
         watch.collect()
@@ -237,10 +216,9 @@ def test_without_an_optimizer_each_collect_is_a_step(
 
 
 @pytest.mark.slow
-def test_a_step_can_be_given(aggregator: RecordingAggregator, attach: Attach) -> None:
+def test_a_step_can_be_given(aggregator: Sink) -> None:
     model = mlp()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    watch = attach(model, optimizer)
+    watch, optimizer = aggregator.attach_sgd(model)
     backward(model)
     watch.collect(step=5000)
     optimizer.step()
@@ -250,10 +228,9 @@ def test_a_step_can_be_given(aggregator: RecordingAggregator, attach: Attach) ->
 
 
 @pytest.mark.slow
-def test_the_step_time_is_that_of_one_step(aggregator: RecordingAggregator, attach: Attach) -> None:
+def test_the_step_time_is_that_of_one_step(aggregator: Sink) -> None:
     model = mlp()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    attach(model, optimizer, every=2)
+    _, optimizer = aggregator.attach_sgd(model, every=2)
     backward(model)
     started = time.perf_counter()
     for _ in range(5):
@@ -268,13 +245,10 @@ def test_the_step_time_is_that_of_one_step(aggregator: RecordingAggregator, atta
 
 
 @pytest.mark.slow
-def test_gradients_that_accumulate_are_collected_as_their_sum(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_gradients_that_accumulate_are_collected_as_their_sum(aggregator: Sink) -> None:
     """Micro-batches are no steps."""
     model = mlp()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    watch = attach(model, optimizer)
+    watch, optimizer = aggregator.attach_sgd(model)
     for _ in range(4):
         backward(model, scale=0.25)
     expected = norms(model)
@@ -286,12 +260,10 @@ def test_gradients_that_accumulate_are_collected_as_their_sum(
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_nonfinite_gradients_are_counted_layer_by_layer(
-    aggregator: RecordingAggregator, attach: Attach, value: float
-) -> None:
+def test_nonfinite_gradients_are_counted_layer_by_layer(aggregator: Sink, value: float) -> None:
     """The norm says it too; other layers keep theirs."""
     model = mlp()
-    watch = attach(model)
+    watch = aggregator.attach(model)
     backward(model)
     fine = norms(model)["0.weight"]
     model[2].weight.grad[0, [3, 5]] = value
@@ -308,12 +280,10 @@ def test_nonfinite_gradients_are_counted_layer_by_layer(
     assert str(stats.scalars["loss"]) == str(value)
 
 
-def test_an_overflowing_norm_is_not_counted_as_inf(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_an_overflowing_norm_is_not_counted_as_inf(aggregator: Sink) -> None:
     """Large and finite is large and finite."""
     model = mlp()
-    watch = attach(model)
+    watch = aggregator.attach(model)
     backward(model)
     model[0].weight.grad.fill_(3e38)
     watch.collect()
@@ -324,12 +294,10 @@ def test_an_overflowing_norm_is_not_counted_as_inf(
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_other_dtypes_are_measured_and_named(
-    aggregator: RecordingAggregator, attach: Attach, dtype: torch.dtype
-) -> None:
+def test_other_dtypes_are_measured_and_named(aggregator: Sink, dtype: torch.dtype) -> None:
     """The manifest says what the gradient is made of."""
     model = nn.Linear(8, 3).to(dtype)
-    watch = attach(model)
+    watch = aggregator.attach(model)
     model(torch.ones(1, 8, dtype=dtype)).sum().backward()
     watch.collect()
     (stats,) = aggregator.stats(1)
@@ -339,12 +307,11 @@ def test_other_dtypes_are_measured_and_named(
 
 
 @pytest.mark.slow
-def test_sparse_gradients_are_measured(aggregator: RecordingAggregator, attach: Attach) -> None:
+def test_sparse_gradients_are_measured(aggregator: Sink) -> None:
     """An index that occurs twice counts with its sum, not twice."""
     embedding = nn.Embedding(50, 4, sparse=True)
     model = nn.Sequential(embedding, nn.Linear(4, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    watch = attach(model, optimizer)
+    watch, optimizer = aggregator.attach_sgd(model)
     model(torch.tensor([3, 3, 7])).sum().backward()
     sparse = embedding.weight.grad
     assert sparse is not None
@@ -358,11 +325,9 @@ def test_sparse_gradients_are_measured(aggregator: RecordingAggregator, attach: 
     assert watch.stats()["faults"] == 0
 
 
-def test_a_nan_in_a_sparse_gradient_is_counted(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_a_nan_in_a_sparse_gradient_is_counted(aggregator: Sink) -> None:
     model = nn.Embedding(50, 4, sparse=True)
-    watch = attach(model)
+    watch = aggregator.attach(model)
     (model(torch.tensor([3])) * math.nan).sum().backward()
     watch.collect()
     (stats,) = aggregator.stats(1)
@@ -371,9 +336,7 @@ def test_a_nan_in_a_sparse_gradient_is_counted(
 
 
 @pytest.mark.slow
-def test_a_layer_that_is_unfrozen_later_gets_a_new_manifest(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_a_layer_that_is_unfrozen_later_gets_a_new_manifest(aggregator: Sink) -> None:
     """Frozen layers are not in the columns; back to an old set is back to its manifest.
 
     Those that had a gradient before are listed as frozen, which is a manifest of its own.
@@ -382,8 +345,7 @@ def test_a_layer_that_is_unfrozen_later_gets_a_new_manifest(
     """
     model = mlp()
     model[0].requires_grad_(False)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    attach(model, optimizer)
+    _, optimizer = aggregator.attach_sgd(model)
     for frozen in (True, False, True, False, False, True):
         model[0].requires_grad_(not frozen)
         optimizer.zero_grad()
@@ -401,10 +363,10 @@ def test_a_layer_that_is_unfrozen_later_gets_a_new_manifest(
     assert aggregator.layers(sent[5]) == close(norms(model))
 
 
-def test_a_shared_weight_is_one_layer(aggregator: RecordingAggregator, attach: Attach) -> None:
+def test_a_shared_weight_is_one_layer(aggregator: Sink) -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
     model[2].weight = model[0].weight
-    watch = attach(model)
+    watch = aggregator.attach(model)
     backward(model)
     watch.collect()
     (stats,) = aggregator.stats(1)
@@ -425,7 +387,7 @@ def test_a_shared_weight_is_one_layer(aggregator: RecordingAggregator, attach: A
     ],
 )
 def test_numbers_under_a_loss_scale_are_unscaled(
-    aggregator: RecordingAggregator, attach: Attach, given: str, point: str, fused: bool
+    aggregator: Sink, given: str, point: str, fused: bool
 ) -> None:
     """Before and after `unscale_`, at the step of fused and other optimizers; the scale is told."""
     model = mlp()
@@ -434,7 +396,7 @@ def test_numbers_under_a_loss_scale_are_unscaled(
     twin = copy.deepcopy(model)
     backward(twin)
     expected = norms(twin)
-    watch = attach(model, None if given == "alone" else optimizer, scaler=scaler)
+    watch = aggregator.attach(model, None if given == "alone" else optimizer, scaler=scaler)
     for _ in range(3):
         optimizer.zero_grad()
         scaler.scale(model(torch.ones(4, 8)).square().mean()).backward()
@@ -453,13 +415,11 @@ def test_numbers_under_a_loss_scale_are_unscaled(
     assert [stats.labels["scaled"] for stats in sent] == [False] * 3
 
 
-def test_of_two_optimizers_each_has_its_own_state_under_the_loss_scale(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_of_two_optimizers_each_has_its_own_state_under_the_loss_scale(aggregator: Sink) -> None:
     model = mlp()
     first, second = (torch.optim.Adam(model[n].parameters(), lr=0.0, fused=True) for n in (0, 2))
     scaler = GradScaler("cpu", init_scale=1024.0)
-    attach(model, [first, second], scaler=scaler)
+    aggregator.attach(model, [first, second], scaler=scaler)
     scaler.scale(model(torch.ones(4, 8)).square().mean()).backward()
     expected = {name: norm / 1024.0 for name, norm in norms(model).items()}
     scaler.unscale_(first)
@@ -470,14 +430,12 @@ def test_of_two_optimizers_each_has_its_own_state_under_the_loss_scale(
     assert aggregator.layers(sent[0]) | aggregator.layers(sent[1]) == close(expected)
 
 
-def test_a_step_that_the_scaler_skips_is_a_step(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_a_step_that_the_scaler_skips_is_a_step(aggregator: Sink) -> None:
     """`collect` sees the overflow that makes it skip; the next one is the next step."""
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scaler = GradScaler("cpu", init_scale=1024.0)
-    watch = attach(model, optimizer, scaler=scaler)
+    watch = aggregator.attach(model, optimizer, scaler=scaler)
     for overflow in (False, True, True, False):
         optimizer.zero_grad()
         scaler.scale(model(torch.ones(4, 8)).mean()).backward()
@@ -496,15 +454,13 @@ def test_a_step_that_the_scaler_skips_is_a_step(
 
 
 @pytest.mark.slow
-def test_two_optimizers_make_two_parts_of_a_step(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_two_optimizers_make_two_parts_of_a_step(aggregator: Sink) -> None:
     models = {"generator": nn.Linear(8, 8), "critic": nn.Linear(8, 1)}
     optimizers = [
         torch.optim.SGD(models["critic"].parameters(), lr=0.1),
         torch.optim.SGD(models["generator"].parameters(), lr=0.2),
     ]
-    watch = attach(models, optimizers)
+    watch = aggregator.attach(models, optimizers)
     for _ in range(2):
         models["critic"](models["generator"](torch.ones(1, 8)).detach()).sum().backward()
         optimizers[0].step()
@@ -526,14 +482,12 @@ def test_two_optimizers_make_two_parts_of_a_step(
 
 
 @pytest.mark.slow
-def test_a_critic_that_steps_more_often_has_more_steps(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_a_critic_that_steps_more_often_has_more_steps(aggregator: Sink) -> None:
     """A GAN with three critic steps for one of the generator."""
     models = {"generator": nn.Linear(8, 8), "critic": nn.Linear(8, 1)}
     critic = torch.optim.SGD(models["critic"].parameters(), lr=0.1)
     generator = torch.optim.SGD(models["generator"].parameters(), lr=0.2)
-    attach(models, [generator, critic])
+    aggregator.attach(models, [generator, critic])
     for _ in range(2):
         for _ in range(3):
             models["critic"](torch.ones(1, 8)).sum().backward()
@@ -547,13 +501,11 @@ def test_a_critic_that_steps_more_often_has_more_steps(
 
 
 @pytest.mark.slow
-def test_a_learning_rate_on_the_device_is_left_out(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_a_learning_rate_on_the_device_is_left_out(aggregator: Sink) -> None:
     """Reading it would make the training wait."""
     model = mlp()
     optimizer = torch.optim.Adam(model.parameters(), lr=torch.tensor(0.1))
-    attach(model, optimizer)
+    aggregator.attach(model, optimizer)
     backward(model)
     optimizer.step()
 
@@ -577,10 +529,10 @@ def test_a_learning_rate_on_the_device_is_left_out(
     ids=str,
 )
 def test_a_wrong_argument_is_counted_and_left_out(
-    aggregator: RecordingAggregator, attach: Attach, wrong: dict[str, Any], fault: str
+    aggregator: Sink, wrong: dict[str, Any], fault: str
 ) -> None:
     model = mlp()
-    watch = attach(model)
+    watch = aggregator.attach(model)
     backward(model)
     watch.collect(**({"loss": 2.5} | wrong))
     watch.collect()
@@ -608,26 +560,22 @@ def test_a_wrong_argument_is_counted_and_left_out(
     ],
     ids=str,
 )
-def test_a_loss_may_be_any_single_number(
-    aggregator: RecordingAggregator, attach: Attach, loss: Any, expected: float
-) -> None:
+def test_a_loss_may_be_any_single_number(aggregator: Sink, loss: Any, expected: float) -> None:
     """A Python number or a tensor of one element, also one that belongs to a graph."""
     model = mlp()
-    watch = attach(model)
+    watch = aggregator.attach(model)
     backward(model)
     watch.collect(loss=loss)
 
     assert aggregator.stats(1)[0].scalars["loss"] == expected
 
 
-def test_numbers_are_those_of_the_call_not_of_later(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_numbers_are_those_of_the_call_not_of_later(aggregator: Sink) -> None:
     """Training overwrites gradients, loss and scale at once; what was collected stays."""
     model = mlp().double()
     scaler = GradScaler("cpu", init_scale=1024.0)
     scaler.scale(torch.ones(()))
-    watch = attach(model, scaler=scaler)
+    watch = aggregator.attach(model, scaler=scaler)
     loss: Tensor = model(torch.ones(4, 8, dtype=torch.float64)).square().mean()
     loss.backward()
     loss = loss.detach()
@@ -646,10 +594,10 @@ def test_numbers_are_those_of_the_call_not_of_later(
 
 
 def test_no_gradients_at_all_is_told_once(
-    aggregator: RecordingAggregator, attach: Attach, caplog: pytest.LogCaptureFixture
+    aggregator: Sink, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A wrong order of calls, most likely; the log hears of it once, the counter always."""
-    watch = attach(mlp())
+    watch = aggregator.attach(mlp())
     for _ in range(3):
         watch.collect()
 
@@ -673,14 +621,12 @@ class Still(torch.optim.Optimizer):
 
 
 @pytest.mark.slow
-def test_a_layer_that_cannot_be_measured_does_not_disturb_training(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_a_layer_that_cannot_be_measured_does_not_disturb_training(aggregator: Sink) -> None:
     """C44: it costs its own number; the record comes with the others, and one line says which."""
     plain = nn.Parameter(torch.ones(3))
     odd = nn.Parameter(torch.ones(3, device="meta"))  # has no numbers at all
     optimizer = Still([plain, odd])
-    watch = attach(nn.ParameterList([plain, odd]), optimizer)
+    watch = aggregator.attach(nn.ParameterList([plain, odd]), optimizer)
     for step in range(3):
         plain.grad = torch.ones(3)
         odd.grad = torch.ones(3, device="meta") if step == 1 else None
@@ -695,9 +641,9 @@ def test_a_layer_that_cannot_be_measured_does_not_disturb_training(
     assert watch.stats()["last_error"] == why
 
 
-def test_the_counters_add_up(aggregator: RecordingAggregator, attach: Attach) -> None:
+def test_the_counters_add_up(aggregator: Sink) -> None:
     model = mlp()
-    watch = attach(model)
+    watch = aggregator.attach(model)
     keys = ["collected", "dropped", "oversize", "sent", "acked", "evicted", "pending"]
     keys += ["spilled", "spill_dropped", "replayed", "moves", "endpoint", "faults", "last_error"]
     assert list(watch.stats()) == keys
@@ -710,9 +656,9 @@ def test_the_counters_add_up(aggregator: RecordingAggregator, attach: Attach) ->
     assert watch.stats() == dict(zip(keys, counts, strict=True))
 
 
-def test_alerts_reach_the_training_script(aggregator: RecordingAggregator, attach: Attach) -> None:
+def test_alerts_reach_the_training_script(aggregator: Sink) -> None:
     heard: list[dict[str, Any]] = []
-    attach(mlp(), on_alert=heard.append)
+    aggregator.attach(mlp(), on_alert=heard.append)
     wait_until(lambda: aggregator.hellos, "HELLO")
     aggregator.send(Alert(alert={"rule": "nonfinite", "origin": {"value": math.nan, "rank": 1}}))
     wait_until(lambda: heard, "the alert")
@@ -722,9 +668,7 @@ def test_alerts_reach_the_training_script(aggregator: RecordingAggregator, attac
     assert heard[0]["origin"]["rank"] == 1
 
 
-def test_a_callback_that_raises_stops_nothing(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_a_callback_that_raises_stops_nothing(aggregator: Sink) -> None:
     calls = []
 
     def on_alert(alert: dict[str, Any]) -> None:
@@ -732,7 +676,7 @@ def test_a_callback_that_raises_stops_nothing(
         raise RuntimeError("pager on fire")
 
     model = mlp()
-    watch = attach(model, on_alert=on_alert)
+    watch = aggregator.attach(model, on_alert=on_alert)
     wait_until(lambda: aggregator.hellos, "HELLO")
     aggregator.send(Alert(alert={"id": "a"}))
     aggregator.send(Alert(alert={"id": "b"}))
@@ -745,11 +689,9 @@ def test_a_callback_that_raises_stops_nothing(
     assert watch.stats()["last_error"] == "on_alert: RuntimeError('pager on fire')"
 
 
-def test_alerts_without_a_callback_are_let_go(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_alerts_without_a_callback_are_let_go(aggregator: Sink) -> None:
     model = mlp()
-    watch = attach(model)
+    watch = aggregator.attach(model)
     wait_until(lambda: aggregator.hellos, "HELLO")
     for _ in range(10):
         aggregator.send(Alert(alert={"id": "a"}))
@@ -761,9 +703,9 @@ def test_alerts_without_a_callback_are_let_go(
     assert watch._sender.session.alerts == []
 
 
-def test_a_callback_may_close_the_watch(aggregator: RecordingAggregator, attach: Attach) -> None:
+def test_a_callback_may_close_the_watch(aggregator: Sink) -> None:
     made: list[gradwatch.Watch] = []
-    made.append(attach(mlp(), on_alert=lambda _: made[0].close()))
+    made.append(aggregator.attach(mlp(), on_alert=lambda _: made[0].close()))
     wait_until(lambda: aggregator.hellos, "HELLO")
     aggregator.send(Alert(alert={"id": "a"}))
     wait_until(lambda: aggregator.of(Bye), "BYE")
@@ -772,11 +714,11 @@ def test_a_callback_may_close_the_watch(aggregator: RecordingAggregator, attach:
 
 
 def test_a_refusal_is_told_once_and_ends_sending(
-    aggregator: RecordingAggregator, attach: Attach, caplog: pytest.LogCaptureFixture
+    aggregator: Sink, caplog: pytest.LogCaptureFixture
 ) -> None:
     aggregator.refusal = "the run name is taken"
     model = mlp()
-    watch = attach(model)
+    watch = aggregator.attach(model)
     wait_until(lambda: watch.stats()["faults"], "the refusal")
     backward(model)
     watch.collect()
@@ -842,11 +784,9 @@ def end_in_handler(watch: Any, end: str) -> None:
         ("generator that is dropped", "closed"),
     ],
 )
-def test_bye_says_how_training_ended(
-    aggregator: RecordingAggregator, attach: Attach, end: str, reason: str
-) -> None:
+def test_bye_says_how_training_ended(aggregator: Sink, end: str, reason: str) -> None:
     error = SystemExit(3) if "sys.exit" in end else ValueError("oops")
-    watch = attach(mlp())
+    watch = aggregator.attach(mlp())
     if end == "close":
         watch.close()
     elif end == "with":
@@ -865,12 +805,10 @@ def test_bye_says_how_training_ended(
     assert aggregator.stored[-1].record == aggregator.of(Bye)[0]
 
 
-def test_what_was_collected_before_close_is_sent_before_bye(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_what_was_collected_before_close_is_sent_before_bye(aggregator: Sink) -> None:
     """`close` returns when it is stored."""
     model = mlp()
-    watch = attach(model)
+    watch = aggregator.attach(model)
     backward(model)
     for _ in range(50):
         watch.collect()
@@ -882,10 +820,9 @@ def test_what_was_collected_before_close_is_sent_before_bye(
 
 
 @pytest.mark.slow
-def test_after_close_nothing_is_left(aggregator: RecordingAggregator, attach: Attach) -> None:
+def test_after_close_nothing_is_left(aggregator: Sink) -> None:
     model = mlp()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    watch = attach(model, optimizer)
+    watch, optimizer = aggregator.attach_sgd(model)
     watch.close()
     count = len(aggregator.stored)
     watch.close()
@@ -901,7 +838,7 @@ def test_after_close_nothing_is_left(aggregator: RecordingAggregator, attach: At
 
 
 @pytest.mark.slow
-def test_a_closed_watch_does_not_keep_the_model_in_memory(aggregator: RecordingAggregator) -> None:
+def test_a_closed_watch_does_not_keep_the_model_in_memory(aggregator: Sink) -> None:
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     watch = gradwatch.attach(model, optimizer, run="test", endpoint=aggregator.endpoint)
@@ -916,12 +853,11 @@ def test_a_closed_watch_does_not_keep_the_model_in_memory(aggregator: RecordingA
 
 @pytest.mark.slow
 def test_copies_and_checkpoints_of_a_watched_model_are_plain(
-    aggregator: RecordingAggregator, attach: Attach, tmp_path: Any
+    aggregator: Sink, tmp_path: Any
 ) -> None:
     """Hooks are not copied, and nothing of gradwatch is in a checkpoint."""
     model = mlp()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    attach(model, optimizer)
+    _, optimizer = aggregator.attach_sgd(model)
     clone = copy.deepcopy(model)
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "c")
     torch.save(model, tmp_path / "m")
@@ -934,11 +870,11 @@ def test_copies_and_checkpoints_of_a_watched_model_are_plain(
 
 @pytest.mark.slow
 def test_a_watch_in_a_model_is_copied_and_pickled_as_one_that_does_nothing(
-    aggregator: RecordingAggregator, attach: Attach, tmp_path: Any
+    aggregator: Sink, tmp_path: Any
 ) -> None:
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    model.watch = attach(model, optimizer)
+    model.watch = aggregator.attach(model, optimizer)
     torch.save(model, tmp_path / "m")
     loaded = torch.load(tmp_path / "m", weights_only=False)
     averaged = torch.optim.swa_utils.AveragedModel(model)
@@ -954,9 +890,7 @@ def test_a_watch_in_a_model_is_copied_and_pickled_as_one_that_does_nothing(
 
 
 @pytest.mark.slow
-def test_a_log_handler_that_raises_is_not_felt(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_a_log_handler_that_raises_is_not_felt(aggregator: Sink) -> None:
     """Neither in `attach` nor in training."""
 
     class Broken(logging.Handler):
@@ -967,8 +901,7 @@ def test_a_log_handler_that_raises_is_not_felt(
     logger.addHandler(handler)
     try:
         model = mlp()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        watch = attach(model, optimizer)
+        watch, optimizer = aggregator.attach_sgd(model)
         optimizer.step()
     finally:
         logger.removeHandler(handler)
@@ -976,12 +909,10 @@ def test_a_log_handler_that_raises_is_not_felt(
     assert watch.stats()["faults"] == 1
 
 
-def test_a_callback_that_exits_stops_nothing(
-    aggregator: RecordingAggregator, attach: Attach
-) -> None:
+def test_a_callback_that_exits_stops_nothing(aggregator: Sink) -> None:
     """`sys.exit` in a thread would end that thread without a word."""
     model = mlp()
-    watch = attach(model, on_alert=lambda _: sys.exit(3))
+    watch = aggregator.attach(model, on_alert=lambda _: sys.exit(3))
     wait_until(lambda: aggregator.hellos, "HELLO")
     aggregator.send(Alert(alert={"id": "a"}))
     wait_until(lambda: watch.stats()["faults"] == 1, "the fault")
@@ -1011,11 +942,11 @@ def test_what_was_not_delivered_is_told_at_close(caplog: pytest.LogCaptureFixtur
 
 
 def test_after_all_was_delivered_nothing_is_told(
-    aggregator: RecordingAggregator, attach: Attach, caplog: pytest.LogCaptureFixture
+    aggregator: Sink, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The line is for losses."""
     model = mlp()
-    watch = attach(model)
+    watch = aggregator.attach(model)
     backward(model)
     watch.collect()
     watch.close()

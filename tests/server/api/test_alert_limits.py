@@ -7,7 +7,6 @@ import math
 from typing import Any
 
 from tests.server.api.test_metrics import metrics as metrics  # a fixture  # noqa: PLC0414
-from tests.support.peer import NewPeer
 from tests.support.waiting import wait_until
 
 LAYERS = 60
@@ -16,12 +15,10 @@ GROUPS = {"\x02" * 400 + f"{n}": (n,) for n in range(LAYERS)}
 BODY_BYTES = 16_384
 
 
-def test_it_is_told_within_its_budget_and_its_client_can_read_all(
-    metrics: Any, peers: NewPeer
-) -> None:
+def test_it_is_told_within_its_budget_and_its_client_can_read_all(metrics: Any) -> None:
     """60 alerts that turn bad and good again 20 times: 2,400 events without a budget."""
     service = metrics.service
-    peer = peers(service.ingest, run="flaps").attach(NAMES, groups=GROUPS)
+    peer = service.peer(run="flaps").attach(NAMES, groups=GROUPS)
     for step in range(240):
         peer.stats(step, [math.nan if step // 6 % 2 else 1.0] * LAYERS)
     wait_until(lambda: service.get("/runs/flaps/health").json()["step"] == 239)

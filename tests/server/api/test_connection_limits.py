@@ -13,7 +13,6 @@ import pytest
 
 from tests.support.aggregator import Aggregator
 from tests.support.certificate import make_certificate
-from tests.support.peer import NewPeer
 from tests.support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.slow
@@ -112,11 +111,11 @@ def test_more_idle_connections_than_files_do_not_end_http(begin: Start, connect:
 
 @pytest.mark.exhaustive
 def test_more_idle_connections_than_files_to_both_ports_leave_senders_as_they_are(
-    begin: Start, connect: Connect, peers: NewPeer
+    begin: Start, connect: Connect
 ) -> None:
     """S29: who sends goes on, who comes anew is welcomed, HTTP answers, and the log stays short."""
     service = begin((FILES, FILES), GRADWATCH_BUDGETS__HTTP_WAIT_S="2")
-    sends = peers(service.ingest).attach()
+    sends = service.peer().attach()
     host, _, port = service.ingest.removeprefix("tcp://").rpartition(":")
     with contextlib.ExitStack() as held:
 
@@ -133,7 +132,7 @@ def test_more_idle_connections_than_files_to_both_ports_leave_senders_as_they_ar
             sends.stats(step)
             sends.acked()
         wait_until(lambda: service.get("/healthz").is_success, "HTTP answers again")
-        comes = peers(service.ingest, run="comes").attach()  # once some were idle for too long
+        comes = service.peer(run="comes").attach()  # once some were idle for too long
         comes.stats(0)
         comes.acked()
 
@@ -198,11 +197,11 @@ def test_a_connection_that_is_used_is_kept(begin: Start, connect: Connect) -> No
     assert not is_closed(used)
 
 
-def test_a_slow_reader_gets_all_of_a_long_answer(begin: Start, peers: NewPeer) -> None:
+def test_a_slow_reader_gets_all_of_a_long_answer(begin: Start) -> None:
     """Longer than a connection may be idle, as long as something goes on."""
     service = begin(GRADWATCH_BUDGETS__HTTP_WAIT_S="0.5")
     names = [f"{'x' * 400}.{number}" for number in range(4_000)]
-    peer = peers(service.ingest).attach(names)
+    peer = service.peer().attach(names)
     service.shows(peer)
     wanted = len(service.get("/runs/gpt").content)
     host, _, port = service.url.partition("//")[2].partition(":")
@@ -254,11 +253,11 @@ def test_what_is_no_http_is_told_once_and_counted(begin: Start, connect: Connect
 
 
 def test_a_caller_who_takes_nothing_of_a_long_answer_is_dropped(
-    begin: Start, connect: Connect, peers: NewPeer
+    begin: Start, connect: Connect
 ) -> None:
     """S30: not only of a stream."""
     service = begin(GRADWATCH_BUDGETS__HTTP_WAIT_S="0.5")
-    peer = peers(service.ingest).attach([f"{'x' * 400}.{number}" for number in range(4_000)])
+    peer = service.peer().attach([f"{'x' * 400}.{number}" for number in range(4_000)])
     service.shows(peer)
     connect(service, NUM_ANSWERS * b"GET /runs/gpt HTTP/1.1\r\nHost: localhost\r\n\r\n")
 

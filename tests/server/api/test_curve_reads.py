@@ -13,7 +13,6 @@ from fastapi import HTTPException
 from gradwatch_server.api import curve_reads
 from gradwatch_server.api.curve_reads import CurveReads
 from tests.support.aggregator import Serve
-from tests.support.peer import NewPeer
 from tests.support.problems import problem
 
 
@@ -44,9 +43,7 @@ def test_a_few_read_at_once_and_the_next_one_is_told_when_to_come_back(
     assert asyncio.run(scenario()) == [7] * 5
 
 
-def test_a_place_comes_back_whatever_becomes_of_its_reader(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_place_comes_back_whatever_becomes_of_its_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(curve_reads, "MAX_READING", 1)
     may_go, began = threading.Event(), threading.Semaphore(0)
 
@@ -76,9 +73,9 @@ def test_a_place_comes_back_whatever_becomes_of_its_reader(
 
 
 @pytest.mark.exhaustive
-def test_a_crowd_gets_its_answers_or_is_told_to_come_back(serve: Serve, peers: NewPeer) -> None:
+def test_a_crowd_gets_its_answers_or_is_told_to_come_back(serve: Serve) -> None:
     service = serve()
-    peer = peers(service.ingest).attach(tuple(f"layer.{n}" for n in range(90)))
+    peer = service.peer().attach(tuple(f"layer.{n}" for n in range(90)))
     for step in range(400):
         peer.stats(step, (1.0,) * 90)
     peer.acked()

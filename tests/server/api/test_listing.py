@@ -16,7 +16,6 @@ from gradwatch_server.core.views.runs import RunSummary, summarize
 from gradwatch_wire import Bye
 from tests.support.aggregator import Aggregator
 from tests.support.engine import Start
-from tests.support.peer import NewPeer
 from tests.support.problems import problem
 
 
@@ -29,13 +28,13 @@ def listing_of(running: Any) -> RunListing:
 
 
 @pytest.mark.slow
-def test_only_what_changed_is_worked_out_again(start: Start, peers: NewPeer) -> None:
+def test_only_what_changed_is_worked_out_again(start: Start) -> None:
     """S31: an answer about all runs costs what changed since the last one."""
     running = start()
     for name in ("quiet", "busy"):
-        peers(running.endpoint, run=name).attach().steps(0, 1.0)
+        running.peer(run=name).attach().steps(0, 1.0)
         running.shows(name)
-    busy = peers(running.endpoint, run="busy", rank=0).attach()
+    busy = running.peer(run="busy", rank=0).attach()
     running.shows("busy", attempt=2)
 
     async def scenario() -> None:
@@ -55,11 +54,11 @@ def test_only_what_changed_is_worked_out_again(start: Start, peers: NewPeer) -> 
 
 
 def test_time_alone_changes_what_is_said_of_a_silent_run(
-    start: Start, peers: NewPeer, monkeypatch: pytest.MonkeyPatch
+    start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listing_module, "SILENCE_EVERY_S", 0.0)
     running = start()
-    peers(running.endpoint, run="gpt").attach().steps(0, 1.0)
+    running.peer(run="gpt").attach().steps(0, 1.0)
     view = running.shows("gpt", frames=1)
 
     async def scenario() -> tuple[dict[str, int], dict[str, int]]:
@@ -76,11 +75,11 @@ def test_time_alone_changes_what_is_said_of_a_silent_run(
 
 
 def test_a_listing_is_built_once_for_all_who_ask(
-    start: Start, peers: NewPeer, monkeypatch: pytest.MonkeyPatch
+    start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S31: and not again before something changes; the next one waits for its share of time."""
     running = start()
-    peers(running.endpoint, run="gpt").attach().steps(0, 1.0)
+    running.peer(run="gpt").attach().steps(0, 1.0)
     running.shows("gpt", frames=1)
     running.engine.stop()
     built: list[str] = []
@@ -102,9 +101,9 @@ def test_a_listing_is_built_once_for_all_who_ask(
     assert built == ["gpt"]
 
 
-def test_who_goes_away_takes_the_listing_from_nobody(start: Start, peers: NewPeer) -> None:
+def test_who_goes_away_takes_the_listing_from_nobody(start: Start) -> None:
     running = start()
-    peers(running.endpoint, run="gpt").attach()
+    running.peer(run="gpt").attach()
     running.shows("gpt")
 
     async def scenario() -> None:
@@ -118,10 +117,10 @@ def test_who_goes_away_takes_the_listing_from_nobody(start: Start, peers: NewPee
 
 
 @pytest.mark.slow
-def test_runs_come_in_pages(service: Aggregator, peers: NewPeer) -> None:
+def test_runs_come_in_pages(service: Aggregator) -> None:
     """S31: the last one heard of first; Link says where the next page is, until there is none."""
     for number in range(5):
-        peer = peers(service.ingest, run=f"page-{number}").attach()
+        peer = service.peer(run=f"page-{number}").attach()
         peer.send(Bye())
         peer.acked()
         service.shows(peer)

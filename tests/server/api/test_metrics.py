@@ -18,7 +18,6 @@ from gradwatch_server.api.metrics.table import METRICS
 from gradwatch_server.budgets import BUDGETS
 from gradwatch_wire import Bye, Event
 from tests.support.aggregator import Aggregator, Serve
-from tests.support.peer import NewPeer
 from tests.support.programs import program
 from tests.support.records import stats_of
 from tests.support.waiting import PATIENCE_S, wait_until
@@ -51,8 +50,8 @@ def metrics(serve: Serve) -> Metrics:
     return Metrics(serve())
 
 
-def test_records_are_counted_by_what_became_of_them(metrics: Metrics, peers: NewPeer) -> None:
-    peer = peers(metrics.service.ingest).attach()
+def test_records_are_counted_by_what_became_of_them(metrics: Metrics) -> None:
+    peer = metrics.service.peer().attach()
     peer.steps(0, 1.0, 1.0)
     peer.send_as(2, 1, event(2))
     peer.seq = 7
@@ -69,9 +68,9 @@ def test_records_are_counted_by_what_became_of_them(metrics: Metrics, peers: New
     assert found["gradwatch_ready", ""] == 1
 
 
-def test_what_is_refused_is_counted_by_kind(metrics: Metrics, peers: NewPeer) -> None:
+def test_what_is_refused_is_counted_by_kind(metrics: Metrics) -> None:
     """Kinds are ours, so that no peer can add series."""
-    peer = peers(metrics.service.ingest, run="a b")
+    peer = metrics.service.peer(run="a b")
     peer.say(peer.greeting)
     peer.send_raw(b"\x01nonsense")
     wait_until(lambda: metrics().get(("gradwatch_refused_total", "malformed")))
@@ -91,8 +90,8 @@ def test_every_budget_is_there_with_its_limit(serve: Serve) -> None:
         assert own == names, metric
 
 
-def test_runs_ranks_and_alerts_are_counted_by_state(metrics: Metrics, peers: NewPeer) -> None:
-    peer = peers(metrics.service.ingest).attach()
+def test_runs_ranks_and_alerts_are_counted_by_state(metrics: Metrics) -> None:
+    peer = metrics.service.peer().attach()
     peer.steps(0, 1.0, float("nan"))
     peer.seq = 9
     peer.send(event(10), low=10)
@@ -110,8 +109,8 @@ def test_runs_ranks_and_alerts_are_counted_by_state(metrics: Metrics, peers: New
 
 
 @pytest.mark.slow
-def test_a_run_has_numbers_of_its_own(service: Aggregator, peers: NewPeer) -> None:
-    peer = peers(service.ingest, run="own").attach()
+def test_a_run_has_numbers_of_its_own(service: Aggregator) -> None:
+    peer = service.peer(run="own").attach()
     for step in range(3):
         peer.stats(step, (3.0, 4.0), loss=2.5, lr=0.125, step_time_s=0.5)
     peer.stats(3, (3.0, float("nan")), loss=2.5, lr=0.125, step_time_s=0.5)
@@ -150,9 +149,9 @@ def test_a_run_has_numbers_of_its_own(service: Aggregator, peers: NewPeer) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize(("norm", "shown"), [("nan", "NaN"), ("inf", "+Inf")])
 def test_what_is_not_finite_is_written_as_prometheus_does(
-    service: Aggregator, peers: NewPeer, norm: str, shown: str
+    service: Aggregator, norm: str, shown: str
 ) -> None:
-    peer = peers(service.ingest, run=norm).attach()
+    peer = service.peer(run=norm).attach()
     peer.steps(0, float(norm))
     line = f'gradwatch_run_gradient_norm{{run="{norm}"}} {shown}\n'
     wait_until(lambda: line in service.get("/metrics").text)
@@ -170,9 +169,9 @@ def _of_run(service: Any, run: str) -> dict[str, float]:
     }
 
 
-def test_only_so_many_runs_have_numbers_of_their_own(serve: Serve, peers: NewPeer) -> None:
+def test_only_so_many_runs_have_numbers_of_their_own(serve: Serve) -> None:
     service = serve()
-    made = [peers(service.ingest, run=f"run-{number}").attach() for number in range(52)]
+    made = [service.peer(run=f"run-{number}").attach() for number in range(52)]
     for peer in made[:2]:
         peer.send(Bye())
         peer.acked()
@@ -188,8 +187,8 @@ def test_only_so_many_runs_have_numbers_of_their_own(serve: Serve, peers: NewPee
 
 
 @pytest.mark.slow
-def test_what_is_scraped_is_what_is_documented(service: Aggregator, peers: NewPeer) -> None:
-    peer = peers(service.ingest, run="whole").attach()
+def test_what_is_scraped_is_what_is_documented(service: Aggregator) -> None:
+    peer = service.peer(run="whole").attach()
     peer.send_raw(b"\x01nonsense")
     for step in range(40):
         peer.stats(step, (1.0, float("nan")), loss=1.0, lr=0.1, step_time_s=0.5)
@@ -213,19 +212,17 @@ def test_what_is_scraped_is_what_is_documented(service: Aggregator, peers: NewPe
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is of Linux")
-def test_the_process_has_the_metrics_of_every_client(
-    metrics: Metrics,
-) -> None:
+def test_the_process_has_the_metrics_of_every_client(metrics: Metrics) -> None:
     named = re.findall(r"`(process_\w+)`", (DOCS / "metrics.md").read_text("utf-8"))
 
     assert sorted(name for name, _ in metrics() if name.startswith("process_")) == sorted(named)
 
 
 @pytest.mark.slow
-def test_prometheus_has_nothing_to_complain_of(service: Aggregator, peers: NewPeer) -> None:
+def test_prometheus_has_nothing_to_complain_of(service: Aggregator) -> None:
     """Names, units, types and help, by its own linter."""
     promtool = program("promtool", "prometheus")
-    peers(service.ingest, run="linted").attach().steps(0, 1.0)
+    service.peer(run="linted").attach().steps(0, 1.0)
     text = service.get("/metrics").text
     done = subprocess.run(
         [promtool, "check", "metrics"], input=text, capture_output=True, text=True, check=False
@@ -235,8 +232,8 @@ def test_prometheus_has_nothing_to_complain_of(service: Aggregator, peers: NewPe
 
 
 @pytest.mark.slow
-def test_each_rank_is_shown_with_what_it_lost(service: Aggregator, peers: NewPeer) -> None:
-    peer = peers(service.ingest, run="ranks", world=2).attach()
+def test_each_rank_is_shown_with_what_it_lost(service: Aggregator) -> None:
+    peer = service.peer(run="ranks", world=2).attach()
     peer.steps(0, 1.0)
     peer.seq += 3
     peer.send(stats_of(4, (1.0, 1.0)), low=peer.seq + 1)

@@ -22,7 +22,6 @@ from gradwatch_server.budgets import Budgets
 from gradwatch_server.core.alerting.rules import Rules
 from tests.support.engine import Start
 from tests.support.listener import Listen
-from tests.support.peer import NewPeer
 from tests.support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.slow
@@ -93,7 +92,7 @@ def subscribe_silently(url: str) -> socket.socket:
 
 @pytest.mark.exhaustive
 def test_readers_who_never_read_lose_their_place_and_harm_nobody(
-    server: Callable[..., Any], peers: NewPeer, listen: Listen, monkeypatch: pytest.MonkeyPatch
+    server: Callable[..., Any], listen: Listen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S30: all others see each event once and in order, and each event is encoded once."""
     running, http = server(http_wait_s=1.0)
@@ -110,7 +109,7 @@ def test_readers_who_never_read_lose_their_place_and_harm_nobody(
     wait_until(lambda: http.num_open == NUM_READING + NUM_SILENT)
 
     names = [f"{'layer' * 80}.{i}" for i in range(20)]
-    peer = peers(running.endpoint, run="gpt").attach(names)
+    peer = running.peer(run="gpt").attach(names)
     for step in range(NUM_ALERTS):
         peer.stats(2 * step, [NAN] * 20, loss=1.0)
         peer.stats(2 * step + 1, [1.0] * 20, loss=1.0)

@@ -28,7 +28,7 @@ from gradwatch_wire.session.driver import send_due
 from gradwatch_wire.session.outbox import Outbox
 from gradwatch_wire.session.session import Phase, Session
 from tests.support.engine import Start
-from tests.support.peer import NewPeer
+from tests.support.peer import Peer
 from tests.support.records import manifest_of, stats_of
 from tests.support.waiting import PATIENCE_S
 from tests.support.whole_state import WholeState
@@ -46,25 +46,23 @@ def forgotten(running: Any) -> list[tuple[str, int]]:
     return [(body.run, body.attempts) for body in bodies if isinstance(body, Forgotten)]
 
 
-def sweep(peers: NewPeer, endpoint: str, count: int) -> None:
+def sweep(endpoint: str, count: int) -> None:
     """Attach to many runs, and leave it at that."""
     for number in range(count):
-        peers(endpoint, run=f"sweep-{number}").greet()
+        Peer(endpoint, run=f"sweep-{number}").greet()
 
 
 @pytest.mark.slow
-def test_a_sweep_of_names_shuts_nobody_out(
-    start: Start, peers: NewPeer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_sweep_of_names_shuts_nobody_out(start: Start, caplog: pytest.LogCaptureFixture) -> None:
     """Its runs go for the next; what trains and what ended with frames stays (S20)."""
     running = start(budgets=Budgets(runs=8))
-    trains, ended = (peers(running.endpoint, run=run).attach() for run in ("trains", "ended"))
+    trains, ended = (running.peer(run=run).attach() for run in ("trains", "ended"))
     for peer in (trains, ended):
         peer.steps(0, 1.0)
     ended.send(Bye())
     ended.acked()
-    sweep(peers, running.endpoint, 40)
-    fresh = peers(running.endpoint, run="fresh").attach()
+    sweep(running.endpoint, 40)
+    fresh = running.peer(run="fresh").attach()
     fresh.steps(0, 1.0)
     trains.steps(1, 1.0)
 
@@ -79,14 +77,14 @@ def test_a_sweep_of_names_shuts_nobody_out(
     assert running.published.num_apply_errors == 0
 
 
-def test_a_run_is_refused_only_where_all_train(start: Start, peers: NewPeer) -> None:
+def test_a_run_is_refused_only_where_all_train(start: Start) -> None:
     running = start(budgets=Budgets(runs=2))
-    trains = [peers(running.endpoint, run=run).attach() for run in ("one", "two")]
+    trains = [running.peer(run=run).attach() for run in ("one", "two")]
     for peer in trains:
         peer.steps(0, 1.0)
         running.shows(peer.greeting.run, frames=1)
 
-    third = peers(running.endpoint, run="three")
+    third = running.peer(run="three")
     reason = "2 runs live, as many as budget runs = 2 allows"
     assert third.say(third.greeting) == Refuse(reason=reason)
     assert running.engine.budget_use["runs"].num_refused == 1
@@ -100,11 +98,11 @@ def test_a_run_is_refused_only_where_all_train(start: Start, peers: NewPeer) -> 
     trains[1].steps(1, 1.0)
 
 
-def test_a_run_that_was_evicted_while_it_lived_begins_anew(start: Start, peers: NewPeer) -> None:
+def test_a_run_that_was_evicted_while_it_lived_begins_anew(start: Start) -> None:
     running = start(budgets=Budgets(runs=1))
-    paused = peers(running.endpoint, run="paused")
+    paused = running.peer(run="paused")
     paused.greet()
-    other = peers(running.endpoint, run="other").attach()
+    other = running.peer(run="other").attach()
     running.shows("other")
     assert "paused" not in running.published.revisions
 
@@ -120,7 +118,7 @@ def test_a_run_that_was_evicted_while_it_lived_begins_anew(start: Start, peers: 
 
 
 def test_a_client_that_was_evicted_goes_on_by_itself(
-    start: Start, peers: NewPeer, context: zmq.Context[zmq.Socket[bytes]]
+    start: Start, context: zmq.Context[zmq.Socket[bytes]]
 ) -> None:
     running = start(budgets=Budgets(runs=1))
     session = Session(os.urandom(16), Hello(run="paused", rank=0, world=1), Outbox(1 << 20))
@@ -141,7 +139,7 @@ def test_a_client_that_was_evicted_goes_on_by_itself(
                 session.receive(decode(socket.recv()), time.monotonic())
 
     pump(lambda: session.phase is Phase.OPEN)
-    peers(running.endpoint, run="other").greet()
+    running.peer(run="other").greet()
     running.shows("other")
     assert "paused" not in running.published.revisions
     for record in (manifest_of(["a"]), stats_of(0, [1.0])):
@@ -153,9 +151,9 @@ def test_a_client_that_was_evicted_goes_on_by_itself(
     assert (view.stored, view.lost) == (2, 0)
 
 
-def test_evictions_hold_over_a_restart(start: Start, peers: NewPeer) -> None:
+def test_evictions_hold_over_a_restart(start: Start) -> None:
     running = start(budgets=Budgets(runs=3))
-    sweep(peers, running.endpoint, 7)
+    sweep(running.endpoint, 7)
     running.shows("sweep-6")
     before = set(running.published.revisions)
 
@@ -166,13 +164,13 @@ def test_evictions_hold_over_a_restart(start: Start, peers: NewPeer) -> None:
 
 
 @pytest.mark.slow
-def test_sessions_are_bounded_by_their_bytes(start: Start, peers: NewPeer) -> None:
+def test_sessions_are_bounded_by_their_bytes(start: Start) -> None:
     """Empty runs go for those that send something (S21)."""
     running = start(budgets=Budgets.model_construct(total_bytes=1 << 19))
-    trains = peers(running.endpoint, run="trains").attach()
+    trains = running.peer(run="trains").attach()
     trains.steps(0, 1.0)
     wide = {f"part-{number}": "\U0001f600" + "x" * 200 for number in range(30)}
-    peer = peers(running.endpoint)
+    peer = running.peer()
     for number in range(60):
         peer.session = os.urandom(16)
         peer.greeting = Hello(run=f"wide-{number % 4}", rank=0, world=1, versions=wide)
@@ -188,10 +186,10 @@ def test_sessions_are_bounded_by_their_bytes(start: Start, peers: NewPeer) -> No
     assert running.published.num_apply_errors == 0
 
 
-def test_a_job_that_is_too_large_does_not_evict_itself(start: Start, peers: NewPeer) -> None:
+def test_a_job_that_is_too_large_does_not_evict_itself(start: Start) -> None:
     """The ranks that there is no room for are refused."""
     running = start(budgets=Budgets.model_construct(run_bytes=3 << 18))
-    peer = peers(running.endpoint)
+    peer = running.peer()
     answers = []
     for rank in range(20):
         peer.session = os.urandom(16)
@@ -206,17 +204,17 @@ def test_a_job_that_is_too_large_does_not_evict_itself(start: Start, peers: NewP
 
 
 @pytest.mark.slow
-def test_a_crash_loop_keeps_its_newest_attempts(start: Start, peers: NewPeer) -> None:
+def test_a_crash_loop_keeps_its_newest_attempts(start: Start) -> None:
     """Older ones leave memory while it goes on; numbers go on too (S28)."""
     running = start(budgets=Budgets(attempts_per_min=1_000))
-    peer = peers(running.endpoint)
+    peer = running.peer()
     for job in range(90):
         peer.session, peer.seq = os.urandom(16), 0
         peer.greeting = Hello(run="crash", rank=0, world=1, job=str(job))
         peer.greet()
         peer.send(Bye(reason="exception"))
         peer.acked()
-    peers(running.endpoint, run="crash", job="last").attach().steps(0, 1.0)
+    running.peer(run="crash", job="last").attach().steps(0, 1.0)
 
     view = running.shows("crash", attempt=91, frames=1)
     assert [own.number for own in view.attempts] == list(range(28, 92))
@@ -225,13 +223,11 @@ def test_a_crash_loop_keeps_its_newest_attempts(start: Start, peers: NewPeer) ->
 
 
 @pytest.mark.slow
-def test_an_attempt_that_trains_on_keeps_a_crash_loop_within_bounds(
-    start: Start, peers: NewPeer
-) -> None:
+def test_an_attempt_that_trains_on_keeps_a_crash_loop_within_bounds(start: Start) -> None:
     """The looping job is told to use another name."""
     running = start(budgets=Budgets(attempts_per_min=1_000))
-    trains = peers(running.endpoint, run="shared", job="long").attach()
-    peer = peers(running.endpoint)
+    trains = running.peer(run="shared", job="long").attach()
+    peer = running.peer()
     for job in range(MAX_ATTEMPTS):
         peer.session, peer.seq = os.urandom(16), 0
         answer = peer.say(Hello(run="shared", rank=0, world=1, job=str(job)))
@@ -260,10 +256,10 @@ def test_a_run_that_is_new_begins_no_more_attempts_in_one_round_than_may_live() 
 
 
 def test_a_run_begins_only_so_many_attempts_a_minute(
-    start: Start, peers: NewPeer, caplog: pytest.LogCaptureFixture
+    start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     running = start(budgets=Budgets(attempts_per_min=3))
-    crash = peers(running.endpoint)
+    crash = running.peer()
     for job in range(3):
         crash.session = os.urandom(16)
         crash.greeting = Hello(run="crash", rank=0, world=2, job=str(job))
@@ -273,16 +269,16 @@ def test_a_run_begins_only_so_many_attempts_a_minute(
         crash.send_as(0, 0, Hello(run="crash", rank=0, world=2, job="3"))
     assert crash.is_silent(0.3)
 
-    peers(running.endpoint, run="crash", rank=1, world=2, job="2").greet()
-    peers(running.endpoint, run="other").greet()
+    running.peer(run="crash", rank=1, world=2, job="2").greet()
+    running.peer(run="other").greet()
     assert running.shows("crash").attempt == 3
     assert running.engine.budget_use["attempts_per_min"].num_refused == 2
     assert caplog.text.count("begins more than 3 attempts a minute") == 1
 
 
-def test_ranks_that_attach_at_once_begin_one_attempt(start: Start, peers: NewPeer) -> None:
+def test_ranks_that_attach_at_once_begin_one_attempt(start: Start) -> None:
     running = start(budgets=Budgets(attempts_per_min=1))
-    ranks = [peers(running.endpoint, rank=rank, world=16) for rank in range(16)]
+    ranks = [running.peer(rank=rank, world=16) for rank in range(16)]
     for peer in ranks:
         peer.send_as(0, 0, peer.greeting)
     for peer in ranks:
@@ -291,12 +287,12 @@ def test_ranks_that_attach_at_once_begin_one_attempt(start: Start, peers: NewPee
     assert len(running.shows().attempts) == 1
 
 
-def test_nobody_ends_the_session_of_another(start: Start, peers: NewPeer) -> None:
+def test_nobody_ends_the_session_of_another(start: Start) -> None:
     """Not with its id, while it is connected; what it sends next is stored (S32)."""
     running = start()
-    victim = peers(running.endpoint).attach()
+    victim = running.peer().attach()
     victim.steps(0, 1.0)
-    thief = peers(running.endpoint, run="thief")
+    thief = running.peer(run="thief")
     thief.session = victim.session
     thief.send_as(victim.seq + 1, 1, Bye())
     thief.send_as(0, 0, Beat())
@@ -310,13 +306,13 @@ def test_nobody_ends_the_session_of_another(start: Start, peers: NewPeer) -> Non
 
 
 def test_a_session_goes_on_over_another_connection_once_the_first_is_gone(
-    start: Start, peers: NewPeer, monkeypatch: pytest.MonkeyPatch
+    start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(intake, "SILENT_NS", 10**18)
     running = start()
-    first = peers(running.endpoint).attach()
+    first = running.peer().attach()
     first.close()
-    second = peers(running.endpoint)
+    second = running.peer()
     second.session, second.seq = first.session, first.seq
     second.greet()
     second.steps(0, 1.0)
@@ -325,12 +321,12 @@ def test_a_session_goes_on_over_another_connection_once_the_first_is_gone(
 
 
 def test_a_session_that_was_silent_may_be_taken_up(
-    start: Start, peers: NewPeer, monkeypatch: pytest.MonkeyPatch
+    start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(intake, "SILENT_NS", 200_000_000)
     running = start()
-    first = peers(running.endpoint).attach()
-    second = peers(running.endpoint)
+    first = running.peer().attach()
+    second = running.peer()
     second.session, second.seq = first.session, first.seq
     assert first.is_silent(0.3)
     second.steps(0, 1.0)

@@ -29,7 +29,6 @@ from gradwatch_server.storage.retention import RetentionPolicy
 from gradwatch_server.storage.sqlite.store import SQLiteStore
 from gradwatch_wire import Column
 from tests.support.engine import Start
-from tests.support.peer import NewPeer
 from tests.support.records import manifest_of
 
 LAYERS = ("a", "b", "c")
@@ -267,10 +266,10 @@ def test_a_reader_between_memory_and_store_counts_no_row_twice(feed: Feed) -> No
         check(feed.read(width), width, 0, 1_088)  # the rows after the last closed block come later
 
 
-def test_a_long_log_that_is_applied_anew_loses_no_row(start: Start, peers: NewPeer) -> None:
+def test_a_long_log_that_is_applied_anew_loses_no_row(start: Start) -> None:
     """Blocks are written on the way; the checkpoint and all curves are lost."""
     running = start(retention=RetentionPolicy(checkpoint_s=1e9))
-    peer = peers(running.endpoint).attach()
+    peer = running.peer().attach()
     peer.steps(0, *[1.0] * 600)
     running.shows(frames=600)
     running.engine._is_ahead = True  # as if it was killed
@@ -391,12 +390,10 @@ def test_what_does_not_move_leaves_memory(feed: Feed, monkeypatch: pytest.Monkey
     assert count == 3
 
 
-def test_a_saved_state_never_stands_for_rows_that_are_not_stored(
-    start: Start, peers: NewPeer
-) -> None:
+def test_a_saved_state_never_stands_for_rows_that_are_not_stored(start: Start) -> None:
     """A restart applies nothing that the state has: rows of a chunk that is not full, too."""
     running = start()
-    peer = peers(running.endpoint).attach()
+    peer = running.peer().attach()
     peer.steps(0, *[1.0] * 10)
     running.shows(frames=10)
 

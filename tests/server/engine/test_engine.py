@@ -43,7 +43,6 @@ from gradwatch_wire.health import RankState
 from gradwatch_wire.jsonable import jsonable
 from gradwatch_wire.limits import MAX_RECORD_BYTES
 from tests.support.engine import Start
-from tests.support.peer import NewPeer
 from tests.support.records import stats_of
 from tests.support.waiting import PATIENCE_S, wait_until
 
@@ -55,10 +54,10 @@ def noise(layers: int) -> list[float]:
     return [1.0 + random.random() for _ in range(layers)]
 
 
-def test_hello_is_welcomed_and_records_are_acknowledged(start: Start, peers: NewPeer) -> None:
+def test_hello_is_welcomed_and_records_are_acknowledged(start: Start) -> None:
     """WELCOME says who answers and what it reads; ACK how far the log has it."""
     running = start()
-    peer = peers(running.endpoint)
+    peer = running.peer()
     welcome = peer.greet()
 
     assert welcome == Welcome(
@@ -82,19 +81,19 @@ def num_committed(running: Any) -> int:
     return sum(entry.kind in kinds for entry in read_log(running.path.parent))
 
 
-def test_what_is_acknowledged_is_committed(start: Start, peers: NewPeer) -> None:
+def test_what_is_acknowledged_is_committed(start: Start) -> None:
     running = start()
-    peer = peers(running.endpoint).attach()
+    peer = running.peer().attach()
     for step in range(20):
         peer.stats(step)
         acked = peer.acked().acked
         assert num_committed(running) == acked == step + 2
 
 
-def test_a_record_that_comes_twice_is_stored_once(start: Start, peers: NewPeer) -> None:
+def test_a_record_that_comes_twice_is_stored_once(start: Start) -> None:
     """Copies of a resend are acknowledged again, so that the client lets them go."""
     running = start()
-    peer = peers(running.endpoint).attach()
+    peer = running.peer().attach()
     peer.stats(0)
     peer.acked()
     for seq in (1, 2, 2):
@@ -105,10 +104,10 @@ def test_a_record_that_comes_twice_is_stored_once(start: Start, peers: NewPeer) 
     assert running.shows(stored=2).events == {}
 
 
-def test_a_missing_record_is_asked_for(start: Start, peers: NewPeer) -> None:
+def test_a_missing_record_is_asked_for(start: Start) -> None:
     """The ACK says rewind; nothing after the gap is stored until the missing one came."""
     running = start()
-    peer = peers(running.endpoint).attach()
+    peer = running.peer().attach()
     peer.send_as(4, 1, Event(name="too early", step=0))
     assert peer.receive() == Ack(boot_id=running.engine.boot_id, acked=1, rewind=True)
 
@@ -120,10 +119,10 @@ def test_a_missing_record_is_asked_for(start: Start, peers: NewPeer) -> None:
     assert (view.lost, dict(view.events)) == (0, {"sent again": 3})
 
 
-def test_a_record_the_client_no_longer_has_is_declared_lost(start: Start, peers: NewPeer) -> None:
+def test_a_record_the_client_no_longer_has_is_declared_lost(start: Start) -> None:
     """By its `low`, and only then; produced == stored + lost."""
     running = start()
-    peer = peers(running.endpoint).attach()
+    peer = running.peer().attach()
     peer.send_as(9, 7, Event(name="x", step=0))
     assert peer.receive() == Ack(boot_id=running.engine.boot_id, acked=6, rewind=True)
     for seq in (7, 8, 9):
@@ -135,9 +134,9 @@ def test_a_record_the_client_no_longer_has_is_declared_lost(start: Start, peers:
     assert view.ranks[0].lost == 5
 
 
-def test_a_beat_is_answered_and_not_stored(start: Start, peers: NewPeer) -> None:
+def test_a_beat_is_answered_and_not_stored(start: Start) -> None:
     running = start()
-    peer = peers(running.endpoint).attach()
+    peer = running.peer().attach()
     rows = len(running.entries())
 
     assert peer.say(Beat(last_step=3)) == Ack(boot_id=running.engine.boot_id, acked=1)
@@ -145,9 +144,9 @@ def test_a_beat_is_answered_and_not_stored(start: Start, peers: NewPeer) -> None
     assert len(running.entries()) == rows
 
 
-def test_a_session_that_never_said_hello_learns_who_is_here(start: Start, peers: NewPeer) -> None:
+def test_a_session_that_never_said_hello_learns_who_is_here(start: Start) -> None:
     running = start()
-    peer = peers(running.endpoint)
+    peer = running.peer()
     for record in (Beat(), Bye(), Event(name="x", step=0)):
         peer.send_as(0 if isinstance(record, Beat) else 1, 1, record)
         assert peer.receive() == Ack(boot_id=NO_BOOT, acked=0)
@@ -167,11 +166,9 @@ def test_a_session_that_never_said_hello_learns_who_is_here(start: Start, peers:
     ],
     ids=lambda record: type(record).__name__,
 )
-def test_what_only_we_may_say_is_refused(
-    start: Start, peers: NewPeer, record: Any, seq: int
-) -> None:
+def test_what_only_we_may_say_is_refused(start: Start, record: Any, seq: int) -> None:
     running = start()
-    peer = peers(running.endpoint).attach(("a",))
+    peer = running.peer().attach(("a",))
     peer.seq = 1
     peer.send_as(seq and 2, 1, record)
     peer.send_as(2, 1, Event(name="x", step=0))
@@ -182,10 +179,10 @@ def test_what_only_we_may_say_is_refused(
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "a b", "é", "x" * 129, "a\x1b[31m"])
-def test_a_bad_run_name_is_refused_with_the_rule(start: Start, peers: NewPeer, name: str) -> None:
+def test_a_bad_run_name_is_refused_with_the_rule(start: Start, name: str) -> None:
     """The client is told once; nothing of it is stored."""
     running = start()
-    answer = peers(running.endpoint, run=name).say(Hello(run=name, rank=0, world=1))
+    answer = running.peer(run=name).say(Hello(run=name, rank=0, world=1))
 
     assert isinstance(answer, Refuse)
     assert "1 to 128 letters, digits" in answer.reason
@@ -193,22 +190,22 @@ def test_a_bad_run_name_is_refused_with_the_rule(start: Start, peers: NewPeer, n
     assert (running.ingest.refused, running.published.revisions) == ({"run name": 1}, {})
 
 
-def test_a_hello_too_large_to_keep_is_refused(start: Start, peers: NewPeer) -> None:
+def test_a_hello_too_large_to_keep_is_refused(start: Start) -> None:
     running = start()
     versions = {f"part{i}": "9" * 4_000 for i in range(32)}
-    answer = peers(running.endpoint).say(Hello(run="gpt", rank=0, world=1, versions=versions))
+    answer = running.peer().say(Hello(run="gpt", rank=0, world=1, versions=versions))
 
     assert isinstance(answer, Refuse)
     assert "at most 8192 are read" in answer.reason
     assert running.ingest.refused == {"hello size": 1}
 
 
-def test_an_alert_goes_down_to_the_ranks_of_its_run(start: Start, peers: NewPeer) -> None:
+def test_an_alert_goes_down_to_the_ranks_of_its_run(start: Start) -> None:
     running = start()
-    first, second, ended = (peers(running.endpoint, rank=r, world=3).attach() for r in range(3))
+    first, second, ended = (running.peer(rank=r, world=3).attach() for r in range(3))
     ended.send(Bye())
     ended.acked()
-    other = peers(running.endpoint, run="other").attach()
+    other = running.peer(run="other").attach()
     first.stats(0, (NAN, 1.0), loss=1.0)
     second.stats(0, (NAN, 1.0), loss=NAN)
     for peer in (first, second):
@@ -229,10 +226,10 @@ def test_an_alert_goes_down_to_the_ranks_of_its_run(start: Start, peers: NewPeer
     assert running.woken.is_set()
 
 
-def test_many_sessions_at_once_are_all_served(start: Start, peers: NewPeer) -> None:
+def test_many_sessions_at_once_are_all_served(start: Start) -> None:
     """Sixteen ranks interleave; each sees its own acknowledgements, and each frame is whole."""
     running = start()
-    ranks = [peers(running.endpoint, rank=rank, world=16) for rank in range(16)]
+    ranks = [running.peer(rank=rank, world=16) for rank in range(16)]
     for peer in ranks:
         peer.greet()
         peer.declare()
@@ -247,11 +244,9 @@ def test_many_sessions_at_once_are_all_served(start: Start, peers: NewPeer) -> N
 
 
 @pytest.mark.slow
-def test_a_session_without_a_sign_of_life_is_lost_and_may_come_back(
-    start: Start, peers: NewPeer
-) -> None:
+def test_a_session_without_a_sign_of_life_is_lost_and_may_come_back(start: Start) -> None:
     running = start(session_timeout_s=1.0)
-    peer = peers(running.endpoint).attach()
+    peer = running.peer().attach()
     running.shows()
     wait_for_state(running, 0, RankState.LOST)
 
@@ -267,10 +262,10 @@ def wait_for_state(running: Any, rank: int, state: RankState) -> None:
 
 
 @pytest.mark.slow
-def test_a_session_that_beats_is_never_lost(start: Start, peers: NewPeer) -> None:
+def test_a_session_that_beats_is_never_lost(start: Start) -> None:
     """A long step is no loss: another session, which does not beat, is given up meanwhile."""
     running = start(session_timeout_s=2.0)
-    beating, silent = (peers(running.endpoint, rank=rank, world=2).attach() for rank in range(2))
+    beating, silent = (running.peer(rank=rank, world=2).attach() for rank in range(2))
     running.shows(stored=2)
     while running.view().ranks[1].state is RankState.ALIVE:
         beating.say(Beat())
@@ -281,7 +276,7 @@ def test_a_session_that_beats_is_never_lost(start: Start, peers: NewPeer) -> Non
 
 @pytest.mark.slow
 def test_time_closes_a_frame_without_any_record(
-    start: Start, peers: NewPeer, monkeypatch: pytest.MonkeyPatch
+    start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The aggregator writes that time passed, once a second, only while a frame waits.
 
@@ -289,7 +284,7 @@ def test_time_closes_a_frame_without_any_record(
     """
     monkeypatch.setattr("gradwatch_server.core.frames.assembler.LATENESS_NS", 1_000_000_000)
     running = start(session_timeout_s=4.0)
-    peer = peers(running.endpoint, world=2).attach()
+    peer = running.peer(world=2).attach()
     peer.steps(0, 1.0)
     view = running.shows(frames=1)
     rows = len(running.entries())
@@ -306,15 +301,15 @@ def num_ticks(running: Any) -> int:
 
 @pytest.mark.slow
 def test_a_step_of_the_system_clock_is_not_noticed(
-    start: Start, peers: NewPeer, monkeypatch: pytest.MonkeyPatch
+    start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An hour forward loses no rank, an hour back stops neither views nor ticks."""
     monkeypatch.setattr("gradwatch_server.core.frames.assembler.LATENESS_NS", 1_800 * 10**9)
     hours = 0
     clock = Clock(wall_ns=lambda: time.time_ns() + hours * 3_600 * 10**9)
     running = start(session_timeout_s=60.0, clock=clock)
-    peers(running.endpoint, run="waiting", world=2).attach().steps(0, 1.0)
-    peer = peers(running.endpoint).attach()
+    running.peer(run="waiting", world=2).attach().steps(0, 1.0)
+    peer = running.peer().attach()
     for step, hours in enumerate((1, 1, -1, -1)):  # noqa: B007 - the clock reads it
         peer.steps(step, 1.0)
         running.shows(frames=step + 1)
@@ -345,13 +340,13 @@ def story_of(running: Any) -> Any:
     ]
 
 
-def test_a_restart_finds_everything_as_it_was(start: Start, peers: NewPeer) -> None:
+def test_a_restart_finds_everything_as_it_was(start: Start) -> None:
     """State, alerts, their cursors, and how far each session is; only the boot id is new."""
     rules = Rules.model_validate(
         {"records_lost": {"enabled": False}, "exploding": {"clear_steps": 3}}
     )
     running = start(rules=rules)
-    peer = peers(running.endpoint).attach()
+    peer = running.peer().attach()
     peer.steps(0, 1.0, NAN, 1.0, 1.0, 1.0, 500.0, 500.0, 1.0)
     peer.send_as(14, 12, Event(name="x", step=9))
     peer.receive()
@@ -377,10 +372,10 @@ def test_a_restart_finds_everything_as_it_was(start: Start, peers: NewPeer) -> N
     assert [(c, s) for c, _, s in running.events()[3:]] == [(4, "resolved"), (5, "firing")]
 
 
-def test_an_alert_pending_over_a_restart_fires_once(start: Start, peers: NewPeer) -> None:
+def test_an_alert_pending_over_a_restart_fires_once(start: Start) -> None:
     rules = Rules.model_validate({"exploding": {"for_steps": 2}})
     running = start(rules=rules)
-    peer = peers(running.endpoint).attach()
+    peer = running.peer().attach()
     peer.steps(0, 500.0)
     running.shows(frames=1)
     assert running.events() == []
@@ -394,11 +389,9 @@ def test_an_alert_pending_over_a_restart_fires_once(start: Start, peers: NewPeer
     assert (event.alert["first_step"], event.alert["fired_step"]) == (0, 1)
 
 
-def test_each_rise_of_a_severity_is_one_event_over_restarts_too(
-    start: Start, peers: NewPeer
-) -> None:
+def test_each_rise_of_a_severity_is_one_event_over_restarts_too(start: Start) -> None:
     running = start()
-    peer = peers(running.endpoint).attach()
+    peer = running.peer().attach()
     for step, scale in enumerate((2.0, 1.0)):
         peer.stats(step, (NAN, 1.0), loss_scale=scale)
     peer.acked()
@@ -419,9 +412,9 @@ def test_each_rise_of_a_severity_is_one_event_over_restarts_too(
 
 
 @pytest.mark.slow
-def test_new_rules_hold_from_the_restart_on(start: Start, peers: NewPeer) -> None:
+def test_new_rules_hold_from_the_restart_on(start: Start) -> None:
     running = start()
-    peer = peers(running.endpoint).attach()
+    peer = running.peer().attach()
     peer.steps(0, 50.0, 50.0)
     running.shows(frames=2)
     strict = Rules.model_validate({"exploding": {"limit": 20}})
@@ -439,9 +432,9 @@ def test_new_rules_hold_from_the_restart_on(start: Start, peers: NewPeer) -> Non
     assert len(running.events()) == 1
 
 
-def test_new_budgets_hold_from_the_restart_on(start: Start, peers: NewPeer) -> None:
+def test_new_budgets_hold_from_the_restart_on(start: Start) -> None:
     running = start()
-    peers(running.endpoint).attach()
+    running.peer().attach()
     running.shows(stored=1)
     for budgets in (Budgets(runs=7), *[Budgets(run_bytes=1 << 25)] * 2):
         running = start(endpoint=running.endpoint, budgets=budgets)
@@ -454,12 +447,10 @@ def test_new_budgets_hold_from_the_restart_on(start: Start, peers: NewPeer) -> N
 
 
 @pytest.mark.slow
-def test_a_rank_seen_last_before_a_restart_gets_its_time_again(
-    start: Start, peers: NewPeer
-) -> None:
+def test_a_rank_seen_last_before_a_restart_gets_its_time_again(start: Start) -> None:
     running = start()
-    ended = peers(running.endpoint, rank=0, world=2).attach()
-    peers(running.endpoint, rank=1, world=2).attach()
+    ended = running.peer(rank=0, world=2).attach()
+    running.peer(rank=1, world=2).attach()
     ended.send(Bye())
     ended.acked()
 
@@ -473,10 +464,10 @@ def test_a_rank_seen_last_before_a_restart_gets_its_time_again(
 
 @pytest.mark.slow
 def test_a_full_disk_withholds_the_ack_and_loses_nothing(
-    start: Start, peers: NewPeer, monkeypatch: pytest.MonkeyPatch
+    start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running = start()
-    peer = peers(running.endpoint).attach([f"l{i}" for i in range(2_000)])
+    peer = running.peer().attach([f"l{i}" for i in range(2_000)])
     db = running.store.db
     pages = db.number("page_count")
     db.execute(f"PRAGMA max_page_count={pages + 1}")
@@ -505,11 +496,9 @@ def test_a_full_disk_withholds_the_ack_and_loses_nothing(
 
 
 @pytest.mark.slow
-def test_alerts_wait_for_a_full_disk_too(
-    start: Start, peers: NewPeer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_alerts_wait_for_a_full_disk_too(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     running = start()
-    peer = peers(running.endpoint).attach()
+    peer = running.peer().attach()
     add, has_room = running.store.alert_events.add, threading.Event()
 
     def full_at_first(events: Any) -> int:
@@ -530,11 +519,11 @@ def test_alerts_wait_for_a_full_disk_too(
 
 
 def test_records_whose_alerts_cannot_be_stored_are_not_stored_either(
-    start: Start, peers: NewPeer, monkeypatch: pytest.MonkeyPatch
+    start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody sees the frame meanwhile; the next start takes the record, and its alert, once."""
     running = start()
-    peer = peers(running.endpoint).attach()
+    peer = running.peer().attach()
     running.shows(stored=1)
 
     def full(_events: Any) -> int:
@@ -554,9 +543,9 @@ def test_records_whose_alerts_cannot_be_stored_are_not_stored_either(
     assert [state for _, _, state in running.events()] == ["firing"]
 
 
-def test_a_stop_while_the_disk_is_full_is_clean(start: Start, peers: NewPeer) -> None:
+def test_a_stop_while_the_disk_is_full_is_clean(start: Start) -> None:
     running = start()
-    peer = peers(running.endpoint).attach([f"l{i}" for i in range(2_000)])
+    peer = running.peer().attach([f"l{i}" for i in range(2_000)])
     db = running.store.db
     pages = db.number("page_count")
     db.execute(f"PRAGMA max_page_count={pages}")
@@ -576,10 +565,10 @@ def test_a_stop_while_the_disk_is_full_is_clean(start: Start, peers: NewPeer) ->
 
 @pytest.mark.slow
 def test_a_damaged_log_is_set_aside_and_the_service_goes_on(
-    start: Start, peers: NewPeer, caplog: pytest.LogCaptureFixture
+    start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     running = start(retention=RetentionPolicy(checkpoint_s=1e9))
-    peer = peers(running.endpoint).attach([f"l{i}" for i in range(500)])
+    peer = running.peer().attach([f"l{i}" for i in range(500)])
     for step in range(200):
         peer.stats(step, noise(500))
         peer.acked(step + 2)
@@ -606,16 +595,16 @@ def test_a_damaged_log_is_set_aside_and_the_service_goes_on(
     assert 190 < running.view().frames < 200
     peer.greet()
     peer.steps(200, *[1.0] * 3)
-    peers(running.endpoint, run="next").attach()
+    running.peer(run="next").attach()
     assert running.shows("next", stored=1)
 
 
 def test_a_fault_of_ours_costs_one_entry(
-    start: Start, peers: NewPeer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An entry that cannot be applied is counted and told once; the next one is applied."""
     running = start()
-    peer = peers(running.endpoint).attach()
+    peer = running.peer().attach()
     apply = running.engine._state.apply_to
 
     def sometimes(name: str, entry: Entry, number: int) -> Any:
@@ -634,9 +623,7 @@ def test_a_fault_of_ours_costs_one_entry(
     assert running.engine.is_alive()
 
 
-def test_a_fault_in_the_loop_is_told(
-    start: Start, peers: NewPeer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fault_in_the_loop_is_told(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine ends, says so, and its service learns of it: nothing half alive goes on."""
     running = start()
     monkeypatch.setattr(running.engine._housekeeping, "add", lambda now_ns, batch: 1 / 0)
@@ -646,10 +633,10 @@ def test_a_fault_in_the_loop_is_told(
     assert running.published.fault == "the engine failed; see the log"
 
 
-def test_a_view_that_was_taken_stays(start: Start, peers: NewPeer) -> None:
+def test_a_view_that_was_taken_stays(start: Start) -> None:
     """Readers in other threads see whole views, old or new."""
     running = start()
-    peer = peers(running.endpoint).attach()
+    peer = running.peer().attach()
     peer.steps(0, 1.0)
     old = running.shows(frames=1)
     peer.steps(1, NAN)
@@ -720,9 +707,9 @@ class Rank:
     max_examples=12,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-def test_produced_is_stored_plus_lost(start: Start, peers: NewPeer, actions: list[Any]) -> None:
+def test_produced_is_stored_plus_lost(start: Start, actions: list[Any]) -> None:
     running = start()
-    rank = Rank(peers(running.endpoint))
+    rank = Rank(running.peer())
     rank.peer.greet()
     for action, value in actions:
         if action == "restart":
@@ -738,10 +725,10 @@ def test_produced_is_stored_plus_lost(start: Start, peers: NewPeer, actions: lis
     assert session.num_lost < rank.low
 
 
-def test_a_flood_of_hellos_of_one_session_is_one_session(start: Start, peers: NewPeer) -> None:
+def test_a_flood_of_hellos_of_one_session_is_one_session(start: Start) -> None:
     """A client may greet as often as it likes."""
     running = start()
-    peer = peers(running.endpoint)
+    peer = running.peer()
     for _ in range(50):
         peer.greet()
 
@@ -749,10 +736,10 @@ def test_a_flood_of_hellos_of_one_session_is_one_session(start: Start, peers: Ne
     assert [type(entry.body) for entry in running.entries()] == [Began, Opened]
 
 
-def test_a_record_spelt_at_length_survives_a_restart(start: Start, peers: NewPeer) -> None:
+def test_a_record_spelt_at_length_survives_a_restart(start: Start) -> None:
     """msgpack allows several spellings of the same envelope; what was acknowledged stays."""
     running = start()
-    peer = peers(running.endpoint)
+    peer = running.peer()
     peer.greet()
     raw = encode(Envelope(session=peer.session, seq=1, low=1, record=Event(name="x", step=1)))
     peer.send_raw(b"\x01\xdc\x00\x06" + raw[2:])
@@ -764,10 +751,10 @@ def test_a_record_spelt_at_length_survives_a_restart(start: Start, peers: NewPee
     assert running.view().stored == 1
 
 
-def test_a_log_line_survives_what_the_wire_allows(start: Start, peers: NewPeer) -> None:
+def test_a_log_line_survives_what_the_wire_allows(start: Start) -> None:
     """Keys unknown to this version, and numbers at their limits, are stored and found again."""
     running = start()
-    peer = peers(running.endpoint)
+    peer = running.peer()
     peer.greet()
     fields = msgpack.unpackb(
         encode(Envelope(session=peer.session, seq=1, low=1, record=Bye(reason="x" * 512)))[1:]
@@ -793,12 +780,12 @@ def test_lines_without_bytes_stop_the_engine_rather_than_lie(start: Start) -> No
 
 @pytest.mark.slow
 def test_a_checkpoint_that_finds_no_room_costs_no_record(
-    start: Start, peers: NewPeer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    start: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is written once there is room; the records that it stands for are stored before."""
     monkeypatch.setattr(checkpointer, "RETRY_NS", 10**9)
     running = start(retention=RetentionPolicy(checkpoint_s=0.5))
-    peer = peers(running.endpoint).attach([f"l{i}" for i in range(3_000)])
+    peer = running.peer().attach([f"l{i}" for i in range(3_000)])
     db = running.store.db
     db.execute(f"PRAGMA max_page_count={db.number('page_count') + 60}")
     for step in range(5):

@@ -17,7 +17,6 @@ from gradwatch_wire.session.driver import send_due
 from gradwatch_wire.session.outbox import Outbox
 from gradwatch_wire.session.session import Session
 from tests.support.engine import Start
-from tests.support.peer import NewPeer
 from tests.support.records import manifest_of
 from tests.support.waiting import PATIENCE_S, wait_until
 
@@ -79,13 +78,11 @@ def train() -> Iterator[Callable[..., Trainer]]:
 
 
 @pytest.mark.slow
-def test_an_honest_record_does_not_wait_for_all_of_a_greedy_peer(
-    start: Start, peers: NewPeer
-) -> None:
+def test_an_honest_record_does_not_wait_for_all_of_a_greedy_peer(start: Start) -> None:
     """It is acknowledged while most of what came before it still waits (S23)."""
     running = start()
-    greedy = peers(running.endpoint, run="greedy").attach([f"l{n}" for n in range(4_000)])
-    honest = peers(running.endpoint, run="honest").attach()
+    greedy = running.peer(run="greedy").attach([f"l{n}" for n in range(4_000)])
+    honest = running.peer(run="honest").attach()
     groups = {f"group{n}": tuple(range(4_000)) for n in range(32)}
     names = [f"l{n}" for n in range(4_000)]
     for number in range(2, 14):
@@ -139,13 +136,11 @@ def test_what_waits_is_bounded_while_the_disk_is_full(
 
 
 @pytest.mark.slow
-def test_who_lies_about_its_window_is_dropped_and_then_cut_off(
-    start: Start, peers: NewPeer
-) -> None:
+def test_who_lies_about_its_window_is_dropped_and_then_cut_off(start: Start) -> None:
     """Another one, which keeps to its own, loses nothing and sends nothing twice."""
     running = start()
-    honest = peers(running.endpoint, run="honest", credit=True).attach()
-    liar = peers(running.endpoint, run="liar", credit=True).attach()
+    honest = running.peer(run="honest", credit=True).attach()
+    liar = running.peer(run="liar", credit=True).attach()
     db = running.store.db
     db.execute(f"PRAGMA max_page_count={db.number('page_count')}")
     honest.stats(0)
@@ -162,9 +157,9 @@ def test_who_lies_about_its_window_is_dropped_and_then_cut_off(
     honest.acked()
 
 
-def test_a_session_is_asked_to_send_again_once_a_second(start: Start, peers: NewPeer) -> None:
+def test_a_session_is_asked_to_send_again_once_a_second(start: Start) -> None:
     running = start()
-    peer = peers(running.endpoint).attach()
+    peer = running.peer().attach()
     began_s = time.monotonic()
     asked = 0
     for seq in range(4, 60):
@@ -183,11 +178,11 @@ def test_a_session_is_asked_to_send_again_once_a_second(start: Start, peers: New
 @pytest.mark.slow
 @pytest.mark.parametrize("comes_again", [False, True])
 def test_what_was_dropped_last_is_asked_for_without_another_record(
-    start: Start, peers: NewPeer, comes_again: bool
+    start: Start, comes_again: bool
 ) -> None:
     """The client would notice only after a while; also if a copy that nobody needs went with it."""
     running = start(budgets=Budgets(queue_bytes=32 * MIB))
-    peer = peers(running.endpoint).attach()
+    peer = running.peer().attach()
     db = running.store.db
     db.execute(f"PRAGMA max_page_count={db.number('page_count')}")
     for step in range(60):
@@ -219,21 +214,21 @@ def test_what_was_dropped_last_is_asked_for_without_another_record(
     running.shows(stored=peer.seq, lost=0)
 
 
-def test_welcome_says_how_much_may_be_in_flight(start: Start, peers: NewPeer) -> None:
+def test_welcome_says_how_much_may_be_in_flight(start: Start) -> None:
     running = start(budgets=Budgets(in_flight_bytes=6 * MIB, queue_bytes=40 * MIB))
-    welcome = peers(running.endpoint).greet()
+    welcome = running.peer().greet()
     assert isinstance(welcome, Welcome)
     assert welcome.max_in_flight_bytes == 5 * MIB
 
 
 @pytest.mark.slow
 def test_other_ranks_are_told_of_an_alert_by_and_by(
-    start: Start, peers: NewPeer, monkeypatch: pytest.MonkeyPatch
+    start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rank 0 and the origin's at once, and nobody is left out (N2)."""
     monkeypatch.setattr(alert_delivery, "COPIES_PER_ROUND", 1)
     running = start()
-    ranks = [peers(running.endpoint, rank=rank, world=40).attach() for rank in range(40)]
+    ranks = [running.peer(rank=rank, world=40).attach() for rank in range(40)]
     most = 0
     for rank in ranks:
         rank.stats(0, (NAN, 1.0) if rank is ranks[7] else (1.0, 1.0))
@@ -247,11 +242,9 @@ def test_other_ranks_are_told_of_an_alert_by_and_by(
     assert most > 10
 
 
-def test_a_message_of_an_alert_reads_the_same_however_it_was_packed(
-    start: Start, peers: NewPeer
-) -> None:
+def test_a_message_of_an_alert_reads_the_same_however_it_was_packed(start: Start) -> None:
     running = start()
-    first, second = (peers(running.endpoint, rank=rank, world=2).attach() for rank in range(2))
+    first, second = (running.peer(rank=rank, world=2).attach() for rank in range(2))
     for peer in (first, second):
         peer.stats(0, (NAN, 1.0))
 

@@ -13,7 +13,6 @@ from gradwatch_server.engine import housekeeping
 from gradwatch_wire import Beat, Bye
 from gradwatch_wire.health import RankState
 from tests.support.engine import RunningEngine, Start
-from tests.support.peer import NewPeer
 from tests.support.waiting import wait_until
 
 NAN = float("nan")
@@ -34,19 +33,19 @@ def bodies(running: RunningEngine, kind: type) -> list[Any]:
     return [entry.body for entry in running.entries() if isinstance(entry.body, kind)]
 
 
-def takes_a_round(running: RunningEngine, peers: NewPeer) -> None:
+def takes_a_round(running: RunningEngine) -> None:
     """Return once the engine has done all that was due when this began."""
     for _ in range(2):
-        peers(running.endpoint, run=f"round-{time.monotonic_ns()}").attach()
+        running.peer(run=f"round-{time.monotonic_ns()}").attach()
 
 
 def test_what_beats_say_gets_into_the_log_for_all_sessions_together(
-    start: Start, peers: NewPeer, monkeypatch: pytest.MonkeyPatch
+    start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(housekeeping, "SIGN_EVERY_S", 0.0)
     monkeypatch.setattr(housekeeping, "TICK_NS", 50_000_000)
     running = start()
-    ranks = [peers(running.endpoint, rank=rank, world=2).attach() for rank in range(2)]
+    ranks = [running.peer(rank=rank, world=2).attach() for rank in range(2)]
     for step in range(7):
         for peer in ranks:
             peer.steps(step, 1.0)
@@ -60,20 +59,18 @@ def test_what_beats_say_gets_into_the_log_for_all_sessions_together(
 
 
 @pytest.mark.slow
-def test_an_old_beat_is_no_sign_of_life(
-    start: Start, peers: NewPeer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_old_beat_is_no_sign_of_life(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank that says it lives and is stopped then did not live when that came into the log."""
     monkeypatch.setattr(housekeeping, "SIGN_EVERY_S", 1.0)
     monkeypatch.setattr(housekeeping, "FRESH_NS", 300_000_000)
     monkeypatch.setattr(housekeeping, "TICK_NS", 50_000_000)
     clock = ShiftedClock()
     running = start(clock=clock)
-    peer = peers(running.endpoint).attach()
+    peer = running.peer().attach()
     peer.steps(0, 1.0)
     peer.say(Beat(last_step=0))
     clock.advance(1.5)
-    takes_a_round(running, peers)
+    takes_a_round(running)
     assert bodies(running, Beats) == []
 
     peer.say(Beat(last_step=0, since_s=1.5))
@@ -82,10 +79,10 @@ def test_an_old_beat_is_no_sign_of_life(
 
 
 @pytest.mark.slow
-def test_beats_of_a_run_that_steps_are_not_logged(start: Start, peers: NewPeer) -> None:
+def test_beats_of_a_run_that_steps_are_not_logged(start: Start) -> None:
     clock = ShiftedClock()
     running = start(clock=clock)
-    peer = peers(running.endpoint).attach()
+    peer = running.peer().attach()
     for step in range(12):
         peer.steps(step, 1.0)
         peer.say(Beat(last_step=step))
@@ -95,19 +92,19 @@ def test_beats_of_a_run_that_steps_are_not_logged(start: Start, peers: NewPeer) 
 
 
 @pytest.mark.slow
-def test_a_start_is_noted_if_anybody_lives(start: Start, peers: NewPeer) -> None:
+def test_a_start_is_noted_if_anybody_lives(start: Start) -> None:
     """A frame waits again for all ranks that it waited for before (S4)."""
     running = start()
     assert bodies(running, Resumed) == []
-    one = peers(running.endpoint, rank=0, world=2).attach()
-    two = peers(running.endpoint, rank=1, world=2).attach()
+    one = running.peer(rank=0, world=2).attach()
+    two = running.peer(rank=1, world=2).attach()
     one.steps(0, 1.0)
     running.shows(stored=3)
     running.engine.stop()
     clock = ShiftedClock()
     clock.advance(5.5)  # longer than a frame waits
     running = start(endpoint=running.endpoint, clock=clock)
-    takes_a_round(running, peers)
+    takes_a_round(running)
     two.greet()
     two.steps(0, NAN)
     view = running.shows(frames=1)
@@ -119,35 +116,31 @@ def test_a_start_is_noted_if_anybody_lives(start: Start, peers: NewPeer) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ends", [False, True], ids=["lost", "ended"])
-def test_a_start_is_noted_if_a_lost_rank_may_return(
-    start: Start, peers: NewPeer, ends: bool
-) -> None:
+def test_a_start_is_noted_if_a_lost_rank_may_return(start: Start, ends: bool) -> None:
     running = start(session_timeout_s=0.5)
-    peer = peers(running.endpoint).attach()
+    peer = running.peer().attach()
     if ends:
         peer.send(Bye())
         peer.acked()
     right = RankState.ENDED if ends else RankState.LOST
     wait_until(lambda: running.shows().ranks[0].state is right, f"its rank {right}")
     running = start()
-    peers(running.endpoint, run="after").attach()  # by then a round is over
+    running.peer(run="after").attach()  # by then a round is over
 
     assert len(bodies(running, Resumed)) == (not ends)
 
 
 @pytest.mark.slow
-def test_an_engine_that_was_held_up_notes_it_before_what_had_come(
-    start: Start, peers: NewPeer
-) -> None:
+def test_an_engine_that_was_held_up_notes_it_before_what_had_come(start: Start) -> None:
     """Held up for longer than the session timeout it takes nobody for lost."""
     clock = ShiftedClock()
     running = start(session_timeout_s=30.0, clock=clock)
-    one = peers(running.endpoint, rank=0, world=2).attach()
-    peers(running.endpoint, rank=1, world=2).attach()
+    one = running.peer(rank=0, world=2).attach()
+    running.peer(rank=1, world=2).attach()
     one.steps(0, 1.0)
     running.shows(stored=3)
     clock.advance(60.0)
-    takes_a_round(running, peers)
+    takes_a_round(running)
     one.steps(1, 1.0)
     view = running.shows(stored=4)
 

@@ -21,7 +21,6 @@ from gradwatch_server.engine.memory import EvictionOrder, RunMemory, candidates
 from gradwatch_wire import Bye, Envelope, Event, Hello, Record
 from tests.support.core import Cluster
 from tests.support.engine import Start
-from tests.support.peer import NewPeer
 from tests.support.records import manifest_of, stats_of
 from tests.support.waiting import wait_until
 from tests.support.whole_state import WholeState
@@ -226,10 +225,10 @@ def test_what_has_left_memory_is_not_counted() -> None:
 
 
 @pytest.mark.slow
-def test_an_engine_keeps_to_it_and_its_log_says_the_same(start: Start, peers: NewPeer) -> None:
+def test_an_engine_keeps_to_it_and_its_log_says_the_same(start: Start) -> None:
     running = start(budgets=Budgets(total_bytes=16 * MIB))
     names = [f"layer {i}" for i in range(1_000)]
-    peer = peers(running.endpoint, world=2).attach(names)
+    peer = running.peer(world=2).attach(names)
     for step in range(900):
         peer.stats(step, [1.0] * len(names))
         peer.acked()

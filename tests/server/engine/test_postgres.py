@@ -10,7 +10,6 @@ import pytest
 from gradwatch_server.clock import Clock
 from gradwatch_server.storage.postgres.database import PostgresStore
 from tests.support.engine import Start
-from tests.support.peer import NewPeer
 from tests.support.postgres import PostgresServer
 from tests.support.postgres_database import FreshDatabase
 from tests.support.waiting import PATIENCE_S
@@ -24,12 +23,12 @@ def cut_off_all(database: FreshDatabase) -> None:
 
 @pytest.mark.slow
 def test_what_was_acknowledged_is_there_after_cuts_and_restarts(
-    start: Start, peers: NewPeer, postgres: PostgresServer
+    start: Start, postgres: PostgresServer
 ) -> None:
     database = FreshDatabase(postgres)
     open_store = partial(PostgresStore.open, database.url, Clock())
     running = start(open_store=open_store)
-    peer = peers(running.endpoint).attach()
+    peer = running.peer().attach()
     step = 0
     for _ in range(3):
         peer.steps(step, *[1.0] * 50)
@@ -51,12 +50,12 @@ def test_what_was_acknowledged_is_there_after_cuts_and_restarts(
 
 
 def test_an_aggregator_that_was_cut_off_writes_nothing_after_another_one(
-    start: Start, peers: NewPeer, postgres: PostgresServer
+    start: Start, postgres: PostgresServer
 ) -> None:
     database = FreshDatabase(postgres)
     open_store = partial(PostgresStore.open, database.url, Clock())
     running = start(open_store=open_store)
-    peer = peers(running.endpoint).attach()
+    peer = running.peer().attach()
     running.shows(stored=1)
     store = running.store
     cut_off_all(database)

@@ -14,7 +14,6 @@ from gradwatch_server.engine.publishing import MAX_PAUSE_NS, SLICE_RUNS, Publish
 from gradwatch_server.storage.rows import StorageError
 from gradwatch_wire import Ack, Hello
 from tests.support.engine import Start
-from tests.support.peer import NewPeer
 from tests.support.waiting import wait_until
 from tests.support.whole_state import WholeState
 
@@ -124,10 +123,10 @@ def test_nobody_waits_for_an_engine_that_cannot_answer() -> None:
             own.result(0)
 
 
-def test_a_run_can_be_seen_while_nothing_can_be_written(start: Start, peers: NewPeer) -> None:
+def test_a_run_can_be_seen_while_nothing_can_be_written(start: Start) -> None:
     """With all that was committed, and nothing of what was not."""
     running = start()
-    peer = peers(running.endpoint).attach()
+    peer = running.peer().attach()
     peer.steps(0, 1.0)
     db = running.store.db
     db.execute(f"PRAGMA max_page_count={db.number('page_count')}")
@@ -145,9 +144,9 @@ def test_a_run_can_be_seen_while_nothing_can_be_written(start: Start, peers: New
     running.shows(stored=step + 2)
 
 
-def test_many_threads_read_while_the_engine_works(start: Start, peers: NewPeer) -> None:
+def test_many_threads_read_while_the_engine_works(start: Start) -> None:
     running = start()
-    peer = peers(running.endpoint).attach()
+    peer = running.peer().attach()
     seen: list[list[int]] = [[] for _ in range(4)]
     over = threading.Event()
 

@@ -18,7 +18,6 @@ from gradwatch_server.storage.rows import StorageError, StorageFault
 from gradwatch_wire import Bye
 from gradwatch_wire.health import Phase, RankState
 from tests.support.engine import Start
-from tests.support.peer import NewPeer
 from tests.support.waiting import PATIENCE_S, wait_until
 
 YEAR_NS = 366 * 86_400 * 10**9
@@ -30,10 +29,10 @@ def on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "SLICE_RUNS", 0)
 
 
-def ended(running: Any, peers: NewPeer, *runs: str) -> None:
+def ended(running: Any, *runs: str) -> None:
     """Let runs take a step, and end."""
     for run in runs:
-        peer = peers(running.endpoint, run=run).attach()
+        peer = running.peer(run=run).attach()
         peer.steps(0, 1.0)
         peer.send(Bye())
         peer.acked()
@@ -44,21 +43,21 @@ def again(start: Start, running: Any, **settings: Any) -> Any:
     return start(endpoint=running.endpoint, waits=False, **settings)
 
 
-def test_runs_that_were_live_come_first(start: Start, peers: NewPeer) -> None:
+def test_runs_that_were_live_come_first(start: Start) -> None:
     running = start()
-    ended(running, peers, "a", "b")
-    peers(running.endpoint, run="z").attach().steps(0, 1.0)
+    ended(running, "a", "b")
+    running.peer(run="z").attach().steps(0, 1.0)
     running.shows("z", frames=1)
-    ended(running, peers, "c")
+    ended(running, "c")
     running.engine.stop()
 
     assert list(running.engine._checkpointer.find_runs()) == ["z", "a", "b", "c"]
 
 
 @pytest.mark.usefixtures("on_demand")
-def test_a_run_comes_when_somebody_asks_for_it(start: Start, peers: NewPeer) -> None:
+def test_a_run_comes_when_somebody_asks_for_it(start: Start) -> None:
     running = start()
-    ended(running, peers, "a", "b", "c")
+    ended(running, "a", "b", "c")
     running = again(start, running)
 
     assert set(running.published.revisions) == {"a", "b", "c"}
@@ -70,10 +69,10 @@ def test_a_run_comes_when_somebody_asks_for_it(start: Start, peers: NewPeer) -> 
 
 
 @pytest.mark.usefixtures("on_demand")
-def test_what_ended_is_listed_without_coming_into_memory(start: Start, peers: NewPeer) -> None:
+def test_what_ended_is_listed_without_coming_into_memory(start: Start) -> None:
     """But where its stored summary is damaged."""
     running = start()
-    ended(running, peers, "a", "b")
+    ended(running, "a", "b")
     running = again(start, running)
     damaged = running.published.summaries
     damaged["b"] = damaged["b"][:-1] + b"?"
@@ -86,25 +85,25 @@ def test_what_ended_is_listed_without_coming_into_memory(start: Start, peers: Ne
     assert set(running.engine._state.runs) == {"b"}
 
 
-def test_what_was_recovered_may_be_evicted(start: Start, peers: NewPeer) -> None:
+def test_what_was_recovered_may_be_evicted(start: Start) -> None:
     """Also where no entry was applied: a clean stop saves all of a run."""
     running = start(budgets=Budgets(runs=3))
-    ended(running, peers, "a", "b", "c")
+    ended(running, "a", "b", "c")
     running = start(endpoint=running.endpoint, budgets=Budgets(runs=3))
     use = running.engine.budget_use
     assert use["runs"].used == 3
     assert (use["total_bytes"].used or 0) > 3 * 15_000
-    peers(running.endpoint, run="d").attach()
+    running.peer(run="d").attach()
 
     running.shows("d")
     assert set(running.published.revisions) == {"b", "c", "d"}
 
 
 @pytest.mark.usefixtures("on_demand")
-def test_a_session_goes_on_where_it_was(start: Start, peers: NewPeer) -> None:
+def test_a_session_goes_on_where_it_was(start: Start) -> None:
     """HELLO brings its run into memory, before anything of it is stored."""
     running = start()
-    peer = peers(running.endpoint).attach()
+    peer = running.peer().attach()
     peer.steps(0, 1.0, 1.0)
     running.shows(frames=2)
     running = again(start, running)
@@ -118,11 +117,11 @@ def test_a_session_goes_on_where_it_was(start: Start, peers: NewPeer) -> None:
 
 
 @pytest.mark.usefixtures("on_demand")
-def test_a_run_gets_what_it_missed(start: Start, peers: NewPeer) -> None:
+def test_a_run_gets_what_it_missed(start: Start) -> None:
     """Rules, budgets and silences in force become entries of its log."""
     running = start()
-    peers(running.endpoint, run="gpt").attach().steps(0, 1.0)
-    ended(running, peers, "other")
+    running.peer(run="gpt").attach().steps(0, 1.0)
+    ended(running, "other")
     old = AddSilence("gpt", "exploding", "*", running.engine.clock.now_ns() + YEAR_NS, "ann", "")
     silence = running.engine.commands.submit(old).result(PATIENCE_S)
     rules = Rules.model_validate({"nonfinite": {"clear_steps": 7}})
@@ -139,11 +138,9 @@ def test_a_run_gets_what_it_missed(start: Start, peers: NewPeer) -> None:
     assert "other" not in running.engine._state.runs
 
 
-def test_a_rank_that_died_meanwhile_is_told_although_nobody_asks(
-    start: Start, peers: NewPeer
-) -> None:
+def test_a_rank_that_died_meanwhile_is_told_although_nobody_asks(start: Start) -> None:
     running = start(session_timeout_s=1.0)
-    peer = peers(running.endpoint).attach()
+    peer = running.peer().attach()
     peer.steps(0, 1.0)
     peer.close()
     running = again(start, running, session_timeout_s=1.0)
@@ -155,11 +152,11 @@ def test_a_rank_that_died_meanwhile_is_told_although_nobody_asks(
 @pytest.mark.usefixtures("on_demand")
 @pytest.mark.parametrize("finder", ["reader", "rank"])
 def test_damage_that_is_found_late_costs_what_cannot_be_read(
-    start: Start, peers: NewPeer, monkeypatch: pytest.MonkeyPatch, finder: str
+    start: Start, monkeypatch: pytest.MonkeyPatch, finder: str
 ) -> None:
     """The engine begins anew, and clients tell it what they have still."""
     running = start()
-    peer = peers(running.endpoint).attach()
+    peer = running.peer().attach()
     peer.steps(0, 1.0)
     running.shows(frames=1)
     running = again(start, running)

@@ -13,7 +13,6 @@ from gradwatch_server.engine.run_commands import DeleteRun
 from gradwatch_server.storage.retention import RetentionPolicy
 from gradwatch_wire import Bye, Manifest, Stats
 from tests.support.engine import Start
-from tests.support.peer import NewPeer
 from tests.support.waiting import wait_until
 
 
@@ -26,12 +25,12 @@ def stats_in_log(running: Any, session: bytes) -> int:
 
 
 @pytest.mark.slow
-def test_all_of_a_deleted_run_goes_and_nothing_else(start: Start, peers: NewPeer) -> None:
+def test_all_of_a_deleted_run_goes_and_nothing_else(start: Start) -> None:
     """Records, curves and alert events; what another run has stays as it was."""
     running = start(retention=RetentionPolicy(checkpoint_s=0.1))
-    kept = peers(running.endpoint, run="kept").attach()
+    kept = running.peer(run="kept").attach()
     kept.steps(0, 1.0, math.nan)
-    gone = peers(running.endpoint, run="gone").attach()
+    gone = running.peer(run="gone").attach()
     gone.steps(0, *[1.0] * 80, math.nan)
     gone.send(Bye(reason="done"))
     gone.acked()
@@ -62,9 +61,9 @@ def test_all_of_a_deleted_run_goes_and_nothing_else(start: Start, peers: NewPeer
     assert engine.published.num_apply_errors == 0
 
 
-def test_a_run_that_trains_stays(start: Start, peers: NewPeer) -> None:
+def test_a_run_that_trains_stays(start: Start) -> None:
     running = start()
-    peers(running.endpoint, run="gpt").attach().steps(0, 1.0)
+    running.peer(run="gpt").attach().steps(0, 1.0)
 
     with pytest.raises(CommandError, match="still trains") as refused:
         running.engine.commands.submit(DeleteRun("gpt", running.engine.deletions)).result(10)
@@ -72,10 +71,10 @@ def test_a_run_that_trains_stays(start: Start, peers: NewPeer) -> None:
 
 
 @pytest.mark.slow
-def test_a_deleted_name_that_comes_back_has_other_numbers(start: Start, peers: NewPeer) -> None:
+def test_a_deleted_name_that_comes_back_has_other_numbers(start: Start) -> None:
     """Of attempts and of entries, so that no id comes twice; over a restart, too."""
     running = start()
-    gone = peers(running.endpoint).attach()
+    gone = running.peer().attach()
     gone.steps(0, *[1.0] * 5)
     gone.send(Bye(reason="done"))
     gone.acked()
@@ -85,7 +84,7 @@ def test_a_deleted_name_that_comes_back_has_other_numbers(start: Start, peers: N
     wait_until(lambda: running.entries() == [])
 
     running = start(endpoint=running.endpoint)
-    peers(running.endpoint).attach().steps(0, 1.0, 1.0)
+    running.peer().attach().steps(0, 1.0, 1.0)
     assert running.shows(frames=2).attempt == 2
     assert running.store.log.last("gpt") > last + 3
 

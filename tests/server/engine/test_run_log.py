@@ -11,7 +11,6 @@ from gradwatch_server.budgets import Budgets
 from gradwatch_server.engine.run_log import RUN_LINES
 from gradwatch_wire import Bye
 from tests.support.engine import Start
-from tests.support.peer import NewPeer
 from tests.support.waiting import wait_until
 
 LOGGER = "gradwatch_server.engine.run_log"
@@ -24,12 +23,10 @@ def lines(caplog: pytest.LogCaptureFixture) -> Any:
     return lambda: [one.getMessage() for one in caplog.records if one.name == LOGGER]
 
 
-def test_a_run_that_attaches_steps_and_ends_is_told_once_each(
-    start: Start, peers: NewPeer, lines: Any
-) -> None:
+def test_a_run_that_attaches_steps_and_ends_is_told_once_each(start: Start, lines: Any) -> None:
     running = start()
     ranks = [
-        peers(running.endpoint, rank=rank, world=3, host=f"h{rank}\x1b[31m", pid=7).attach()
+        running.peer(rank=rank, world=3, host=f"h{rank}\x1b[31m", pid=7).attach()
         for rank in range(3)
     ]
     for step in range(5, 9):
@@ -48,10 +45,10 @@ def test_a_run_that_attaches_steps_and_ends_is_told_once_each(
 
 
 def test_a_rank_that_crashes_is_a_warning(
-    start: Start, peers: NewPeer, lines: Any, caplog: pytest.LogCaptureFixture
+    start: Start, lines: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     running = start()
-    peer = peers(running.endpoint).attach()
+    peer = running.peer().attach()
     peer.steps(3, 1.0)
     peer.acked(peer.send(Bye(reason="exception")))
     wait_until(lambda: len(lines()) >= 4, "the end is told")
@@ -66,10 +63,10 @@ def test_a_rank_that_crashes_is_a_warning(
 
 @pytest.mark.slow
 def test_a_rank_that_is_lost_and_comes_back_is_told_with_how_long_it_was_silent(
-    start: Start, peers: NewPeer, lines: Any
+    start: Start, lines: Any
 ) -> None:
     running = start(session_timeout_s=0.3)
-    peer = peers(running.endpoint).attach()
+    peer = running.peer().attach()
     wait_until(lambda: len(lines()) == 2, "the rank is lost")
     peer.steps(0, 1.0)
     wait_until(lambda: len(lines()) >= 4, "and is heard again")
@@ -82,10 +79,10 @@ def test_a_rank_that_is_lost_and_comes_back_is_told_with_how_long_it_was_silent(
     ]
 
 
-def test_two_jobs_under_one_name_are_told_once(start: Start, peers: NewPeer, lines: Any) -> None:
+def test_two_jobs_under_one_name_are_told_once(start: Start, lines: Any) -> None:
     running = start()
-    one = peers(running.endpoint, job="one").attach()
-    two = peers(running.endpoint, job="two").attach()
+    one = running.peer(job="one").attach()
+    two = running.peer(job="two").attach()
     for step in range(4):
         one.steps(step, 1.0)
         two.steps(step, 1.0)
@@ -96,9 +93,9 @@ def test_two_jobs_under_one_name_are_told_once(start: Start, peers: NewPeer, lin
     assert told == [f"run gpt, attempt 1: 2 live jobs under this name, attempts 1, 2: {advice}"]
 
 
-def test_nothing_is_told_again_after_a_restart(start: Start, peers: NewPeer, lines: Any) -> None:
+def test_nothing_is_told_again_after_a_restart(start: Start, lines: Any) -> None:
     running = start()
-    peer = peers(running.endpoint).attach()
+    peer = running.peer().attach()
     peer.steps(0, 1.0)
     running.shows(frames=1)
     before = lines()
@@ -111,10 +108,10 @@ def test_nothing_is_told_again_after_a_restart(start: Start, peers: NewPeer, lin
 
 
 @pytest.mark.slow
-def test_a_crash_loop_writes_some_lines_an_hour(start: Start, peers: NewPeer, lines: Any) -> None:
+def test_a_crash_loop_writes_some_lines_an_hour(start: Start, lines: Any) -> None:
     running = start()
     for number in range(RUN_LINES):
-        peer = peers(running.endpoint, job=f"job{number}")
+        peer = running.peer(job=f"job{number}")
         peer.greet()
         peer.acked(peer.send(Bye(reason="exception")))
     running.shows(attempt=RUN_LINES)
@@ -122,12 +119,10 @@ def test_a_crash_loop_writes_some_lines_an_hour(start: Start, peers: NewPeer, li
     assert len(lines()) == RUN_LINES
 
 
-def test_all_runs_together_write_so_many_lines_a_minute(
-    start: Start, peers: NewPeer, lines: Any
-) -> None:
+def test_all_runs_together_write_so_many_lines_a_minute(start: Start, lines: Any) -> None:
     running = start(budgets=Budgets(log_lines_per_min=5))
     for number in range(9):
-        peers(running.endpoint, run=f"run{number}").greet()
+        running.peer(run=f"run{number}").greet()
     running.shows(run="run8")
 
     assert len(lines()) == 5

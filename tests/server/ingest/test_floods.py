@@ -11,7 +11,6 @@ import pytest
 
 from gradwatch_server.ingest.inbox import Floods
 from tests.support.aggregator import Aggregator
-from tests.support.peer import NewPeer
 from tests.support.zmtp import PING, SHORT_PING, message, read_until, shake_hands
 
 
@@ -33,19 +32,19 @@ def connection(service: Aggregator) -> Iterator[socket.socket]:
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_who_leaves_in_the_middle_of_a_flood_ends_nobody_else(
-    service: Aggregator, connection: socket.socket, peers: NewPeer
+    service: Aggregator, connection: socket.socket
 ) -> None:
     """Messages with heartbeats between them, more than are read at once, and then nobody."""
     with suppress(OSError):
         connection.sendall((message(300) * 3 + PING) * 5_000)
     connection.close()
-    peers(service.ingest, run="beside").attach()
+    service.peer(run="beside").attach()
     with raw_connection(service) as other:
         other.sendall(PING)
         read_until(other, b"PONG")
 
     assert service.answers()
-    peers(service.ingest, run="after").attach()
+    service.peer(run="after").attach()
 
 
 @pytest.mark.slow
@@ -61,9 +60,9 @@ def test_the_connection_of_a_stopped_client_ends(connection: socket.socket) -> N
 
 @pytest.mark.slow
 def test_a_flood_is_cut_off_and_others_are_heard(
-    service: Aggregator, connection: socket.socket, peers: NewPeer
+    service: Aggregator, connection: socket.socket
 ) -> None:
-    peer = peers(service.ingest, run="quiet").attach()
+    peer = service.peer(run="quiet").attach()
     with pytest.raises(OSError, match=r"reset|pipe"):
         connection.sendall(message(100_000) * 4_000)
     peer.stats(0)

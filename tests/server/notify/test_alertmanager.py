@@ -25,7 +25,6 @@ from gradwatch_server.notify.policy import Policy
 from gradwatch_server.storage.rows import AlertEvent
 from tests.server.notify.alerts import event
 from tests.support.aggregator import Aggregator
-from tests.support.peer import NewPeer
 from tests.support.ports import ReservedPort
 from tests.support.programs import program
 from tests.support.waiting import wait_until
@@ -102,10 +101,10 @@ def send(url: str, *events: AlertEvent, now_s: float, is_resend: bool = False) -
 
 
 def test_an_alert_fires_there_and_is_over_when_it_is_over_here(
-    alertmanager: Alertmanager, notify: Callable[..., Aggregator], peers: NewPeer
+    alertmanager: Alertmanager, notify: Callable[..., Aggregator]
 ) -> None:
     service = notify(am=f'type = "alertmanager"\nurl = "{alertmanager.url}"\n')
-    peer = peers(service.ingest, run="live").attach()
+    peer = service.peer(run="live").attach()
     peer.steps(3, 1.0, float("nan"))
     (alert,) = wait_until(lambda: alertmanager.alerts(run="live", alertname="nonfinite"))
     own = wait_until(lambda: service.json("/runs/live/alerts"), "it is published")[0]

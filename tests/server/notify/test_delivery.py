@@ -12,7 +12,7 @@ import pytest
 
 from tests.server.notify.conftest import AT_ONCE, RULES, write_config
 from tests.support.aggregator import Aggregator
-from tests.support.peer import NewPeer, Peer
+from tests.support.peer import Peer
 from tests.support.ports import ReservedPort
 from tests.support.receiver import SECRET, Receive
 from tests.support.waiting import wait_until
@@ -48,9 +48,7 @@ def delivered(service: Aggregator, name: str, count: int) -> None:
     )
 
 
-def test_whom_an_alert_is_for_is_told_and_nobody_else(
-    notify: Notify, receive: Receive, peers: NewPeer
-) -> None:
+def test_whom_an_alert_is_for_is_told_and_nobody_else(notify: Notify, receive: Receive) -> None:
     everything, one_rule, other_run = receive(), receive(), receive()
     service = notify(
         everything=everything.url,
@@ -59,9 +57,9 @@ def test_whom_an_alert_is_for_is_told_and_nobody_else(
     )
     silence = {"run": "quiet", "for_s": 600, "by": "ada"}
     httpx.post(f"{service.url}/silences", json=silence, trust_env=False).raise_for_status()
-    goes_wrong(peers(service.ingest, run="quiet").attach(), 5)
+    goes_wrong(service.peer(run="quiet").attach(), 5)
     for run, step in (("gpt", 2), ("bert-2", 3)):
-        peer = peers(service.ingest, run=run).attach()
+        peer = service.peer(run=run).attach()
         peer.steps(step, float("nan"))
         everything.has(f"[critical] {run}: nonfinite at step {step}, a")
         peer.steps(step + 1, 1.0)
@@ -84,12 +82,12 @@ def test_whom_an_alert_is_for_is_told_and_nobody_else(
 
 
 def test_a_target_that_hangs_delays_no_other_and_one_that_is_new_begins_now(
-    notify: Notify, receive: Receive, peers: NewPeer, tmp_path: Path
+    notify: Notify, receive: Receive, tmp_path: Path
 ) -> None:
     hanging, working, port = receive(), receive(), ReservedPort()
     hanging.hang()
     service = notify(hanging=hanging.url, working=working.url)
-    peer = peers(service.ingest).attach()
+    peer = service.peer().attach()
     goes_wrong(peer, 1)
     hanging.asked(1)
     for step in (3, 5):
@@ -106,7 +104,7 @@ def test_a_target_that_hangs_delays_no_other_and_one_that_is_new_begins_now(
     assert told(3) in hanging.text
     assert DOUBT not in working.text
 
-    goes_wrong(peers(service.ingest, run="bert").attach(), 7)
+    goes_wrong(service.peer(run="bert").attach(), 7)
     working.has(told(7))
     wait_until(lambda: status(service, "later")["messages"].get("failed"), "nobody listens")
     port.close()
@@ -116,7 +114,7 @@ def test_a_target_that_hangs_delays_no_other_and_one_that_is_new_begins_now(
 
 
 def test_a_receiver_that_refuses_loses_that_message_and_one_in_trouble_none(
-    notify: Notify, receive: Receive, peers: NewPeer
+    notify: Notify, receive: Receive
 ) -> None:
     """A 404 does not become right by asking again, a 503 does. Either is told once.
 
@@ -125,7 +123,7 @@ def test_a_receiver_that_refuses_loses_that_message_and_one_in_trouble_none(
     refusing, troubled = receive(), receive()
     refusing.status, troubled.status = 404, 503
     service = notify(refusing=refusing.url, troubled=troubled.url)
-    peer = peers(service.ingest).attach()
+    peer = service.peer().attach()
     peer.steps(1, float("nan"))
     wait_until(lambda: status(service, "refusing")["messages"].get("given_up"), "it is given up")
     assert "404" in status(service, "refusing")["error"]
@@ -143,11 +141,11 @@ def test_a_receiver_that_refuses_loses_that_message_and_one_in_trouble_none(
 
 
 def test_what_a_killed_aggregator_had_not_told_is_told_by_the_next(
-    notify: Notify, receive: Receive, peers: NewPeer
+    notify: Notify, receive: Receive
 ) -> None:
     receiver = receive()
     service = notify(oncall=receiver.url)
-    peer = peers(service.ingest).attach()
+    peer = service.peer().attach()
     goes_wrong(peer, 1)
     receiver.has(f"{told(1)}; over")
     wait_until(lambda: not status(service, "oncall")["pending"], "that is noted")
@@ -164,7 +162,7 @@ def test_what_a_killed_aggregator_had_not_told_is_told_by_the_next(
 
     receiver.hang()
     asked = receiver.num_asked
-    goes_wrong(peers(service.ingest, run="bert").attach(), 5)
+    goes_wrong(service.peer(run="bert").attach(), 5)
     receiver.asked(asked + 1)
     service.stop(signal.SIGKILL)
     receiver.go_on()
@@ -179,9 +177,7 @@ def test_what_a_killed_aggregator_had_not_told_is_told_by_the_next(
     assert "Traceback" not in service.errors
 
 
-def test_no_answer_and_no_log_line_has_a_secret(
-    notify: Notify, receive: Receive, peers: NewPeer
-) -> None:
+def test_no_answer_and_no_log_line_has_a_secret(notify: Notify, receive: Receive) -> None:
     right, wrong = receive(), receive()
     wrong.status = 403
     port = ReservedPort()
@@ -192,7 +188,7 @@ def test_no_answer_and_no_log_line_has_a_secret(
         nobody=f'type = "alertmanager"\nurl = "http://ada:{SECRET}@127.0.0.1:{port.number}"\n',
         refusing=f'type = "alertmanager"\nurl = "http://ada:{SECRET}@127.0.0.1:{wrong.port}"\n',
     )
-    goes_wrong(peers(service.ingest).attach(), 1)
+    goes_wrong(service.peer().attach(), 1)
     right.has(told(1))
     for name in ("wrong", "gone", "nobody", "refusing"):
         wait_until(lambda name=name: status(service, name)["error"], f"{name} fails")  # type: ignore[misc]

@@ -226,9 +226,7 @@ def test_a_call_that_never_ends_is_given_up_and_costs_one_thread() -> None:
     deadline.run(lambda: None)
 
 
-def test_a_receiver_that_says_a_byte_now_and_then_has_a_deadline(
-    receive: Receive,
-) -> None:
+def test_a_receiver_that_says_a_byte_now_and_then_has_a_deadline(receive: Receive) -> None:
     target = Target.model_validate({"url": receive(0, is_slow=True).url})
     notifier = target.notifier("slow")
     began_s = time.monotonic()

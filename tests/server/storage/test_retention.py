@@ -21,7 +21,6 @@ from gradwatch_server.storage.sqlite import database
 from gradwatch_server.storage.sqlite.store import SQLiteStore
 from gradwatch_wire import Column, Envelope, Hello, Manifest, Record, encode
 from tests.support.engine import Start
-from tests.support.peer import NewPeer
 from tests.support.records import stats_of
 from tests.support.waiting import wait_until
 from tests.support.whole_state import WholeState
@@ -291,17 +290,17 @@ def test_only_what_ended_long_ago_is_forgotten() -> None:
 
 @pytest.mark.slow
 def test_a_run_that_ended_long_ago_makes_room_for_another(
-    start: Start, peers: NewPeer, monkeypatch: pytest.MonkeyPatch
+    start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(housekeeping, "FORGET_NS", 0)
     running = start(session_timeout_s=1.0, retention=RetentionPolicy(runs_max_age_s=3.0))
-    peer = peers(running.endpoint).attach()
+    peer = running.peer().attach()
     peer.steps(0, float("nan"))
     wait_until(lambda: "gpt" not in running.published.revisions)
-    peers(running.endpoint, run="next").attach()
+    running.peer(run="next").attach()
     running.shows("next")
     assert set(running.published.last_seen) == {running.view("next").ranks[0].session}
-    again = peers(running.endpoint).attach()
+    again = running.peer().attach()
     again.steps(0, float("nan"))
 
     assert running.shows(frames=1).attempt == 2

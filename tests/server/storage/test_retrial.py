@@ -20,7 +20,6 @@ from gradwatch_server.storage.sqlite import history
 from gradwatch_server.storage.sqlite.history import open_to_read, read_log
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME, SQLiteStore
 from tests.support.engine import RunningEngine, Start
-from tests.support.peer import NewPeer
 
 SOON_OVER = {"exploding": {"clear_steps": 3}}
 STRICT = {"exploding": {"limit": 50, "clear_steps": 3}}
@@ -38,11 +37,11 @@ def judge(tmp_path: Path) -> Callable[..., list[Alert]]:
 
 
 @pytest.fixture
-def engine(start: Start, peers: NewPeer) -> RunningEngine:
+def engine(start: Start) -> RunningEngine:
     """An engine with a run `gpt` that exploded twice, and another run."""
     running: RunningEngine = start(rules=Rules.model_validate(SOON_OVER))
     for run in ("gpt", "other"):
-        peer = peers(running.endpoint, run=run).attach(("a", "b"))
+        peer = running.peer(run=run).attach(("a", "b"))
         for step, norm in enumerate(NORMS):
             peer.steps(step, norm)  # each in a commit of its own
         running.shows(run, frames=len(NORMS))
@@ -72,9 +71,9 @@ def test_a_stored_run_raises_what_the_rules_say(
 
 
 def test_an_alert_that_fires_on_has_its_last_bad_step(
-    engine: RunningEngine, judge: Callable[..., list[Alert]], peers: NewPeer
+    engine: RunningEngine, judge: Callable[..., list[Alert]]
 ) -> None:
-    peers(engine.endpoint, run="loud").attach(("a", "b")).steps(0, 1.0, *(200.0,) * 9)
+    engine.peer(run="loud").attach(("a", "b")).steps(0, 1.0, *(200.0,) * 9)
     engine.shows("loud", frames=10)
     (alert,) = judge("loud")
 

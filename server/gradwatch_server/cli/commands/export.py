@@ -13,13 +13,11 @@ import typer
 from rich.console import Console
 from rich.progress import Progress as Bar
 
-from gradwatch_server.cli.app import FLAG
 from gradwatch_server.cli.client import get, query_of, run_path
 from gradwatch_server.cli.export.about import Choice
 from gradwatch_server.cli.export.format import Format
 from gradwatch_server.cli.export.formats import FORMATS
 from gradwatch_server.cli.export.job import Job, Progress
-from gradwatch_server.cli.export.part import begun_attempt
 from gradwatch_server.cli.export.source import Source
 from gradwatch_server.cli.options import DEFAULT_URL, AsJson, Url, check_name
 from gradwatch_server.core.frames.rows import FRAME_COLUMNS
@@ -52,9 +50,6 @@ def export(
     column: Annotated[
         list[str] | None, typer.Option(help="A column of the layers; may be given several times.")
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", metavar=FLAG, help="Go on with one that was interrupted.")
-    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write what is kept of a run into files that others read."""
@@ -65,10 +60,10 @@ def export(
     choice = _choice(own, from_, to_step, layers, column)
     own.check()
     place = out or Path(default_name(run, attempt, to))
-    number = attempt or (resume and begun_attempt(place)) or _current_attempt(url, run)
+    number = attempt or int(get(url, run_path(run, "health") + query_of())["attempt"])
     with contextlib.closing(Source(url, run, number)) as source, _progress() as on_progress:
         job = Job(source=source, format=own, choice=choice, out=place, on_progress=on_progress)
-        metadata = job.run(resume=resume)
+        metadata = job.run()
     if as_json:
         print(json.dumps({"path": str(place)} | metadata))
     else:
@@ -91,10 +86,6 @@ def default_name(run: str, attempt: int | None, ending: str) -> str:
     """Return the name of the directory of an export: that of the run, safe as a file's."""
     safe = re.sub(r"[^\w.+-]+", "_", run).lstrip(".")[:100] or "run"
     return "-".join([safe, *([str(attempt)] if attempt else []), ending])
-
-
-def _current_attempt(url: str, run: str) -> int:
-    return int(get(url, run_path(run, "health") + query_of())["attempt"])
 
 
 def _said(place: Path, metadata: dict[str, Any]) -> str:

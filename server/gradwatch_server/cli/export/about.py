@@ -94,7 +94,7 @@ class Choice:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class About:
     """Content of an export.
 

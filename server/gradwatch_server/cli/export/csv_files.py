@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TextIO
@@ -12,7 +11,6 @@ import numpy as np
 
 from gradwatch_server.cli.export.about import About
 from gradwatch_server.cli.export.alert_table import alert_table
-from gradwatch_server.cli.export.format import Sealed
 from gradwatch_server.cli.export.page import Page
 from gradwatch_server.cli.export.tables import ALERTS, Column, Table, empty_tables, tables_of
 from gradwatch_server.core.frames.rows import FRAME_COLUMNS
@@ -27,23 +25,17 @@ class CSV:
     def check(self) -> None:
         """Nothing is needed but Python."""
 
-    def open(self, directory: Path, about: About, sealed: Sealed) -> CSVWriter:
-        """Begin to write, or go on."""
-        return CSVWriter(directory, about, sealed)
+    def open(self, directory: Path, about: About) -> CSVWriter:
+        """Begin to write."""
+        return CSVWriter(directory, about)
 
 
 class CSVWriter:
-    """Appends to the files; what was written after they were sealed is cut off."""
+    """Writes a file for each table."""
 
-    def __init__(self, directory: Path, about: About, sealed: Sealed) -> None:
+    def __init__(self, directory: Path, about: About) -> None:
         self._directory, self._about = directory, about
         self._files: dict[str, TextIO] = {}
-        sizes: Mapping[str, int] = sealed.get("bytes", {})
-        for path in directory.glob("*.csv"):
-            if path.stem not in sizes:
-                path.unlink()
-        for name, size in sizes.items():
-            self._files[name] = _appending(directory / f"{name}.csv", size)
 
     def add(self, page: Page) -> None:
         """Write a page."""
@@ -58,30 +50,16 @@ class CSVWriter:
 
     def _write(self, name: str, table: Table) -> None:
         if name not in self._files:
-            self._files[name] = _appending(self._directory / f"{name}.csv", 0)
+            path = self._directory / f"{name}.csv"
+            self._files[name] = path.open("x", encoding="utf-8", newline="")
             csv.writer(self._files[name]).writerow(table)
         cells = [_texts(column) for column in table.values()]
         csv.writer(self._files[name]).writerows(zip(*cells, strict=True))
-
-    def seal(self) -> Sealed:
-        """Bring what was written to the disk; return how long each file is."""
-        sizes = {}
-        for name, file in self._files.items():
-            file.flush()
-            os.fsync(file.fileno())
-            sizes[name] = os.fstat(file.fileno()).st_size
-        return {"bytes": sizes}
 
     def close(self) -> None:
         """Close the files."""
         for file in self._files.values():
             file.close()
-
-
-def _appending(path: Path, size: int) -> TextIO:
-    file = path.open("a", encoding="utf-8", newline="")
-    file.truncate(size)
-    return file
 
 
 def _texts(column: Column) -> Iterator[Any]:

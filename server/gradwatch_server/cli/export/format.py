@@ -1,4 +1,4 @@
-"""Base of formats: each writes pages, and can go on after an interruption from where it sealed."""
+"""Base of formats: each writes pages into a directory."""
 
 from __future__ import annotations
 
@@ -12,12 +12,9 @@ from gradwatch_server.cli.export.about import About
 from gradwatch_server.cli.export.page import Page
 from gradwatch_server.errors import GradwatchError
 
-Sealed = Mapping[str, Any]
-"""What a writer needs to know to go on from a place, plain; empty at the beginning."""
-
 
 class Writer(Protocol):
-    """Writes one export. Any of it may raise an OSError: the export can go on later."""
+    """Writes one export. Any method may raise an OSError, which ends the export."""
 
     def add(self, page: Page) -> None:
         """Write a page."""
@@ -25,11 +22,8 @@ class Writer(Protocol):
     def add_alerts(self, alerts: Sequence[Mapping[str, Any]]) -> None:
         """Write the alerts, after all pages."""
 
-    def seal(self) -> Sealed:
-        """Make what was written so far outlive the process; return where it ends."""
-
     def close(self) -> None:
-        """Let files go, whether all of it was written or not."""
+        """Close all files, whether all of it was written or not."""
 
 
 class Format(Protocol):
@@ -50,8 +44,8 @@ class Format(Protocol):
             GradwatchError: If it is not, with what to install.
         """
 
-    def open(self, directory: Path, about: About, sealed: Sealed) -> Writer:
-        """Begin to write, or go on from where it was sealed; what came after that goes."""
+    def open(self, directory: Path, about: About) -> Writer:
+        """Begin to write into an empty directory."""
 
 
 def library(name: str, extra: str) -> ModuleType:

@@ -1,8 +1,12 @@
-"""One export: from the aggregator, page by page, into files, so that it can be interrupted."""
+"""One export: from the aggregator, page by page, into a directory that is renamed at its end."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import json
+import os
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,17 +23,16 @@ from gradwatch_server.cli.export.about import (
     Choice,
 )
 from gradwatch_server.cli.export.format import Format, Writer
-from gradwatch_server.cli.export.part import Manifest, check_place, finish, held, part_of
 from gradwatch_server.cli.export.source import Source
 from gradwatch_server.errors import GradwatchError
 from gradwatch_wire import __version__
 
-SEAL_ROWS: Final = 1_000_000
-"""Rows of layers after which what is written is sealed: an interruption costs no more."""
+PART: Final = ".part"
+"""End of the name of a directory that is not whole yet."""
 
 
-class InterruptedExportError(GradwatchError):
-    """An export ended before it was complete; what is there can be gone on with."""
+class IncompleteExportError(GradwatchError):
+    """An export ended before it was whole, and left nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +50,16 @@ class Progress:
     last: int
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Exports one attempt of a run.
+    """Export of one attempt of a run.
 
     Args:
-        source: Where it comes from.
-        format: How it is written.
-        choice: What of it is wanted.
-        out: The directory that it becomes.
-        on_progress: Is told after each page.
-        seal_rows: As `SEAL_ROWS`.
+        source: Reader of the attempt.
+        format: Format of the files.
+        choice: Steps, layers and columns.
+        out: The directory that is made.
+        on_progress: Called after each page.
     """
 
     source: Source
@@ -65,71 +67,59 @@ class Job:
     choice: Choice
     out: Path
     on_progress: Callable[[Progress], None] = lambda _: None
-    seal_rows: int = SEAL_ROWS
 
-    def run(self, *, resume: bool) -> dict[str, Any]:
+    def run(self) -> dict[str, Any]:
         """Export, and return the metadata.
 
         Raises:
-            GradwatchError: If it cannot begin, or does not come to its end; what is there already
-                is kept then.
+            GradwatchError: If the export cannot begin.
+            IncompleteExportError: If it does not come to its end.
         """
-        goes_on = check_place(self.out, resume=resume)
-        part = part_of(self.out)
-        manifest = self._found(Manifest.read(part)) if goes_on else self._begin()
-        layers = self.source.layers()
-        about = About(
-            run=manifest.run,
-            attempt=manifest.attempt,
-            page=self.source.page_url,
-            layers=layers[: manifest.facts["num_layers"]],
-            choice=self.choice,
-            facts=manifest.facts,
-        )
-        with held(part), _telling_what_is_kept(part):
-            manifest.write(part)
-            self._write(manifest, about, part)
-            metadata = _metadata(manifest, about)
-            finish(part, self.out, metadata)
+        if self.out.exists() or self.out.is_symlink():
+            msg = f"{self.out} is there already; delete it, or give another path with --out"
+            raise GradwatchError(msg)
+        about = self._describe()
+        with _new_directory(self.out) as part:
+            writer = self.format.open(part, about)
+            with contextlib.closing(writer):
+                kept = [
+                    own for epoch in about.facts["epochs"] for own in self._epoch(epoch, writer)
+                ]
+                writer.add_alerts([own for own in self.source.alerts() if self._is_wanted(own)])
+            layers = [dict(own.described) for own in about.layers]
+            metadata = {**about.facts, "kept": kept, "layers": layers}
+            (part / "metadata.json").write_text(json.dumps(metadata, indent=1), "utf-8")
         return metadata
 
-    def _begin(self) -> Manifest:
-        """Note what there is: what a live run adds from here on is not exported."""
-        health = self.source.health()
-        page = self.source.first_page(self.choice)
-        epochs = [own for own in map(self._within, page.facts["epochs"]) if own is not None]
+    def _describe(self) -> About:
+        """Return what is there now: steps that a live run adds later are not exported."""
+        source, choice = self.source, self.choice
+        health = source.health()
+        spans = map(self._within, source.first_page(choice).facts["epochs"])
+        epochs = [own for own in spans if own is not None]
         if not epochs:
-            where = "" if self.choice.is_all else " among the steps that are asked for"
-            msg = f"run {self.source.run} has no closed step to export{where}"
+            where = "" if choice.is_all else " among the steps that are asked for"
+            msg = f"run {source.run} has no closed step to export{where}"
             raise GradwatchError(msg)
+        named = ("time", "numel", *RUN_NAMES, *choice.columns)
+        layers = source.layers()
         facts = {
             "gradwatch": __version__,
             EXPORTED_AT: datetime.now(UTC).isoformat(timespec="seconds"),
-            "url": self.source.page_url,
-            "run": self.source.run,
-            "attempt": self.source.attempt,
+            "url": source.page_url,
+            "run": source.run,
+            "attempt": source.attempt,
             "phase": health["phase"],
             "live": health["phase"] in ("waiting", "running"),
             "point": health["point"],
-            "num_layers": len(self.source.layers()),
+            "num_layers": len(layers),
             "epochs": epochs,
-            "choice": self.choice.plain(),
-            "units": {
-                name: unit
-                for name, unit in UNITS.items()
-                if name in ("time", "numel", *RUN_NAMES, *self.choice.columns)
-            },
+            "choice": choice.plain(),
+            "units": {name: unit for name, unit in UNITS.items() if name in named},
             "nulls": NULLS,
             "buckets": BUCKETS,
         }
-        return Manifest(
-            run=self.source.run,
-            attempt=self.source.attempt,
-            format=self.format.name,
-            choice=self.choice.plain(),
-            facts=facts,
-            epochs=[list(own) for own in epochs],
-        )
+        return About(source.run, source.attempt, source.page_url, layers, choice, facts)
 
     def _within(self, span: list[int]) -> list[int] | None:
         """Return the part of an epoch that is wanted, None if none of it is."""
@@ -138,50 +128,24 @@ class Job:
         last = last if self.choice.last is None else min(last, self.choice.last)
         return [epoch, first, last] if first <= last else None
 
-    def _found(self, manifest: Manifest) -> Manifest:
-        """Check that what is there is of the same export."""
-        asked = {
-            "run": self.source.run,
-            "attempt": self.source.attempt,
-            "format": self.format.name,
-            "choice": self.choice.plain(),
-        }
-        for name, wanted in asked.items():
-            found = getattr(manifest, name)
-            if found != wanted:
-                part = part_of(self.out)
-                msg = f"cannot go on: {part} is of {name} {found}, not {wanted}; delete it"
-                raise GradwatchError(msg)
-        return manifest
-
-    def _write(self, manifest: Manifest, about: About, part: Path) -> None:
-        writer = self.format.open(part, about, manifest.sealed)
-        with contextlib.closing(writer):
-            while manifest.epochs:
-                self._epoch(manifest, writer, part)
-            alerts = [own for own in self.source.alerts() if self._is_wanted(own)]
-            writer.add_alerts(alerts)
-            manifest.sealed = writer.seal()
-
-    def _epoch(self, manifest: Manifest, writer: Writer, part: Path) -> None:
-        """Export the first of the epochs that are left, until it is done or sealed."""
-        epoch, first, last = manifest.epochs[0]
-        rows, step = 0, first
-        while step <= last and rows < self.seal_rows:
+    def _epoch(self, span: list[int], writer: Writer) -> list[dict[str, int]]:
+        """Write an epoch; return its stretches of steps that are kept in one width."""
+        epoch, step, last = span
+        kept: list[dict[str, int]] = []
+        while step <= last:
             page = self.source.page(self.choice, epoch, step, last)
-            if len(page.steps):
-                writer.add(page)
             end = last if page.next is None else page.next - 1
             if len(page.steps):
-                manifest.note(epoch, max(int(page.steps[0]), 0), end, page.width)
-            rows, step = rows + page.num_numbers, end + 1
+                writer.add(page)
+                if kept and kept[-1]["steps_per_row"] == page.width:
+                    kept[-1]["last_step"] = end
+                else:
+                    first = max(int(page.steps[0]), 0)
+                    own = {"epoch": epoch, "first_step": first, "last_step": end}
+                    kept.append(own | {"steps_per_row": page.width})
+            step = end + 1
             self.on_progress(Progress(epoch, end, last))
-        if step > last:
-            manifest.epochs.pop(0)
-        else:
-            manifest.epochs[0] = [epoch, step, last]
-        manifest.sealed = writer.seal()
-        manifest.write(part)
+        return kept
 
     def _is_wanted(self, alert: dict[str, Any]) -> bool:
         begins_late = self.choice.last is not None and alert["first_step"] > self.choice.last
@@ -189,31 +153,47 @@ class Job:
 
 
 @contextlib.contextmanager
-def _telling_what_is_kept(part: Path) -> Iterator[None]:
-    """Say of whatever ends an export early what is kept, and how to go on."""
+def _new_directory(out: Path) -> Iterator[Path]:
+    """Yield a directory that is renamed to *out* at the end, or deleted on an error.
+
+    Raises:
+        GradwatchError: If the directory cannot be made, or another export writes to it.
+        IncompleteExportError: If an error ended the export.
+    """
+    part = out.with_name(out.name + PART)
     try:
-        yield
+        part.mkdir(parents=True, exist_ok=True)
+        lock = os.open(part, os.O_RDONLY)
+    except OSError as error:
+        msg = f"cannot make {part}: {error.strerror}"
+        raise GradwatchError(msg) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(lock)
+        msg = f"another export writes to {part} just now"
+        raise GradwatchError(msg) from error
+    try:
+        for left in part.iterdir():  # by an export that was killed
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
+        yield part
+        for path in (*part.rglob("*"), part):
+            _sync(path)
+        part.rename(out)
+        _sync(out.parent)
     except (GradwatchError, OSError, KeyboardInterrupt) as error:
+        shutil.rmtree(part, ignore_errors=True)
         why = (isinstance(error, OSError) and error.strerror) or str(error)
-        what = "stopped" if isinstance(error, KeyboardInterrupt) else why
-        kept = f"{part} keeps what there is ({_kept(part)})"
-        msg = f"not complete: {what}; {kept}: go on with --resume"
-        raise InterruptedExportError(msg) from error
+        reason = "stopped" if isinstance(error, KeyboardInterrupt) else why
+        msg = f"not complete, so that nothing was kept: {reason}"
+        raise IncompleteExportError(msg) from error
+    finally:
+        os.close(lock)
 
 
-def _kept(part: Path) -> str:
-    """Say up to where what was written is sealed: the rest is written again."""
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        kept = Manifest.read(part).kept
-    except GradwatchError:  # the disk was full before it could be written
-        kept = []
-    return f"up to step {kept[-1][2]}" if kept else "nothing yet"
-
-
-def _metadata(manifest: Manifest, about: About) -> dict[str, Any]:
-    kept = [
-        {"epoch": epoch, "first_step": first, "last_step": last, "steps_per_row": width}
-        for epoch, first, last, width in manifest.kept
-    ]
-    layers = [dict(own.described) for own in about.layers]
-    return {**manifest.facts, "kept": kept, "layers": layers}
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

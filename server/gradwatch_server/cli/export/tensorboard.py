@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from gradwatch_server.cli.export.about import RUN_NAMES, About
-from gradwatch_server.cli.export.format import Sealed, library
+from gradwatch_server.cli.export.format import library
 from gradwatch_server.cli.export.page import RUN, Numbers, Page
 from gradwatch_server.core.arrays import IndexArray
 from gradwatch_server.curves.buckets import STATS
@@ -32,21 +32,17 @@ class TensorBoard:
         """Make sure that tensorboardX is there."""
         _library("record_writer")
 
-    def open(self, directory: Path, about: About, sealed: Sealed) -> TensorBoardWriter:
-        """Begin to write, or go on."""
-        return TensorBoardWriter(directory, about, sealed)
+    def open(self, directory: Path, about: About) -> TensorBoardWriter:
+        """Begin to write."""
+        return TensorBoardWriter(directory, about)
 
 
 class TensorBoardWriter:
-    """Writes event files; TensorBoard reads those of a directory in the order of their names."""
+    """Writes an event file for each epoch."""
 
-    def __init__(self, directory: Path, about: About, sealed: Sealed) -> None:
+    def __init__(self, directory: Path, about: About) -> None:
         self._directory, self._about = directory, about
-        self._parts = int(sealed.get("parts", 0))
         self._open: dict[str, Any] = {}
-        for path in directory.glob("**/events.out.tfevents.*"):
-            if int(path.name.rpartition(".")[2]) >= self._parts:
-                path.unlink()
 
     def add(self, page: Page) -> None:
         """Write a page, an event for each step."""
@@ -82,27 +78,17 @@ class TensorBoardWriter:
         """Return the file of an epoch: its steps went back, so that it is a run of its own."""
         folder = f"epoch-{epoch}" if len(self._about.facts["epochs"]) > 1 else ""
         if folder not in self._open:
-            path = self._directory / folder / f"events.out.tfevents.0.gradwatch.{self._parts:05}"
+            path = self._directory / folder / "events.out.tfevents.0.gradwatch"
             path.parent.mkdir(exist_ok=True)
             self._open[folder] = _library("record_writer").RecordWriter(str(path))
             version = _library("proto.event_pb2").Event(file_version="brain.Event:2")
             self._open[folder].write(version.SerializeToString())
         return self._open[folder]
 
-    def seal(self) -> Sealed:
-        """End the files that are open."""
-        for folder in list(self._open):
-            file = self._open.pop(folder)
-            file.flush()  # down to the disk
-            file.close()
-        self._parts += 1
-        return {"parts": self._parts}
-
     def close(self) -> None:
-        """Let go of files that were not sealed."""
+        """Close the files."""
         for file in self._open.values():
             file.close()
-        self._open = {}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from tests.support.aggregator import Aggregator
-from tests.support.peer import NewPeer, Peer
+from tests.support.peer import Peer
 from tests.support.waiting import wait_until
 
 NUMBERS: Final = itertools.count(1)
@@ -22,17 +22,17 @@ def run() -> str:
 
 
 @pytest.fixture
-def peer(service: Aggregator, peers: NewPeer, run: str) -> Peer:
+def peer(service: Aggregator, run: str) -> Peer:
     """A rank of a run with two layers."""
-    return peers(service.ingest, run=run).attach(("net.a.weight", "net.b.weight"))
+    return service.peer(run=run).attach(("net.a.weight", "net.b.weight"))
 
 
 @pytest.fixture
-def attach(service: Aggregator, peers: NewPeer, run: str) -> NewPeer:
+def attach(service: Aggregator, run: str) -> Callable[..., Peer]:
     """Attach a rank of the test's own run, and wait until the API shows it."""
 
     def begin(**settings: Any) -> Peer:
-        peer = peers(service.ingest, **{"run": run} | settings).attach()
+        peer = service.peer(**{"run": run} | settings).attach()
         wait_until(lambda: service.get(f"/runs/{peer.greeting.run}").is_success)
         return peer
 

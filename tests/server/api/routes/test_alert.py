@@ -9,7 +9,6 @@ import httpx
 import pytest
 
 from tests.support.aggregator import Aggregator
-from tests.support.peer import NewPeer
 from tests.support.problems import problem
 from tests.support.records import stats_of
 from tests.support.waiting import wait_until
@@ -18,10 +17,10 @@ NAN = math.nan
 
 
 @pytest.fixture
-def alert(service: Aggregator, peers: NewPeer, request: Any) -> Any:
+def alert(service: Aggregator, request: Any) -> Any:
     """A NaN at step 12 that goes on to step 14, in a run of its own."""
     run = f"details-{request.node.name}"
-    peer = peers(service.ingest, run=run).attach(("a", "b"))
+    peer = service.peer(run=run).attach(("a", "b"))
     for step in range(20):
         norm = NAN if 12 <= step < 15 else float(step + 1)
         peer.send(stats_of(step, (norm, 2.0), loss=1.0))
@@ -75,10 +74,10 @@ def test_one_that_is_not_there_is_a_404(service: Aggregator) -> None:
 
 
 @pytest.mark.slow
-def test_all_layers_of_an_alert_come_in_pages(service: Aggregator, peers: NewPeer) -> None:
+def test_all_layers_of_an_alert_come_in_pages(service: Aggregator) -> None:
     """Thousands, of which the alert itself names twenty; once it is over these are what is left."""
     names = tuple(f"block.{n}.weight" for n in range(2_500))
-    peer = peers(service.ingest, run="wide").attach(names)
+    peer = service.peer(run="wide").attach(names)
 
     def send(first: int, count: int, norm: float) -> None:
         for step in range(first, first + count):

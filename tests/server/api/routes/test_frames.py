@@ -9,7 +9,6 @@ import pytest
 
 from tests.server.api.routes.curves import send
 from tests.support.aggregator import Aggregator
-from tests.support.peer import NewPeer
 from tests.support.records import stats_of
 
 NAN, INF = math.nan, math.inf
@@ -34,8 +33,8 @@ def test_a_step_is_shown_as_it_was(service: Aggregator, peer: Any, run: str) -> 
 
 
 @pytest.mark.slow
-def test_each_rank_is_shown_as_it_was(service: Aggregator, peers: NewPeer, run: str) -> None:
-    ranks = [peers(service.ingest, run=run, rank=rank, world=3).attach() for rank in range(3)]
+def test_each_rank_is_shown_as_it_was(service: Aggregator, run: str) -> None:
+    ranks = [service.peer(run=run, rank=rank, world=3).attach() for rank in range(3)]
     for step in range(3):
         for rank, own in enumerate(ranks):
             own.send(stats_of(step, (float(rank + step), 2.0), loss=float(rank), lr=0.1))
@@ -61,9 +60,9 @@ def test_each_rank_is_shown_as_it_was(service: Aggregator, peers: NewPeer, run: 
 
 @pytest.mark.slow
 def test_a_step_taken_twice_is_shown_as_each_rank_took_it_each_time(
-    service: Aggregator, peers: NewPeer, run: str
+    service: Aggregator, run: str
 ) -> None:
-    ranks = [peers(service.ingest, run=run, rank=rank, world=2).attach() for rank in range(2)]
+    ranks = [service.peer(run=run, rank=rank, world=2).attach() for rank in range(2)]
     steps = (0, 1, 2, 1, 2)
     for rank, numbers in ((1, (0,)), (0, range(5)), (1, range(1, 5))):
         for number in numbers:

@@ -8,7 +8,6 @@ import pytest
 
 from tests.server.api.routes.curves import send
 from tests.support.aggregator import Aggregator
-from tests.support.peer import NewPeer
 
 
 @pytest.mark.slow
@@ -37,9 +36,9 @@ def test_layers_have_their_places(service: Aggregator, peer: Any, run: str) -> N
 
 
 @pytest.mark.slow
-def test_shards_are_counted(service: Aggregator, peers: NewPeer, run: str) -> None:
+def test_shards_are_counted(service: Aggregator, run: str) -> None:
     ranks = [
-        peers(service.ingest, run=run, rank=rank, world=2).attach(
+        service.peer(run=run, rank=rank, world=2).attach(
             ("w", "b"), shards=(f"Shard(0) {rank}/2", ""), dtypes=("bfloat16", "float32")
         )
         for rank in range(2)

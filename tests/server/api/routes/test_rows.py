@@ -12,16 +12,15 @@ import pytest
 from gradwatch_server.cli.export.page import RUN, Page
 from gradwatch_wire import Column, Stats
 from tests.support.aggregator import Aggregator
-from tests.support.peer import NewPeer
 
 NAMES = ("net.a", "net.b", "other.c")
 
 
 @pytest.fixture
-def run(service: Aggregator, peers: NewPeer, request: Any) -> Any:
+def run(service: Aggregator, request: Any) -> Any:
     """A run of 10 steps in two epochs: its steps go back once, after step 6, to step 3."""
     name = f"rows-{abs(hash(request.node.name)) % 10_000}"
-    peer = peers(service.ingest, run=name).attach(NAMES)
+    peer = service.peer(run=name).attach(NAMES)
     for step in (*range(7), 3, 4, 5):
         norms = [float(step), math.nan if step == 5 else 2.0, 1e300]
         columns = {

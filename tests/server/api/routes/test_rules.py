@@ -7,7 +7,6 @@ import pytest
 from gradwatch_server.core.alerting.rules.registry import REGISTRY
 from gradwatch_server.core.judge.detector import FALSE_ALERTS_PER_100K
 from tests.support.aggregator import Aggregator
-from tests.support.peer import NewPeer
 from tests.support.problems import problem
 
 pytestmark = pytest.mark.slow
@@ -24,10 +23,8 @@ def test_every_rule_is_listed_with_its_settings(service: Aggregator) -> None:
     assert answer["false_alerts_per_100k_steps"] == FALSE_ALERTS_PER_100K
 
 
-def test_of_a_run_each_rule_says_how_many_layers_it_watches(
-    service: Aggregator, peers: NewPeer, run: str
-) -> None:
-    peers(service.ingest, run=run).attach(("a", "b")).steps(0, 1.0, 1.0)
+def test_of_a_run_each_rule_says_how_many_layers_it_watches(service: Aggregator, run: str) -> None:
+    service.peer(run=run).attach(("a", "b")).steps(0, 1.0, 1.0)
     service.reaches(run, 1)
     watches = {each["rule"]: each["watches"] for each in service.json(f"/rules?run={run}")["rules"]}
 

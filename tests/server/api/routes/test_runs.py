@@ -13,7 +13,6 @@ import pytest
 
 from gradwatch_wire import Beat, Bye, Column, Event, Gains
 from tests.support.aggregator import Aggregator, Serve
-from tests.support.peer import NewPeer
 from tests.support.waiting import wait_until
 
 NAN = math.nan
@@ -53,9 +52,9 @@ def test_what_health_does_not_know_is_null(
 
 
 def test_a_run_is_shown_from_its_first_hello_on(
-    service: Aggregator, peers: NewPeer, run: str, health: Callable[..., Any]
+    service: Aggregator, run: str, health: Callable[..., Any]
 ) -> None:
-    peers(service.ingest, run=run).greet()
+    service.peer(run=run).greet()
 
     report = health(status="unknown")
 
@@ -138,15 +137,11 @@ def test_all_runs_are_listed_the_last_active_one_first(
 
 @pytest.mark.slow
 def test_a_run_shows_its_attempts_layers_and_events(
-    service: Aggregator,
-    peers: NewPeer,
-    attach: Callable[..., Any],
-    health: Callable[..., Any],
-    run: str,
+    service: Aggregator, attach: Callable[..., Any], health: Callable[..., Any], run: str
 ) -> None:
     """Layers in forward order with their sizes; one line per attempt."""
     attach().steps(0, 1.0)
-    peer = peers(service.ingest, run=run).attach(["x", "y"])
+    peer = service.peer(run=run).attach(["x", "y"])
     peer.steps(0, 1.0)
     health(attempt=2, step=0)
     shown = service.json(f"/runs/{run}")
@@ -195,10 +190,10 @@ def test_gains_of_a_run_are_shown(
 
 @pytest.mark.slow
 def test_groups_of_a_run_are_compared(
-    service: Aggregator, peers: NewPeer, health: Callable[..., Any], run: str
+    service: Aggregator, health: Callable[..., Any], run: str
 ) -> None:
     groups = {"host": (0,), "seed": (1,)}
-    peer = peers(service.ingest, run=run).attach(groups=groups)
+    peer = service.peer(run=run).attach(groups=groups)
     peer.steps(0, 4.0)
     report = health(step=0)
     answer = service.json(f"/runs/{run}/groups")
@@ -219,12 +214,10 @@ def test_groups_of_a_run_are_compared(
 
 
 def test_shards_of_two_ranks_are_one_layer(
-    service: Aggregator, peers: NewPeer, health: Callable[..., Any], run: str
+    service: Aggregator, health: Callable[..., Any], run: str
 ) -> None:
     ranks = [
-        peers(service.ingest, run=run, rank=rank, world=2).attach(
-            ["w"], shards=(f"Shard(0) {rank}/2",)
-        )
+        service.peer(run=run, rank=rank, world=2).attach(["w"], shards=(f"Shard(0) {rank}/2",))
         for rank in (0, 1)
     ]
     for peer, norm in zip(ranks, (300.0, 400.0), strict=True):
@@ -252,11 +245,11 @@ def test_skipped_steps_are_counted(
 
 
 def test_names_from_the_wire_come_back_as_they_were(
-    service: Aggregator, peers: NewPeer, health: Callable[..., Any], run: str
+    service: Aggregator, health: Callable[..., Any], run: str
 ) -> None:
     """Layer names may be any text: markup, quotes, line ends, other scripts."""
     names = ["<script>alert(1)</script>", 'a"b\\c\n\r', "слой\u2028é", "\x00\x1b[31m"]
-    peer = peers(service.ingest, run=run).attach(names)
+    peer = service.peer(run=run).attach(names)
     peer.stats(0, [NAN] * 4)
     peer.acked()
     report = health(step=0)
@@ -307,15 +300,15 @@ def test_silence_shows_within_seconds_and_beats_count_as_life(
     assert since_beat_s <= time.monotonic() - began + 0.001  # it is rounded to milliseconds
 
 
-def test_everything_is_there_after_a_kill(serve: Serve, peers: NewPeer) -> None:
+def test_everything_is_there_after_a_kill(serve: Serve) -> None:
     """SIGKILL: the next process shows the same run, and the stream goes on by the same cursors."""
     service = serve()
-    peer = peers(service.ingest, world=2).attach()
+    peer = service.peer(world=2).attach()
     peer.steps(0, 1.0)
     peer.send(Bye())
     peer.acked()
     wait_until(lambda: service.json("/runs/gpt/health")["ranks"][0]["state"] == "ended")
-    other = peers(service.ingest, rank=1, world=2).attach()
+    other = service.peer(rank=1, world=2).attach()
     other.bad_steps(1, 1)
     wait_until(lambda: service.newest_event() == 2)
     service.shows(other)

@@ -10,7 +10,6 @@ import pytest
 from gradwatch_server.core.attempt_history import MAX_SHOWN
 from gradwatch_wire import Bye
 from tests.support.aggregator import Aggregator, Serve
-from tests.support.peer import NewPeer
 from tests.support.problems import problem
 from tests.support.waiting import wait_until
 
@@ -19,11 +18,11 @@ ROUTES = ("", "/health", "/ranks", "/gains", "/groups", "/noise-scale", "/alerts
 
 
 @pytest.fixture
-def crashing(serve: Serve, peers: NewPeer) -> Any:
+def crashing(serve: Serve) -> Any:
     """An aggregator with a run that was begun anew many times, each time on a host of its own."""
     service = serve()
     for number in range(1, ATTEMPTS + 1):
-        peer = peers(service.ingest, host=f"node-{number}").attach()
+        peer = service.peer(host=f"node-{number}").attach()
         peer.steps(0, *[1.0] * number, math.nan)
         if number < ATTEMPTS:
             peer.send(Bye(reason="exception"))

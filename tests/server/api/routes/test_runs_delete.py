@@ -9,7 +9,6 @@ import pytest
 
 from gradwatch_wire import Bye
 from tests.support.aggregator import Serve
-from tests.support.peer import NewPeer
 from tests.support.problems import problem
 from tests.support.waiting import wait_until
 
@@ -19,9 +18,9 @@ def delete(service: Any, path: str) -> httpx.Response:
 
 
 @pytest.mark.slow
-def test_its_attempts_go_on_counting_under_the_same_name(serve: Serve, peers: NewPeer) -> None:
+def test_its_attempts_go_on_counting_under_the_same_name(serve: Serve) -> None:
     service = serve()
-    first = peers(service.ingest).attach()
+    first = service.peer().attach()
     first.steps(0, 1.0, 2.0)
     service.shows(first)
     assert problem(delete(service, "/runs/gpt"))[0] == 422
@@ -32,7 +31,7 @@ def test_its_attempts_go_on_counting_under_the_same_name(serve: Serve, peers: Ne
     assert delete(service, "/runs/gpt?confirm=gpt").status_code == 204
     wait_until(lambda: service.get("/runs/gpt").status_code == 404)
     assert problem(delete(service, "/runs/gpt?confirm=gpt"))[0] == 404
-    again = peers(service.ingest).attach()
+    again = service.peer().attach()
     again.steps(0, 5.0)
     service.shows(again)
 

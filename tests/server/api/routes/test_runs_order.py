@@ -10,18 +10,17 @@ import pytest
 
 from gradwatch_wire import Bye
 from tests.support.aggregator import Serve
-from tests.support.peer import NewPeer
 from tests.support.problems import problem
 from tests.support.records import stats_of
 from tests.support.waiting import wait_until
 
 
 @pytest.fixture
-def filled(serve: Serve, peers: NewPeer) -> Any:
+def filled(serve: Serve) -> Any:
     service = serve()
-    well = peers(service.ingest, run="sweep-well").attach()
-    bad = peers(service.ingest, run="sweep-bad").attach()
-    peers(service.ingest, run="Other").attach()
+    well = service.peer(run="sweep-well").attach()
+    bad = service.peer(run="sweep-bad").attach()
+    service.peer(run="Other").attach()
     bad.steps(0, *[1.0] * 5, 50.0, *[1.0] * 5, *[math.nan] * 5)
     for step in range(40):
         well.send(stats_of(step, (3.0, 4.0), step_time_s=0.25))
@@ -92,7 +91,7 @@ def test_each_order_has_pages(filled: Any, sort: str) -> None:
         "/runs/sweep-bad/series",
     ],
 )
-def test_what_did_not_change_is_not_sent_again(filled: Any, peers: NewPeer, path: str) -> None:
+def test_what_did_not_change_is_not_sent_again(filled: Any, path: str) -> None:
     def ask(tag: str) -> httpx.Response:
         answer: httpx.Response = filled.get(path, headers={"If-None-Match": tag})
         return answer
@@ -102,7 +101,7 @@ def test_what_did_not_change_is_not_sent_again(filled: Any, peers: NewPeer, path
     assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
     assert again.headers["cache-control"] == "no-cache"
 
-    peer = peers(filled.ingest, run="sweep-bad").attach()
+    peer = filled.peer(run="sweep-bad").attach()
     filled.shows(peer)
     answer = ask(tag)
     assert answer.status_code != 304
@@ -118,8 +117,8 @@ def test_what_did_not_change_is_not_sent_again(filled: Any, peers: NewPeer, path
 
 
 @pytest.mark.slow
-def test_a_run_that_is_deleted_changes_the_listing(filled: Any, peers: NewPeer) -> None:
-    peer = peers(filled.ingest, run="new").attach()
+def test_a_run_that_is_deleted_changes_the_listing(filled: Any) -> None:
+    peer = filled.peer(run="new").attach()
     peer.send(Bye(reason="done"))
     peer.acked()
     filled.shows(peer)

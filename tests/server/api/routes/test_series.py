@@ -14,7 +14,6 @@ import pytest
 from gradwatch_wire import Bye, Column, Gains
 from tests.server.api.routes.curves import rounded, send, tensors
 from tests.support.aggregator import Aggregator, Serve
-from tests.support.peer import NewPeer
 from tests.support.problems import problem
 from tests.support.records import stats_of
 from tests.support.waiting import wait_until
@@ -98,9 +97,9 @@ def test_derived_columns_are_of_the_elements(service: Aggregator, peer: Any, run
     assert mean["last"] == pytest.approx([0.5])
 
 
-def test_groups_modules_and_blocks_have_curves_too(serve: Serve, peers: NewPeer) -> None:
+def test_groups_modules_and_blocks_have_curves_too(serve: Serve) -> None:
     service = serve()
-    peer = peers(service.ingest).attach(
+    peer = service.peer().attach(
         ("a", "b"), groups={"host": (0,), "seed": (1,)}, modules=("emb", "head")
     )
     for step in range(200):
@@ -175,10 +174,8 @@ def test_arrays_are_the_same_as_json(service: Aggregator, peer: Any, run: str) -
 
 
 @pytest.mark.slow
-def test_one_rank_has_curves_and_a_picture_of_its_own(
-    service: Aggregator, peers: NewPeer, run: str
-) -> None:
-    ranks = [peers(service.ingest, run=run, rank=rank, world=2).attach() for rank in range(2)]
+def test_one_rank_has_curves_and_a_picture_of_its_own(service: Aggregator, run: str) -> None:
+    ranks = [service.peer(run=run, rank=rank, world=2).attach() for rank in range(2)]
     for step in (0, 1, 2, 3, 1, 2):
         for rank, own in enumerate(ranks):
             norm = NAN if (step, rank) == (2, 1) else 10.0 * rank + step
@@ -210,10 +207,10 @@ def test_one_rank_has_curves_and_a_picture_of_its_own(
 
 @pytest.mark.slow
 def test_a_rank_that_went_back_before_the_others_has_each_time_its_own(
-    service: Aggregator, peers: NewPeer, run: str
+    service: Aggregator, run: str
 ) -> None:
     """Nearly all that one rank sent is in the log before the other's first epoch is over."""
-    ranks = [peers(service.ingest, run=run, rank=rank, world=2).attach() for rank in range(2)]
+    ranks = [service.peer(run=run, rank=rank, world=2).attach() for rank in range(2)]
     steps = (0, 1, 2, 3, 1, 2)
     for rank, numbers in ((1, (0,)), (0, range(6)), (1, range(1, 6))):
         for number in numbers:
@@ -231,11 +228,9 @@ def test_a_rank_that_went_back_before_the_others_has_each_time_its_own(
 
 
 @pytest.mark.slow
-def test_what_the_log_does_not_have_of_a_rank_is_not_made_up(
-    service: Aggregator, peers: NewPeer, run: str
-) -> None:
+def test_what_the_log_does_not_have_of_a_rank_is_not_made_up(service: Aggregator, run: str) -> None:
     """A step of which only another rank sent anything; an attempt whose layouts are gone."""
-    ranks = [peers(service.ingest, run=run, rank=rank, world=2).attach() for rank in range(2)]
+    ranks = [service.peer(run=run, rank=rank, world=2).attach() for rank in range(2)]
     ranks[0].steps(0, 1.0, 2.0, 3.0)
     ranks[1].steps(1, 5.0, 6.0)
     for own in ranks:
@@ -247,13 +242,13 @@ def test_what_the_log_does_not_have_of_a_rank_is_not_made_up(
     assert "log_max_age_s" in found["rank_reason"]
 
 
-def test_curves_outlive_the_process_and_the_attempt(serve: Serve, peers: NewPeer) -> None:
+def test_curves_outlive_the_process_and_the_attempt(serve: Serve) -> None:
     service = serve()
-    first = peers(service.ingest).attach(("a", "b"))
+    first = service.peer().attach(("a", "b"))
     first.steps(0, *map(float, range(1, 201)))
     first.send(Bye(reason="done"))
     first.acked()
-    second = peers(service.ingest).attach(("a", "b"))
+    second = service.peer().attach(("a", "b"))
     second.steps(0, 5.0, 6.0)
     service.shows(second)
     query = "/runs/gpt/series?attempt=1&layer=a&column=l2&column=norm&points=64"

@@ -15,7 +15,6 @@ import pytest
 
 from gradwatch_wire import __version__
 from tests.support.aggregator import Aggregator, Serve
-from tests.support.peer import NewPeer
 from tests.support.problems import problem
 from tests.support.waiting import wait_until
 
@@ -137,11 +136,11 @@ def test_noise_on_the_port_does_no_harm(serve: Serve) -> None:
     assert service.json("/readyz") == {"status": "ready"}
 
 
-def test_a_disk_that_is_full_shows_and_heals(serve: Serve, peers: NewPeer) -> None:
+def test_a_disk_that_is_full_shows_and_heals(serve: Serve) -> None:
     """readyz turns 503 with the reason, nothing is acknowledged; with room again all is there."""
     service = serve()
     layers = [f"l{i}" for i in range(1_000)]
-    peer = peers(service.ingest).attach(layers)
+    peer = service.peer().attach(layers)
     wait_until(lambda: service.json("/runs/gpt/health")["records"]["stored"] == 1)
     limit_file_size(service.process.pid, 4_096)
     for step in range(5):

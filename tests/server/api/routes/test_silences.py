@@ -14,7 +14,6 @@ from starlette.testclient import TestClient
 from tests.support.aggregator import Serve
 from tests.support.engine import Start
 from tests.support.listener import Listen
-from tests.support.peer import NewPeer
 from tests.support.problems import problem
 from tests.support.waiting import PATIENCE_S, wait_until
 
@@ -36,11 +35,11 @@ def own(serve: Serve, tmp_path: Any) -> Any:
 
 
 @pytest.fixture
-def train(own: Any, peers: NewPeer) -> Any:
+def train(own: Any) -> Any:
     """Attach one rank with layers a and b."""
 
     def begin(run: str) -> Any:
-        return peers(own.ingest, run=run).attach(["a", "b"])
+        return own.peer(run=run).attach(["a", "b"])
 
     return begin
 

@@ -17,7 +17,6 @@ from gradwatch_server.storage.sqlite.history import read_log
 from gradwatch_wire import Kind
 from tests.support.aggregator import Aggregator, Serve
 from tests.support.listener import Listen
-from tests.support.peer import NewPeer
 from tests.support.problems import problem
 from tests.support.waiting import PATIENCE_S, wait_until
 
@@ -185,10 +184,10 @@ def test_a_subscriber_that_does_not_read_delays_nobody(
         one.close()
 
 
-def test_streams_end_when_the_aggregator_does(serve: Serve, peers: NewPeer, listen: Listen) -> None:
+def test_streams_end_when_the_aggregator_does(serve: Serve, listen: Listen) -> None:
     """SIGTERM with streams open: they are ended, and the last batch is committed."""
     service = serve()
-    peer = peers(service.ingest).attach()
+    peer = service.peer().attach()
     streams = [listen(service.url, path) for path in ("/alerts/stream", "/runs/gpt/alerts/stream")]
     for step in range(50):
         peer.stats(step, (NAN, 1.0))

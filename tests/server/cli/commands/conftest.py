@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.aggregator import Aggregator
 from tests.support.command import Command
-from tests.support.peer import NewPeer, Peer
+from tests.support.peer import Peer
 from tests.support.waiting import wait_until
 
 
@@ -21,12 +21,10 @@ def ask(service: Aggregator, invoke: Command, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.fixture
-def fired(
-    service: Aggregator, peers: NewPeer, request: pytest.FixtureRequest
-) -> tuple[dict[str, Any], Peer]:
+def fired(service: Aggregator, request: pytest.FixtureRequest) -> tuple[dict[str, Any], Peer]:
     """The first event of a run of the test's own, and the peer that sent it."""
     run = request.node.name.replace("[", "-").replace("]", "")[:60]
-    peer = peers(service.ingest, run=run).attach(["a", "b"])
+    peer = service.peer(run=run).attach(["a", "b"])
     peer.stats(0, [float("nan"), 1.0], loss=1.0)
     peer.acked()
     (event,) = wait_until(lambda: service.json("/alerts", params={"run": run}))

@@ -204,9 +204,7 @@ def test_the_aggregator_that_runs_with_this_data_is_no_error(
 
 
 @pytest.mark.slow
-def test_a_killed_aggregator_leaves_data_that_is_fine(
-    serve: Callable[..., Aggregator],
-) -> None:
+def test_a_killed_aggregator_leaves_data_that_is_fine(serve: Callable[..., Aggregator]) -> None:
     """The next one goes on."""
     killed = serve()
     killed.stop(9)

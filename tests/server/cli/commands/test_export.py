@@ -10,7 +10,7 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +20,14 @@ from typer.testing import CliRunner
 from gradwatch_server.cli.app import app
 from gradwatch_server.cli.export.about import Choice
 from gradwatch_server.cli.export.formats import FORMATS
-from gradwatch_server.cli.export.job import InterruptedExportError, Job, Progress
+from gradwatch_server.cli.export.job import IncompleteExportError, Job, Progress
 from gradwatch_server.cli.export.source import Source
 from gradwatch_server.clock import Clock
+from gradwatch_server.errors import GradwatchError
 from gradwatch_server.storage.sqlite.store import SQLiteStore
 from gradwatch_wire import Bye, Column, Stats
-from tests.page.feeding import LAYERS, POISON_STEP, POISONED, STEPS, feed, norm_of
+from tests.page.feeding import LAYERS, POISON_STEP, POISONED, STEPS, feed, more, norm_of
 from tests.support.aggregator import Aggregator, Serve
-from tests.support.peer import NewPeer, Peer
 from tests.support.records import stats_of
 
 RUN = "sent-away"
@@ -35,24 +35,9 @@ INF_STEP = STEPS
 
 
 @pytest.fixture(scope="module")
-def fed(service: Aggregator) -> Iterator[Any]:
+def fed(service: Aggregator) -> Aggregator:
     """A run of 62 steps: one with NaN in a layer, then one with Inf."""
-    made: list[Peer] = []
-
-    def connect(endpoint: str, **settings: Any) -> Peer:
-        made.append(Peer(endpoint, **settings))
-        return made[-1]
-
-    try:
-        _feed(service, connect)
-        yield service
-    finally:
-        for each in made:
-            each.close()
-
-
-def _feed(service: Any, connect: Any) -> None:
-    peer = feed(service, connect, RUN)
+    peer = feed(service, RUN)
     peer.send(
         Stats(
             manifest_id=1,
@@ -64,6 +49,7 @@ def _feed(service: Any, connect: Any) -> None:
     peer.send(Bye(reason="done"))
     peer.acked()
     service.health_of_ended(RUN)
+    return service
 
 
 @pytest.fixture
@@ -96,25 +82,14 @@ def files_of(directory: Path) -> dict[str, bytes]:
     }
 
 
-def export_in_parts(
-    url: str,
-    form: str,
-    out: str,
-    on_progress: Callable[[Progress], None] = lambda _: None,
-    *,
-    resume: bool = False,
+def export_in_pages(
+    url: str, form: str, out: str, on_progress: Callable[[Progress], None] = lambda _: None
 ) -> None:
-    """Export in pages of 7 steps, sealed every 200 rows."""
+    """Export in pages of 7 steps."""
     own = FORMATS[form]
+    choice = Choice(columns=own.columns)
     with contextlib.closing(Source(url, RUN, 1, page_steps=7)) as source:
-        Job(
-            source=source,
-            format=own,
-            choice=Choice(columns=own.columns),
-            out=Path(out),
-            on_progress=on_progress,
-            seal_rows=200,
-        ).run(resume=resume)
+        Job(source=source, format=own, choice=choice, out=Path(out), on_progress=on_progress).run()
 
 
 def rows_of(layers: Any) -> dict[tuple[int, str], Any]:
@@ -132,8 +107,10 @@ def test_pandas_and_polars_read_every_number(export: Callable[..., Any], form: s
     pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
     place = done(export(RUN, "--to", form, "--json"))
     if form == "parquet":
-        layers, steps = (pandas.read_parquet(place / one) for one in ("layers", "steps"))
-        other = polars.read_parquet(place / "steps" / "*.parquet")
+        layers, steps = (
+            pandas.read_parquet(place / f"{one}.parquet") for one in ("layers", "steps")
+        )
+        other = polars.read_parquet(place / "steps.parquet")
     else:
         layers, steps = (pandas.read_csv(place / f"{one}.csv") for one in ("layers", "steps"))
         other = polars.read_csv(place / "steps.csv", infer_schema_length=None)
@@ -163,7 +140,7 @@ def test_the_alerts_are_those_of_the_aggregator(export: Callable[..., Any], fed:
     pandas = pytest.importorskip("pandas")
     place = done(export(RUN, "--to", "parquet", "--json"))
 
-    alerts = pandas.read_parquet(place / "alerts")
+    alerts = pandas.read_parquet(place / "alerts.parquet")
 
     known = {own["id"]: own for own in fed.json(f"/runs/{RUN}/alerts")}
     assert set(alerts["id"]) == set(known)
@@ -176,7 +153,7 @@ def test_parquet_says_what_it_is(export: Callable[..., Any]) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     place = done(export(RUN, "--to", "parquet", "--json"))
 
-    schema = parquet.read_schema(place / "layers" / "part-00000.parquet")
+    schema = parquet.read_schema(place / "layers.parquet")
 
     inside = json.loads(schema.metadata[b"gradwatch"])
     beside = json.loads((place / "metadata.json").read_text())
@@ -224,37 +201,26 @@ def test_only_what_is_asked_for_is_written(export: Callable[..., Any]) -> None:
     assert sorted(files_of(place)) == ["alerts.csv", "steps.csv"]
 
 
-@pytest.mark.slow
-def test_parts_of_a_table_are_numbered_from_zero(fed: Any, tmp_path: Path) -> None:
-    export_in_parts(fed.url, "parquet", str(tmp_path / "whole"))
-    names = sorted(path.name for path in (tmp_path / "whole" / "layers").iterdir())
-
-    assert len(names) > 2
-    assert names == [f"part-{number:05}.parquet" for number in range(len(names))]
-
-
 @pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["parquet", "csv", "tensorboard"])
-def test_one_that_was_killed_goes_on_to_the_same_end(
-    export: Callable[..., Any], fed: Any, tmp_path: Path, form: str
-) -> None:
+def test_one_that_was_killed_is_written_anew(fed: Any, tmp_path: Path, form: str) -> None:
     kill = f"""
 import os, signal
-from tests.server.cli.commands.test_export import export_in_parts
+from tests.server.cli.commands.test_export import export_in_pages
 def kill(progress):
     if progress.step >= 40:
         os.kill(os.getpid(), signal.SIGKILL)
-export_in_parts({fed.url!r}, {form!r}, "again", kill)
+export_in_pages({fed.url!r}, {form!r}, "again", kill)
 """
-    export_in_parts(fed.url, form, "whole")
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     killed = subprocess.run([sys.executable, "-c", kill], check=False, cwd=tmp_path, env=environ)
     assert killed.returncode == -signal.SIGKILL
-    assert (tmp_path / "again.part").is_dir()
+    assert list((tmp_path / "again.part").iterdir())
     assert not (tmp_path / "again").exists()
 
-    export_in_parts(fed.url, form, "again", resume=True)
+    for out in ("again", "whole"):
+        export_in_pages(fed.url, form, str(tmp_path / out))
 
     assert files_of(tmp_path / "again") == files_of(tmp_path / "whole")
     assert not (tmp_path / "again.part").exists()
@@ -267,15 +233,18 @@ def test_nothing_that_is_there_is_lost(export: Callable[..., Any], tmp_path: Pat
     assert "mine is there already" in told(export(RUN, "--to", "csv", "--out", "mine"))
     assert files_of(tmp_path / "mine") == before
 
-    (tmp_path / "yours.part").mkdir()
-    assert "go on with --resume" in told(export(RUN, "--to", "csv", "--out", "yours"))
-    resumed = ("--to", "csv", "--out", "yours", "--resume")
-    assert "does not say how far it is" in told(export(RUN, *resumed))
-    manifest = tmp_path / "yours.part" / "manifest.json"
-    manifest.write_text("[]")
-    assert "does not say how far it is" in told(export(RUN, *resumed))
-    manifest.write_text('{"version": 99}')
-    assert "another version of gradwatch" in told(export(RUN, *resumed))
+
+@pytest.mark.slow
+def test_of_two_exports_to_one_place_one_is_refused(fed: Any, tmp_path: Path) -> None:
+    out = str(tmp_path / "same")
+
+    def begin_another(progress: Progress) -> None:
+        if progress.step < 10:
+            with pytest.raises(GradwatchError, match="another export writes to"):
+                export_in_pages(fed.url, "csv", out)
+
+    export_in_pages(fed.url, "csv", out, begin_another)
+    assert (tmp_path / "same" / "steps.csv").exists()
 
 
 @pytest.mark.slow
@@ -315,9 +284,9 @@ def test_a_library_that_is_missing_is_named_with_its_extra(
 
 @pytest.mark.slow
 def test_of_a_live_run_the_steps_that_were_closed_are_exported(
-    export: Callable[..., Any], service: Aggregator, peers: NewPeer
+    export: Callable[..., Any], service: Aggregator
 ) -> None:
-    peer = peers(service.ingest, run="alive").attach()
+    peer = service.peer(run="alive").attach()
     for step in range(5):
         peer.send(stats_of(step, (1.0, 2.0)))
     peer.acked()
@@ -334,10 +303,8 @@ def test_of_a_live_run_the_steps_that_were_closed_are_exported(
 @pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["csv", "parquet"])
-def test_a_full_disk_keeps_what_there_is(
-    export: Callable[..., Any], fed: Any, tmp_path: Path, form: str
-) -> None:
-    """A limit of the size of a file stands for it; with room it goes on to the same end."""
+def test_a_full_disk_leaves_nothing(fed: Any, tmp_path: Path, form: str) -> None:
+    """A limit of the size of a file stands for the full disk."""
 
     def limited() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -348,25 +315,22 @@ def test_a_full_disk_keeps_what_there_is(
     result = subprocess.run(
         program, preexec_fn=limited, cwd=tmp_path, capture_output=True, text=True, check=False
     )
+
     assert result.returncode == 1, result.stderr
     (line,) = result.stderr.splitlines()
+    assert "nothing was kept" in line
     assert "File too large" in line
-    assert "go on with --resume" in line
-    assert not (tmp_path / "full").exists()
-
-    done(export(*command[1:], "--resume"))
-    done(export(RUN, "--to", form, "--out", "whole"))
-    assert files_of(tmp_path / "full") == files_of(tmp_path / "whole")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow
 def test_steps_that_are_kept_as_buckets_only_are_never_shown_as_single_ones(
-    serve: Serve, peers: NewPeer, tmp_path: Path
+    serve: Serve, tmp_path: Path
 ) -> None:
-    """The table says over which steps each row is, and the aggregator may be gone meanwhile."""
+    """The table says over which steps each row is."""
     pandas = pytest.importorskip("pandas")
     served = serve()
-    peer = peers(served.ingest, run="long").attach()
+    peer = served.peer(run="long").attach()
     for step in range(1_200):
         peer.send(stats_of(step, (float(step), math.nan if step == 100 else 1.0), loss=1.0))
     peer.send(Bye(reason="done"))
@@ -377,21 +341,8 @@ def test_steps_that_are_kept_as_buckets_only_are_never_shown_as_single_ones(
 
     served.start()
     place = tmp_path / "long-csv"
-    source = Source(served.url, "long", 1, page_steps=64)
-    own = Job(source=source, format=FORMATS["csv"], choice=Choice(), out=place, seal_rows=300)
-
-    def stop_late(progress: Progress) -> None:
-        if progress.step > 600:
-            served.stop()
-
-    own.on_progress = stop_late
-    with pytest.raises(InterruptedExportError, match=r"no aggregator answers.*up to step [56]\d\d"):
-        own.run(resume=False)
-    assert not place.exists()
-    served.start()
-    own.on_progress = lambda _: None
-    own.run(resume=True)
-    source.close()
+    with contextlib.closing(Source(served.url, "long", 1, page_steps=64)) as source:
+        Job(source=source, format=FORMATS["csv"], choice=Choice(), out=place).run()
 
     kept = json.loads((place / "metadata.json").read_text())["kept"]
     assert [(own["first_step"], own["last_step"], own["steps_per_row"]) for own in kept] == [
@@ -417,6 +368,20 @@ def _trim(directory: Path) -> None:
         assert store.curves.trim("long", 1, 0, 8) > 0
     finally:
         store.close()
+
+
+@pytest.mark.slow
+def test_an_aggregator_that_is_gone_meanwhile_is_told_in_one_line(
+    serve: Serve, tmp_path: Path
+) -> None:
+    served = serve()
+    peer = served.peer(run=RUN).attach(LAYERS)
+    more(peer, range(30))
+    served.shows(peer)
+
+    with pytest.raises(IncompleteExportError, match=r"nothing was kept: no aggregator answers"):
+        export_in_pages(served.url, "csv", str(tmp_path / "gone"), lambda _: served.close())
+    assert list(tmp_path.glob("gone*")) == []
 
 
 @pytest.mark.slow

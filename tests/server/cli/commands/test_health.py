@@ -10,7 +10,6 @@ from typing import Any
 from gradwatch_wire import Bye, Column, Stats
 from tests.support.aggregator import Aggregator
 from tests.support.command import Command
-from tests.support.peer import NewPeer
 from tests.support.waiting import wait_until
 
 NAN = math.nan
@@ -21,13 +20,13 @@ def has_status(service: Aggregator, run: str, status: str) -> bool:
 
 
 def test_health_is_told_and_exits_as_asked(
-    gradwatch: Command, invoke: Command, service: Aggregator, peers: NewPeer
+    gradwatch: Command, invoke: Command, service: Aggregator
 ) -> None:
     """0 however it is, 3 for the status that a job script asked about, or a worse one (S53)."""
-    good = peers(service.ingest, run="good").attach()
+    good = service.peer(run="good").attach()
     good.steps(0, 1.0)
     good.send(Bye(reason="closed"))  # one that goes on would soon be called stalled
-    peers(service.ingest, run="bad").attach(("h.0\x1b[31m", "h.1")).steps(0, NAN)
+    service.peer(run="bad").attach(("h.0\x1b[31m", "h.1")).steps(0, NAN)
     for run, status in (("bad", "critical"), ("good", "healthy")):
         wait_until(partial(has_status, service, run, status), f"{run} is {status}")
 
@@ -67,18 +66,16 @@ def test_health_is_told_and_exits_as_asked(
     }
 
 
-def test_health_shows_what_the_training_gave(
-    gradwatch: Command, service: Aggregator, peers: NewPeer
-) -> None:
+def test_health_shows_what_the_training_gave(gradwatch: Command, service: Aggregator) -> None:
     """Loss, learning rate, step time, and where the gradients were read (S57)."""
-    peer = peers(service.ingest, run="told").attach(("a",))
+    peer = service.peer(run="told").attach(("a",))
     columns = {"l2": Column.pack("<f8", [1.0])}
     scalars = {"loss": 2.5, "lr": 3e-4, "step_time_s": 0.25}
     labels = {"point": "backward"}
     peer.send(Stats(manifest_id=1, step=0, scalars=scalars, columns=columns, labels=labels))
     peer.acked()
     service.reaches("told", 0)
-    silent = peers(service.ingest, run="silent").attach(("a",))
+    silent = service.peer(run="silent").attach(("a",))
     silent.send(Stats(manifest_id=1, step=0, columns=columns))
     silent.acked()
     service.reaches("silent", 0)
@@ -100,10 +97,10 @@ def test_health_shows_what_the_training_gave(
 
 
 def test_a_run_that_ended_with_a_critical_alert_still_fails_the_job(
-    gradwatch: Command, service: Aggregator, peers: NewPeer
+    gradwatch: Command, service: Aggregator
 ) -> None:
     """The phase has changed, the status has not."""
-    peer = peers(service.ingest, run="over").attach()
+    peer = service.peer(run="over").attach()
     peer.steps(0, NAN)
     peer.send(Bye())
     peer.acked()

@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 from gradwatch_server.cli.app import app
 from tests.support.aggregator import Aggregator
 from tests.support.command import Command, run_command
-from tests.support.peer import NewPeer
 from tests.support.receiver import SECRET, Receiver
 from tests.support.waiting import wait_until
 
@@ -96,7 +95,7 @@ def test_without_the_extra_the_line_to_install_it_is_named(
 
 
 def test_the_targets_of_an_aggregator_are_listed(
-    receiver: Receiver, serve: Callable[..., Aggregator], peers: NewPeer, tmp_path: Path
+    receiver: Receiver, serve: Callable[..., Aggregator], tmp_path: Path
 ) -> None:
     receiver.status = 404
     table = f'url = "{receiver.url}"\ngroup_wait_s = 0\n'
@@ -108,7 +107,7 @@ def test_the_targets_of_an_aggregator_are_listed(
         return CliRunner().invoke(app, command, env={"COLUMNS": "40"}).stdout
 
     assert listed() == "oncall (apprise): 0 wait, 0 delivered, up to event 0\n"
-    peers(service.ingest).attach().steps(1, float("nan"))
+    service.peer().attach().steps(1, float("nan"))
     wait_until(lambda: "given up" in listed(), "it is refused")
 
     line, error = listed().splitlines()

@@ -12,7 +12,6 @@ from typer.testing import CliRunner, Result
 
 from gradwatch_server.cli.app import app
 from tests.support.aggregator import Aggregator
-from tests.support.peer import NewPeer
 
 STRICT = "[rules.exploding]\nlimit = 50\nclear_steps = 3\n"
 NORMS = (1.0, 200.0, 200.0, 1.0, 1.0, 1.0, 60.0, 60.0, 1.0)
@@ -78,9 +77,9 @@ def test_without_a_store_the_directory_is_asked_for(invoke: Callable[..., Result
 
 @pytest.mark.slow
 def test_a_stored_run_is_judged_by_other_rules_beside_the_aggregator(
-    service: Aggregator, peers: NewPeer, invoke: Callable[..., Result]
+    service: Aggregator, invoke: Callable[..., Result]
 ) -> None:
-    peer = peers(service.ingest, run="tuned").attach(("a", "b"))
+    peer = service.peer(run="tuned").attach(("a", "b"))
     peer.steps(0, *NORMS)
     service.reaches("tuned", len(NORMS) - 1)
     arguments = ("check", "rules.toml", "--run", "tuned", "--data", str(service.directory))
@@ -97,10 +96,8 @@ def test_a_stored_run_is_judged_by_other_rules_beside_the_aggregator(
 
 
 @pytest.mark.slow
-def test_the_rules_in_force_are_shown(
-    service: Aggregator, peers: NewPeer, invoke: Callable[..., Result]
-) -> None:
-    peers(service.ingest, run="shown").attach(("a", "b")).steps(0, 1.0)
+def test_the_rules_in_force_are_shown(service: Aggregator, invoke: Callable[..., Result]) -> None:
+    service.peer(run="shown").attach(("a", "b")).steps(0, 1.0)
     service.reaches("shown", 0)
     lines = words(invoke("--url", service.url).stdout)
     shown = words(invoke("--url", service.url, "--run", "shown").stdout)

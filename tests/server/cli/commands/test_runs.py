@@ -7,18 +7,17 @@ import math
 
 from tests.support.aggregator import Serve
 from tests.support.command import Command
-from tests.support.peer import NewPeer
 from tests.support.waiting import wait_until
 
 NAN = math.nan
 
 
-def test_runs_are_listed(gradwatch: Command, serve: Serve, peers: NewPeer) -> None:
+def test_runs_are_listed(gradwatch: Command, serve: Serve) -> None:
     """A table for people, a document a line for programs."""
     service = serve()
     assert gradwatch("runs", "--url", service.url).stdout == "no runs yet\n"
-    peers(service.ingest, run="one").attach().steps(0, NAN)
-    peers(service.ingest, run="two").attach().steps(0, 1.0)
+    service.peer(run="one").attach().steps(0, NAN)
+    service.peer(run="two").attach().steps(0, 1.0)
     wait_until(lambda: [run["step"] for run in service.json("/runs")] == [0, 0])
 
     table = gradwatch("runs", GRADWATCH_URL=service.url).stdout.splitlines()

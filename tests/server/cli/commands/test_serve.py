@@ -15,7 +15,6 @@ import pytest
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME
 from tests.support.aggregator import GRADWATCH, Aggregator, Serve
 from tests.support.command import Command, error
-from tests.support.peer import NewPeer
 from tests.support.waiting import PATIENCE_S, wait_until
 
 ANY_PORTS = ("--http", "127.0.0.1:0", "--ingest", "tcp://127.0.0.1:0")
@@ -162,16 +161,14 @@ def test_the_addresses_are_announced_once_they_are_bound(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("named_by", ["--config", "GRADWATCH_CONFIG"])
-def test_settings_reach_the_service(
-    serve: Serve, peers: NewPeer, tmp_path: Path, named_by: str
-) -> None:
+def test_settings_reach_the_service(serve: Serve, tmp_path: Path, named_by: str) -> None:
     config = tmp_path / "strict.toml"
     config.write_text("[rules.exploding]\nlimit = 2\nfor_steps = 1\n")
     if named_by == "--config":
         service = serve("--config", str(config))
     else:
         service = serve(GRADWATCH_CONFIG=str(config))
-    peers(service.ingest).attach().steps(0, 3.0)
+    service.peer().attach().steps(0, 3.0)
     (alert,) = wait_until(lambda: service.json("/alerts"))
 
     assert (alert["rule"], alert["origin"]["threshold"]) == ("exploding", 2.0)
@@ -180,10 +177,10 @@ def test_settings_reach_the_service(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_cleanly(serve: Serve, peers: NewPeer, number: int) -> None:
+def test_a_signal_ends_it_cleanly(serve: Serve, number: int) -> None:
     """Exit code 0, with a rank attached; the log is checkpointed and closed."""
     service = serve()
-    peers(service.ingest).attach().steps(0, 1.0)
+    service.peer().attach().steps(0, 1.0)
 
     assert service.stop(number) == 0
     assert "Traceback" not in service.errors

@@ -19,7 +19,6 @@ import pytest
 from gradwatch_server.cli.client import follow_alerts
 from tests.support.aggregator import GRADWATCH, Aggregator, Serve
 from tests.support.command import Command, error
-from tests.support.peer import NewPeer
 from tests.support.waiting import PATIENCE_S, wait_until
 
 NAN = math.nan
@@ -71,9 +70,9 @@ def test_a_cursor_from_the_future_is_one_line(invoke: Command, service: Aggregat
 
 
 def test_tail_prints_alerts_a_line_each_until_interrupted(
-    tail: Callable[..., Tail], service: Aggregator, peers: NewPeer
+    tail: Callable[..., Tail], service: Aggregator
 ) -> None:
-    peer = peers(service.ingest, run="tailed").attach()
+    peer = service.peer(run="tailed").attach()
     peer.steps(0, NAN, 1.0, 1.0, 1.0)
     process = tail("tailed", "--after", "0", "--url", service.url)
     first = process.lines(2)
@@ -92,13 +91,13 @@ def test_tail_prints_alerts_a_line_each_until_interrupted(
 
 
 def test_tail_waits_for_a_run_that_is_not_there_yet(
-    tail: Callable[..., Tail], service: Aggregator, peers: NewPeer
+    tail: Callable[..., Tail], service: Aggregator
 ) -> None:
     """S54: and says so once, for the name may be a slip."""
     process = tail("yet-to-come", "--after", "0", "--url", service.url)
     assert process.process.stderr is not None
     assert process.process.stderr.readline() == "gradwatch: no run 'yet-to-come' yet\n"
-    other, peer = (peers(service.ingest, run=own).attach() for own in ("not-it", "yet-to-come"))
+    other, peer = (service.peer(run=own).attach() for own in ("not-it", "yet-to-come"))
     other.steps(0, NAN)
     peer.steps(0, NAN)
 
@@ -106,11 +105,9 @@ def test_tail_waits_for_a_run_that_is_not_there_yet(
     assert process.end() == (0, "")
 
 
-def test_tail_lists_the_past_and_stops(
-    gradwatch: Command, service: Aggregator, peers: NewPeer
-) -> None:
+def test_tail_lists_the_past_and_stops(gradwatch: Command, service: Aggregator) -> None:
     """S54: all that is kept, or what came after a cursor; of a run without any nothing."""
-    peer = peers(service.ingest, run="of-the-past").attach()
+    peer = service.peer(run="of-the-past").attach()
     peer.steps(0, NAN, 1.0, 1.0, 1.0)
     arguments = ("tail", "of-the-past", "--past", "--json", "--url", service.url)
     told = wait_until(lambda: [*map(json.loads, gradwatch(*arguments).stdout.splitlines())][1:])
@@ -126,10 +123,10 @@ def test_tail_lists_the_past_and_stops(
 
 
 def test_tail_goes_on_over_restarts_and_misses_nothing(
-    serve: Serve, peers: NewPeer, caplog: pytest.LogCaptureFixture
+    serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     service = serve()
-    peer = peers(service.ingest).attach()
+    peer = service.peer().attach()
     peer.steps(0, NAN)
     wait_until(lambda: service.json("/healthz")["cursor"] == 1, "the alert is stored")
     events: list[dict[str, Any]] = []
@@ -187,9 +184,9 @@ def test_tail_lives_through_keep_alives(tail: Callable[..., Tail]) -> None:
 
 
 @pytest.mark.slow
-def test_tail_into_a_closed_pipe_ends_quietly(service: Aggregator, peers: NewPeer) -> None:
+def test_tail_into_a_closed_pipe_ends_quietly(service: Aggregator) -> None:
     """`gradwatch tail | head -1`, with more to say than the pipe holds."""
-    peers(service.ingest, run="piped").attach().steps(0, *[NAN, 1.0, 1.0, 1.0] * 80)
+    service.peer(run="piped").attach().steps(0, *[NAN, 1.0, 1.0, 1.0] * 80)
     command = f"{GRADWATCH} tail --json --after 0 --url {service.url} | head -n 1"
     result = subprocess.run(
         ["/bin/sh", "-c", command], capture_output=True, text=True, timeout=PATIENCE_S, check=True

@@ -22,7 +22,6 @@ from gradwatch_wire.keyfile import read_client_key
 from tests.page.feeding import LAYERS, POISONED, STEPS, feed, more
 from tests.support.aggregator import Aggregator, Serve
 from tests.support.command import Command, run_command
-from tests.support.peer import NewPeer
 from tests.support.terminal import Terminal
 from tests.support.waiting import PATIENCE_S
 
@@ -79,13 +78,13 @@ def gradwatch(tmp_path: Path) -> Command:
     return partial(run_command, tmp_path)
 
 
-def test_it_begins_empty_and_runs_come_by_themselves(serve: Serve, peers: NewPeer) -> None:
+def test_it_begins_empty_and_runs_come_by_themselves(serve: Serve) -> None:
     service = serve()
 
     async def follow(pilot: Pilot[None]) -> None:
         await shows(pilot, "No run yet", 'gradwatch.attach(model, optimizer, run="my-run")', "live")
-        await asyncio.to_thread(feed, service, peers, "sick", range(STEPS), LAST)
-        await asyncio.to_thread(feed, service, peers, "calm", poison_step=None)
+        await asyncio.to_thread(feed, service, "sick", range(STEPS), LAST)
+        await asyncio.to_thread(feed, service, "calm", poison_step=None)
         seen = await shows(
             pilot, "2 runs: 1 critical", "✖ critical · running", "calm", "1c", hides="No run yet"
         )
@@ -105,9 +104,9 @@ def test_it_begins_empty_and_runs_come_by_themselves(serve: Serve, peers: NewPee
     drive(service.url, follow)
 
 
-def test_a_run_is_shown_as_the_api_tells_it(service: Aggregator, peers: NewPeer) -> None:
+def test_a_run_is_shown_as_the_api_tells_it(service: Aggregator) -> None:
     """The worst layer first, its curve with the NaN in it; norm and loss."""
-    feed(service, peers, "shown", range(STEPS), LAST)
+    feed(service, "shown", range(STEPS), LAST)
     report = service.health("shown")
 
     async def follow(pilot: Pilot[None]) -> None:
@@ -125,8 +124,8 @@ def test_a_run_is_shown_as_the_api_tells_it(service: Aggregator, peers: NewPeer)
     drive(service.url, follow, "shown")
 
 
-def test_steps_come_by_themselves(service: Aggregator, peers: NewPeer) -> None:
-    peer = feed(service, peers, "moving", range(STEPS), None)
+def test_steps_come_by_themselves(service: Aggregator) -> None:
+    peer = feed(service, "moving", range(STEPS), None)
 
     async def follow(pilot: Pilot[None]) -> None:
         for step in range(STEPS, STEPS + 4):
@@ -136,10 +135,10 @@ def test_steps_come_by_themselves(service: Aggregator, peers: NewPeer) -> None:
     drive(service.url, follow, "moving")
 
 
-def test_the_cursor_follows_its_run(service: Aggregator, peers: NewPeer) -> None:
+def test_the_cursor_follows_its_run(service: Aggregator) -> None:
     """Enter opens the same one when the order changed."""
-    peer = feed(service, peers, "turn-a", poison_step=None)
-    feed(service, peers, "turn-b", poison_step=None)
+    peer = feed(service, "turn-a", poison_step=None)
+    feed(service, "turn-b", poison_step=None)
 
     async def follow(pilot: Pilot[None]) -> None:
         table = pilot.app.query_one(RunsTable)
@@ -158,12 +157,12 @@ def test_the_cursor_follows_its_run(service: Aggregator, peers: NewPeer) -> None
 
 
 def test_a_reader_looks_with_the_read_token(
-    serve: Serve, peers: NewPeer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_keys(tmp_path / "keys")
     service = serve("--keys-dir", str(tmp_path / "keys"))
     key = read_client_key(tmp_path / "keys" / "client.key")
-    more(peers(service.ingest, run="locked", key=key).attach(LAYERS), range(STEPS), LAST)
+    more(service.peer(run="locked", key=key).attach(LAYERS), range(STEPS), LAST)
 
     async def refused(pilot: Pilot[None]) -> None:
         await shows(pilot, "stale: ", "token")
@@ -177,9 +176,9 @@ def test_a_reader_looks_with_the_read_token(
     drive(service.url, follow, "locked")
 
 
-def test_names_are_filtered(service: Aggregator, peers: NewPeer) -> None:
+def test_names_are_filtered(service: Aggregator) -> None:
     for run in ("one-a", "one-b"):
-        feed(service, peers, run, range(3), None)
+        feed(service, run, range(3), None)
 
     async def follow(pilot: Pilot[None]) -> None:
         await shows(pilot, "one-a", "one-b")
@@ -201,9 +200,9 @@ def test_names_are_filtered(service: Aggregator, peers: NewPeer) -> None:
     drive(service.url, follow)
 
 
-def test_it_outlives_a_restart_of_the_aggregator_and_says_so(serve: Serve, peers: NewPeer) -> None:
+def test_it_outlives_a_restart_of_the_aggregator_and_says_so(serve: Serve) -> None:
     service = serve()
-    feed(service, peers, "kept", range(STEPS), LAST)
+    feed(service, "kept", range(STEPS), LAST)
 
     async def follow(pilot: Pilot[None]) -> None:
         await shows(pilot, "live ·", "✖ critical")
@@ -217,9 +216,9 @@ def test_it_outlives_a_restart_of_the_aggregator_and_says_so(serve: Serve, peers
     drive(service.url, follow, "kept")
 
 
-def test_a_run_that_is_deleted_while_it_is_watched(service: Aggregator, peers: NewPeer) -> None:
+def test_a_run_that_is_deleted_while_it_is_watched(service: Aggregator) -> None:
     """A sentence in the head, what was there dimmed."""
-    peer = feed(service, peers, "brief", range(3), None)
+    peer = feed(service, "brief", range(3), None)
     peer.send(Bye())
     peer.acked()
     service.health_of_ended("brief")
@@ -237,8 +236,8 @@ def _delete(url: str) -> None:
     httpx.delete(url, trust_env=False, timeout=PATIENCE_S).raise_for_status()
 
 
-def test_hostile_names_are_text(service: Aggregator, peers: NewPeer) -> None:
-    feed(service, peers, "hostile", range(3), None, HOSTILE)
+def test_hostile_names_are_text(service: Aggregator) -> None:
+    feed(service, "hostile", range(3), None, HOSTILE)
 
     async def follow(pilot: Pilot[None]) -> None:
         seen = await shows(
@@ -249,9 +248,9 @@ def test_hostile_names_are_text(service: Aggregator, peers: NewPeer) -> None:
     drive(service.url, follow, "hostile")
 
 
-def test_it_fits_into_80_by_24(service: Aggregator, peers: NewPeer) -> None:
+def test_it_fits_into_80_by_24(service: Aggregator) -> None:
     """Status, layer, norm, the newest step of its curve and keys are in sight."""
-    feed(service, peers, "small", range(STEPS), LAST)
+    feed(service, "small", range(STEPS), LAST)
 
     async def follow(pilot: Pilot[None]) -> None:
         seen = await shows(pilot, "✖ critical", POISONED, "NaN", "q quit", "/ filter", "▼ ")
@@ -287,9 +286,9 @@ def test_what_cannot_be_shown_is_one_line(tmp_path: Path, service: Aggregator) -
 
 @pytest.mark.parametrize("key", ["q", "\x03"], ids=["q", "Ctrl-C"])
 def test_it_draws_in_a_terminal_and_a_key_ends_it(
-    tmp_path: Path, service: Aggregator, peers: NewPeer, key: str
+    tmp_path: Path, service: Aggregator, key: str
 ) -> None:
-    feed(service, peers, "drawn", range(STEPS), LAST)
+    feed(service, "drawn", range(STEPS), LAST)
     with Terminal(tmp_path, "top", "drawn", "--url", service.url) as terminal:
         terminal.shows("critical · running")
         terminal.shows(POISONED)

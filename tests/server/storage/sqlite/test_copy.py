@@ -14,7 +14,6 @@ from gradwatch_server.cli.app import app
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME
 from gradwatch_wire import Bye
 from tests.support.aggregator import Aggregator, Serve
-from tests.support.peer import NewPeer
 
 NORMS = (*[1.0] * 40, float("nan"), *[1.0] * 9)
 PATHS = ("", "/health", "/alerts", "/ranks", "/layers", "/series?column=norm", "/frames/40")
@@ -30,12 +29,10 @@ def steady(answer: Any) -> Any:
 
 
 @pytest.mark.slow
-def test_a_copy_is_served_and_judged_again_elsewhere(
-    serve: Serve, peers: NewPeer, tmp_path: Path
-) -> None:
+def test_a_copy_is_served_and_judged_again_elsewhere(serve: Serve, tmp_path: Path) -> None:
     """As `sqlite3 gradwatch.db ".backup copy.db"` makes it: the database alone."""
     first = serve()
-    peer = peers(first.ingest, run="gpt").attach(("a", "b"))
+    peer = first.peer(run="gpt").attach(("a", "b"))
     peer.steps(0, *NORMS)
     peer.send(Bye(reason="done"))
     peer.acked()
@@ -55,7 +52,7 @@ def test_a_copy_is_served_and_judged_again_elsewhere(
             assert steady(there) == steady(here), path
         assert steady(second.json("/alerts?after=0")) == steady(first.json("/alerts?after=0"))
         assert second.json("/readyz") == {"status": "ready"}
-        new = peers(second.ingest, run="new").attach()
+        new = second.peer(run="new").attach()
         new.steps(0, 1.0)
         second.shows(new)
     finally:

@@ -24,7 +24,6 @@ from gradwatch_server.storage.sqlite.database import PAGE_BYTES
 from gradwatch_server.storage.sqlite.lock import LOCK_NAME
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME, SQLiteStore
 from tests.support.aggregator import Serve
-from tests.support.peer import NewPeer
 from tests.support.waiting import PATIENCE_S, wait_until
 
 FAR_NS = 4_100_000_000_000_000_000
@@ -97,12 +96,10 @@ def stops(service: Any) -> None:
 
 
 @pytest.mark.parametrize("way", ["removed", "replaced"])
-def test_an_aggregator_whose_directory_is_gone_stops(
-    serve: Serve, peers: NewPeer, way: str
-) -> None:
+def test_an_aggregator_whose_directory_is_gone_stops(serve: Serve, way: str) -> None:
     """S40: with one line that says what to do, and without an acknowledgement."""
     service = serve()
-    peer = peers(service.ingest).attach()
+    peer = service.peer().attach()
     peer.steps(0, 1.0, 1.0)
     acked = peer.seq
     WAYS[way](service.directory)
@@ -139,11 +136,11 @@ def deleted(service: Any) -> None:
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("lose", [killed_without_wal, emptied, deleted])
 def test_an_empty_log_where_there_was_one_is_told(
-    serve: Serve, peers: NewPeer, lose: Callable[[Any], None]
+    serve: Serve, lose: Callable[[Any], None]
 ) -> None:
     """S42: on the log, by /readyz and in the metrics; alert events do not get old cursors again."""
     service = serve()
-    peer = peers(service.ingest).attach()
+    peer = service.peer().attach()
     peer.steps(0, *[float("nan"), 1.0] * 30)
     service.shows(peer)
     cursor = service.json("/healthz")["cursor"]
@@ -163,7 +160,7 @@ def test_an_empty_log_where_there_was_one_is_told(
         line for line in service.get("/metrics").text.splitlines() if "log_rows_missing " in line
     ]
     assert int(float(missing[-1].split()[-1])) >= 1
-    peers(service.ingest, run="next").attach().steps(0, float("nan"))
+    service.peer(run="next").attach().steps(0, float("nan"))
     wait_until(lambda: service.json("/healthz")["cursor"] > cursor, "cursors go on")
     told = service.errors.count("lost")
     service.stop()
@@ -173,12 +170,10 @@ def test_an_empty_log_where_there_was_one_is_told(
 
 
 @pytest.mark.exhaustive
-def test_rows_of_a_damaged_page_are_told_by_a_service_that_is_ready(
-    serve: Serve, peers: NewPeer
-) -> None:
+def test_rows_of_a_damaged_page_are_told_by_a_service_that_is_ready(serve: Serve) -> None:
     """S43: how many, and where the damaged file is; another start says nothing of it."""
     service = serve()
-    peer = peers(service.ingest).attach([f"l{i}" for i in range(500)])
+    peer = service.peer().attach([f"l{i}" for i in range(500)])
     for step in range(60):
         peer.stats(step, [1.0] * 500)
     peer.acked()
@@ -238,12 +233,10 @@ def test_a_clean_start_finds_no_loss(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_log_that_was_stamped_in_another_century_keeps_it_for_itself(
-    serve: Serve, peers: NewPeer
-) -> None:
+def test_a_log_that_was_stamped_in_another_century_keeps_it_for_itself(serve: Serve) -> None:
     """S48: what comes now has the time it is; it is told once, and what was there stays."""
     service = serve()
-    peer = peers(service.ingest).attach()
+    peer = service.peer().attach()
     peer.steps(0, 1.0, 1.0)
     service.shows(peer)
     service.stop()
@@ -260,7 +253,7 @@ def test_a_log_that_was_stamped_in_another_century_keeps_it_for_itself(
             db.execute(f"DELETE FROM {table}")
     db.close()
     service.start()
-    later = peers(service.ingest, run="next").attach()
+    later = service.peer(run="next").attach()
     later.steps(0, 1.0, 1.0)
     service.shows(later)
 

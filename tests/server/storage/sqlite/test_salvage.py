@@ -23,7 +23,6 @@ from gradwatch_server.storage.sqlite.database import PAGE_BYTES
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME, SQLiteStore
 from gradwatch_wire import Envelope, Stats, encode
 from tests.support.engine import Start
-from tests.support.peer import NewPeer
 from tests.support.records import stats_of
 
 SESSION = bytes(range(16))
@@ -306,13 +305,11 @@ def test_a_log_that_sqlite_cannot_read_is_replaced_while_it_is_used(path: Path) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("table", ["saved_runs", "saved_attempts", "saved_state"])
-def test_a_run_whose_saved_state_is_lost_is_computed_from_the_log(
-    start: Start, peers: NewPeer, table: str
-) -> None:
+def test_a_run_whose_saved_state_is_lost_is_computed_from_the_log(start: Start, table: str) -> None:
     """S43: one bad page of what is saved costs no run, and no alert is told twice."""
     running = start()
     for run in ("one", "two", "three"):
-        peers(running.endpoint, run=run).attach().steps(0, *[1.0] * 10, float("nan"), *[1.0] * 9)
+        running.peer(run=run).attach().steps(0, *[1.0] * 10, float("nan"), *[1.0] * 9)
         running.shows(run, frames=20)
     events = running.events()
     running.close()
