@@ -12,8 +12,9 @@ from benchmarks import fairness
 from benchmarks.harness import aggregator, workers
 from benchmarks.honest import Place, Told, work
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_the_honest_are_measured_beside_an_attack() -> None:
     row = fairness._measure("garbage HTTP", 0.3, 0.5)
 
@@ -24,7 +25,6 @@ def test_the_honest_are_measured_beside_an_attack() -> None:
     assert row.refused["HTTP 400"] > 0
 
 
-@pytest.mark.slow
 def test_readers_get_all_alerts_beside_many_who_never_read() -> None:
     """350 of 500 read: each gets each alert, and it is told how long that took."""
     row = fairness._measure("many readers", 0.3, 3.0)
@@ -34,7 +34,6 @@ def test_readers_get_all_alerts_beside_many_who_never_read() -> None:
     assert re.match(r"350 readers got (\d+) alerts each, those that begin \d+ ms after", told)
 
 
-@pytest.mark.slow
 def test_what_is_missing_of_the_honest_run_is_said() -> None:
     """Records that were sent and are neither counted by the aggregator nor in its log."""
     with aggregator(fairness.CONFIG) as server:

@@ -9,6 +9,8 @@ import pytest
 from tests.support.machine import REPOSITORY, run_in_machine
 from tests.support.programs import program
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = "docs/examples/train.sbatch"
 
 CLUSTER = r"""
@@ -77,14 +79,12 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
     return run_in_machine(script, tmp_path_factory.mktemp("slurm"))
 
 
-@pytest.mark.slow
 def test_the_job_says_how_its_training_was(printed: str) -> None:
     assert re.search(r"^ended with 3$", printed, re.MULTILINE), printed
     assert re.search(r"^step +7 ", printed, re.MULTILINE)
     assert re.search(r"NaN .*rank\s+1", printed, re.DOTALL)
 
 
-@pytest.mark.slow
 def test_what_it_recorded_is_kept_where_it_was_submitted(printed: str) -> None:
     kept = printed.split("ended with")[1]
 
@@ -93,7 +93,6 @@ def test_what_it_recorded_is_kept_where_it_was_submitted(printed: str) -> None:
     assert re.search(r"train-1 +ended +critical +7 +2/2 ", kept), kept
 
 
-@pytest.mark.slow
 def test_a_standing_aggregator_has_the_job_too(printed: str) -> None:
     """The job starts none of its own, and ends well."""
     assert re.search(r"train-2 +ended +\w+ +3 +2/2 ", printed), printed

@@ -17,6 +17,8 @@ from tests.support.machine import REPOSITORY
 from tests.support.ports import ReservedPort
 from tests.support.waiting import PATIENCE_S
 
+pytestmark = pytest.mark.slow
+
 PAGE = (REPOSITORY / "docs" / "torchrun.md").read_text("utf-8")
 EXAMPLE = REPOSITORY / "docs" / "examples" / "train_ddp.py"
 
@@ -41,7 +43,6 @@ def meeting() -> str:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.slow
 def test_two_nodes_train_one_run(aggregator: Aggregator, meeting: str, tmp_path: Path) -> None:
     """Its ranks are of one attempt; `gradwatch health` finds nothing to complain of."""
     (command,) = re.findall(r"```bash\n(export .*?)```", PAGE, re.DOTALL)

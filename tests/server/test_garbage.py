@@ -12,6 +12,8 @@ import pytest
 
 from gradwatch_server.service import GROWN_BYTES, GarbageCollector
 
+pytestmark = pytest.mark.slow
+
 
 class Node:
     """Something that refers to itself: only garbage collection frees it."""
@@ -33,7 +35,6 @@ def full_collections() -> Iterator[list[int]]:
     gc.callbacks.remove(note)
 
 
-@pytest.mark.slow
 def test_growing_looks_at_all_objects_only_when_memory_grew(full_collections: list[int]) -> None:
     """A million objects that stay are no reason; 64 MiB more are, once."""
     size = [200 << 20]
@@ -59,7 +60,6 @@ def test_growing_looks_at_all_objects_only_when_memory_grew(full_collections: li
     assert gc.get_freeze_count() == 0
 
 
-@pytest.mark.slow
 def test_what_was_there_at_the_start_is_never_looked_at() -> None:
     before = gc.get_threshold()
     with GarbageCollector().pausing_briefly():

@@ -11,6 +11,8 @@ import pytest
 from tests.support.aggregator import Aggregator, Serve
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 TARGET = '[notify.oncall]\nurl = "json://127.0.0.1:9"\n'
 LIMIT_5 = "[rules.exploding]\nlimit = 5\nfor_steps = 1\n"
 
@@ -50,7 +52,6 @@ def fires(service: Aggregator, peer: Any, step: int, norm: float) -> bool:
     return any(own["last_step"] == step for own in alerts)
 
 
-@pytest.mark.slow
 def test_rules_are_taken_over_and_outlive_a_restart(service: Aggregator, config: Path) -> None:
     """The rules that are wrong change nothing; a run in progress is judged by the new ones."""
     peer = service.peer().attach()
@@ -80,7 +81,6 @@ def test_rules_are_taken_over_and_outlive_a_restart(service: Aggregator, config:
     assert "Traceback" not in service.errors
 
 
-@pytest.mark.slow
 def test_what_needs_a_restart_is_said(serve: Serve, config: Path) -> None:
     service = serve("--config", str(config))
     config.write_text("window_steps = 128\nsession_timeout_s = 5\n" + LIMIT_5 + TARGET)
@@ -91,7 +91,6 @@ def test_what_needs_a_restart_is_said(serve: Serve, config: Path) -> None:
     assert service.errors.count("only rules are taken over") == 1
 
 
-@pytest.mark.slow
 def test_patterns_that_match_nothing_are_told_once(serve: Serve, config: Path) -> None:
     """In the log, and in `/rules` of that run."""
     config.write_text('[rules.exploding]\nlayers = ["h.*"]\n[rules.gain]\nruns = ["other"]\n')
@@ -116,7 +115,6 @@ def test_patterns_that_match_nothing_are_told_once(serve: Serve, config: Path) -
     wait_until(lambda: "layers ['x'] match none" in service.errors, "it is told of the new ones")
 
 
-@pytest.mark.slow
 def test_a_hang_up_while_it_starts_does_not_end_it(serve: Serve, config: Path) -> None:
     service = serve()
     for _ in range(20):

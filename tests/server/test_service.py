@@ -17,13 +17,14 @@ from gradwatch_server.service import serve
 from gradwatch_server.settings import Settings
 from gradwatch_server.storage.sqlite.store import SQLiteStore
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     return Settings(http="127.0.0.1:0", ingest="tcp://127.0.0.1:0", data=tmp_path / "data")
 
 
-@pytest.mark.slow
 def test_a_failed_engine_ends_the_process_with_an_error(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -38,7 +39,6 @@ def test_a_failed_engine_ends_the_process_with_an_error(
     assert "gradwatch-engine" not in [thread.name for thread in threading.enumerate()]
 
 
-@pytest.mark.slow
 def test_signals_are_what_they_were_before(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -55,7 +55,6 @@ def test_signals_are_what_they_were_before(
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
 
 
-@pytest.mark.slow
 def test_what_stays_is_no_work_for_the_garbage_collector(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 from typer.main import get_command
 
 from gradwatch_server.api.app import make_app
-from gradwatch_server.api.metrics import table as metrics
+from gradwatch_server.api.metrics import definitions as metrics
 from gradwatch_server.budgets import TABLE, Budgets, BudgetUse, table
 from gradwatch_server.cli.app import app
 from gradwatch_server.cli.doctor import documentation as checks

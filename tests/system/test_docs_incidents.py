@@ -12,6 +12,8 @@ import pytest
 
 from tests.support.chromium import missing
 
+pytestmark = pytest.mark.slow
+
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = (ROOT / "docs" / "incidents.md").read_text("utf-8")
 QUICK: Final = ("nan-of-one-rank", "replica-corrupted")
@@ -40,7 +42,6 @@ def _comparable(section: str) -> str:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
 def test_an_incident_is_what_its_training_gives_today(
     name: str, incidents: dict[str, Any], load: Load
@@ -54,7 +55,6 @@ def test_an_incident_is_what_its_training_gives_today(
 
 
 @pytest.mark.exhaustive
-@pytest.mark.slow
 def test_a_picture_is_made_of_a_log(incidents: dict[str, Any], load: Load, tmp_path: Path) -> None:
     if why := missing():
         (pytest.fail if os.environ.get("GRADWATCH_BROWSER") == "required" else pytest.skip)(why)

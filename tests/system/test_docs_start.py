@@ -16,6 +16,8 @@ import pytest
 from tests.support.aggregator import Aggregator
 from tests.support.waiting import PATIENCE_S, wait_until
 
+pytestmark = pytest.mark.slow
+
 ROOT: Final = Path(__file__).parents[2]
 BIN: Final = Path(sys.executable).parent
 
@@ -52,7 +54,6 @@ def _installs(line: str) -> None:
     assert set(extras.split(",")) <= set(project["optional-dependencies"])
 
 
-@pytest.mark.slow
 def test_each_command_does_what_the_page_says(aggregator: Aggregator) -> None:
     """In their order; `gradwatch serve` on ports of its own, and the others know of them."""
 

@@ -14,6 +14,8 @@ from benchmarks.loops.registry import loops
 from benchmarks.loops.table import SECTION, registered_in
 from benchmarks.loops.verdict import COLUMNS, judge
 
+pytestmark = pytest.mark.slow
+
 QUICK: Final = (
     "gradient accumulation, shorter last windows",
     "own guard: `if not isfinite(norm): continue`",
@@ -26,7 +28,6 @@ Change: TypeAlias = Callable[[Outcome], Any]
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
 def test_a_row_is_right(name: str) -> None:
     """Run for real; the whole table takes some minutes."""
@@ -74,7 +75,6 @@ WRONG: Final[dict[str, tuple[str, Change]]] = {
 
 
 @pytest.mark.exhaustive
-@pytest.mark.slow
 @pytest.mark.parametrize("what", WRONG)
 def test_what_is_not_as_gradwatch_says_is_wrong(plain: Outcome, what: str) -> None:
     column, change = WRONG[what]

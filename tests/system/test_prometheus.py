@@ -13,7 +13,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from gradwatch_server.api.metrics.table import METRICS
+from gradwatch_server.api.metrics.definitions import METRICS
 from gradwatch_server.keys import make_keys, read_keys
 from tests.support.aggregator import Aggregator
 from tests.support.job import Job

@@ -30,6 +30,8 @@ from simulation.cluster import Parts
 from simulation.scenario import KINDS
 from simulation.simulate import simulate
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 SEEDS_FOR_A_BUG = 150
 LONG_SEEDS = 6
@@ -38,7 +40,6 @@ SEEDS_OF_A_KIND = 20
 DATA_LOST = {"amnesia": 0.6, "crash_points": 60, "cut": 0.1, "duplicate": 0.9}
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)  # 40 s of work, and a machine may have much else to do
 @pytest.mark.parametrize(
     "seeds", [range(40), pytest.param(range(40, 200), marks=pytest.mark.exhaustive)]
@@ -56,7 +57,6 @@ def test_every_seed_keeps_every_promise(seeds: range) -> None:
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_greedy_peer_costs_an_honest_run_nothing(kind: str) -> None:
     outcomes = [simulate(seed, changes={"greedy": kind}) for seed in range(SEEDS_OF_A_KIND)]
@@ -70,7 +70,6 @@ def test_a_greedy_peer_costs_an_honest_run_nothing(kind: str) -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.slow
 def test_long_runs_keep_every_promise_once_it_is_known_what_is_usual() -> None:
     outcomes = [simulate(seed, is_long=True) for seed in range(LONG_SEEDS)]
 
@@ -82,7 +81,6 @@ def test_long_runs_keep_every_promise_once_it_is_known_what_is_usual() -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.slow
 def test_the_same_seed_is_the_same_run() -> None:
     for seed in range(10):
         assert simulate(seed) == simulate(seed)
@@ -268,7 +266,6 @@ class NumbersTwice(Session[Outbox]):
 
 
 @pytest.mark.sampled(6)
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bug", "promise"),
     [
@@ -298,7 +295,6 @@ def test_a_planted_bug_is_found(bug: type[Engine | Session[Outbox]], promise: st
     assert_found(promise, parts)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("promise", ["open frames are bounded", "every frame is closed in the end"])
 def test_frames_that_never_close_are_found(promise: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Attempt, "close_frames", lambda *_: iter(()))
@@ -306,7 +302,6 @@ def test_frames_that_never_close_are_found(promise: str, monkeypatch: pytest.Mon
 
 
 @pytest.mark.exhaustive
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bug", "faults", "promise"),
     [
@@ -336,7 +331,6 @@ def test_a_rare_bug_is_found(
 
 
 @pytest.mark.exhaustive
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bug", "does", "greedy", "promise"),
     [
@@ -380,7 +374,6 @@ def assert_found(promise: str, parts: Parts, faults: Any = None) -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.slow
 def test_the_command_runs_seeds_or_shows_one() -> None:
     """Run as `scripts/simulate` does."""
     assert "3 seeds kept every promise" in run_command("--seeds", "3")
@@ -398,7 +391,6 @@ def run_command(*arguments: str) -> str:
     return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
 
-@pytest.mark.slow
 def test_a_failing_seed_is_printed_with_the_command_that_shows_it_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

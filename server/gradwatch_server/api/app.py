@@ -20,7 +20,7 @@ from gradwatch_server.api.connection_limits import ConnectionLimits
 from gradwatch_server.api.curve_reads import CurveReads
 from gradwatch_server.api.listing import RunListing
 from gradwatch_server.api.metrics import exposition
-from gradwatch_server.api.metrics.snapshot import take_snapshot
+from gradwatch_server.api.metrics.metric import Snapshot
 from gradwatch_server.api.routes import ROUTERS
 from gradwatch_server.api.security.access import STREAM_SUFFIX
 from gradwatch_server.api.security.stream_limit import StreamLimit
@@ -96,9 +96,8 @@ def make_app(
 
     async def metrics() -> bytes:
         async with rendering:  # one at a time, for it takes a core
-            snapshot = await take_snapshot(
-                engine, listing, refused, parts.data, parts.notifications
-            )
+            runs, targets = await listing.all(), parts.notifications.statuses()
+            snapshot = Snapshot(engine, refused, parts.data, runs, targets)
             return await run_in_threadpool(exposition.render, snapshot)
 
     @asynccontextmanager

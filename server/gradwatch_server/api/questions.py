@@ -1,97 +1,69 @@
-"""Questions that only the engine can answer. They change nothing."""
+"""Questions that only the engine can answer: commands that change nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 import numpy as np
 
 from gradwatch_server.core.arrays import IndexArray
-from gradwatch_server.core.run import Run
+from gradwatch_server.core.attempt import Attempt
 from gradwatch_server.core.state import State
-from gradwatch_server.core.views.snapshot import RunView, view_attempt
+from gradwatch_server.core.views.snapshot import view_attempt
 from gradwatch_server.engine.alert_commands import find_alert
-from gradwatch_server.engine.commands import Outcome
+from gradwatch_server.engine.commands import Command, Outcome
 
-Layouts = Mapping[tuple[bytes, int], IndexArray]
+Layouts: TypeAlias = Mapping[tuple[bytes, int], IndexArray]
 """Session and manifest to (own layers,) the place of each layer in the attempt."""
 
 
-@dataclass(frozen=True, slots=True)
-class _OfAttempt:
-    """A question about an attempt.
-
-    Args:
-        run: Name of the run.
-        attempt: Number of the attempt.
-    """
-
-    run: str
-    attempt: int
-
-    def __call__(self, _state: State, _now_ns: int) -> Outcome:
-        """Change nothing."""
-        return Outcome(self._answer)
-
-    def _answer(self, state: State) -> object:
-        run = state.runs.get(self.run)
-        return None if run is None else self._of(run, state)
-
-    def _of(self, run: Run, state: State) -> object:
-        raise NotImplementedError
+def show_alert(alert_id: str) -> Command:
+    """Return a question for an alert as it stands; None if it is not in memory."""
+    return lambda _state, _now_ns: Outcome(lambda state: find_alert(state, alert_id))
 
 
-class ShowAttempt(_OfAttempt):
-    """Request for the view of an attempt that no view shows; None if it is not in memory."""
+def show_attempt(name: str, number: int) -> Command:
+    """Return a question for the view of an attempt that no view shows; None if it is gone."""
 
-    def _of(self, run: Run, _state: State) -> RunView | None:
-        return view_attempt(run, self.attempt, run.rules)
+    def answer(state: State) -> object:
+        run = state.runs.get(name)
+        return None if run is None else view_attempt(run, number, run.rules)
+
+    return lambda _state, _now_ns: Outcome(answer)
 
 
-@dataclass(frozen=True, slots=True)
-class ShowAlertLayers(_OfAttempt):
-    """Request for the places of all layers of an alert.
+def show_alert_layers(run: str, number: int, alert_id: str) -> Command:
+    """Return a question for the places of all layers of an alert.
 
     None for an alert that is over, or of an attempt that is not in memory.
-
-    Args:
-        alert: Id of the alert.
     """
 
-    alert: str = ""
+    def answer(attempt: Attempt) -> object:
+        layers = attempt.active_alerts.layers_of(alert_id)
+        return None if layers is None else np.flatnonzero(layers)
 
-    def _of(self, run: Run, _state: State) -> IndexArray | None:
-        for attempt in run.attempts:
-            if attempt.number == self.attempt:
-                layers = attempt.active_alerts.layers_of(self.alert)
-                return None if layers is None else np.flatnonzero(layers)
-        return None
+    return _of_attempt(run, number, answer)
 
 
-@dataclass(frozen=True, slots=True)
-class ShowAlert:
-    """Request for an alert as it stands; None if it is not in memory.
+def show_layouts(run: str, number: int) -> Command:
+    """Return a question for the layers that records are about, `Layouts`; None if it is gone."""
 
-    Args:
-        alert: Id of the alert.
-    """
-
-    alert: str
-
-    def __call__(self, _state: State, _now_ns: int) -> Outcome:
-        """Change nothing."""
-        return Outcome(lambda state: find_alert(state, self.alert))
-
-
-class ShowLayouts(_OfAttempt):
-    """Request for the layers that records are about, as `Layouts`."""
-
-    def _of(self, run: Run, _state: State) -> Layouts:
+    def answer(attempt: Attempt) -> object:
         return {
-            (session.id, number): manifest.layout.index
-            for attempt in run.attempts
-            if attempt.number == self.attempt
+            (session.id, manifest_id): manifest.layout.index
             for session in attempt.sessions.values()
-            for number, manifest in session.manifests.items()
+            for manifest_id, manifest in session.manifests.items()
         }
+
+    return _of_attempt(run, number, answer)
+
+
+def _of_attempt(name: str, number: int, answer: Callable[[Attempt], object]) -> Command:
+    def find(state: State) -> object:
+        run = state.runs.get(name)
+        attempts = () if run is None else run.attempts
+        own = next((each for each in attempts if each.number == number), None)
+        return None if own is None else answer(own)
+
+    return lambda _state, _now_ns: Outcome(find)

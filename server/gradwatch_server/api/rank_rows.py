@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 import numpy as np
 from fastapi import Depends, HTTPException, Query
 
-from gradwatch_server.api.questions import Layouts, ShowLayouts
+from gradwatch_server.api.questions import Layouts, show_layouts
 from gradwatch_server.api.rank_stretch import Stretch, anchor_of
 from gradwatch_server.api.series_range import Range
 from gradwatch_server.api.state import Api, View
@@ -81,7 +81,7 @@ async def _own_rank(view: View, api: Api, rank: Rank = None) -> OwnRank | None:
     if rank is None:
         return None
     own = rank_of(view, rank)
-    return OwnRank(own, await api.command(ShowLayouts(view.name, view.attempt)) or {})
+    return OwnRank(own, await api.command(show_layouts(view.name, view.attempt)) or {})
 
 
 Own = Annotated[OwnRank | None, Depends(_own_rank)]

@@ -14,7 +14,7 @@ from gradwatch_server.addresses import endpoint_host, is_wildcard
 from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.api.curve_reads import CurveReads
 from gradwatch_server.api.listing import RunListing
-from gradwatch_server.api.questions import ShowAlert, ShowAttempt
+from gradwatch_server.api.questions import show_alert, show_attempt
 from gradwatch_server.api.security.stream_limit import StreamLimit
 from gradwatch_server.api.security.stream_tokens import StreamTokens
 from gradwatch_server.api.views import Views
@@ -160,7 +160,7 @@ class ApiState:
         found = view.of_attempt(number)
         if found is None:
             async with self._asking:  # one at a time: it takes the engine's time
-                found = await self.command(ShowAttempt(name, number))
+                found = await self.command(show_attempt(name, number))
         if found is None:  # it was forgotten just now
             raise HTTPException(404, f"no attempt {number} of run {name[:80]!a} any more")
         # What is of the run as a whole, the current one has as it is now.
@@ -179,7 +179,7 @@ class ApiState:
         if events:
             await self.views.find(events[-1].run)  # brings the run into memory
         if self.published.fault is None:
-            return await self.command(ShowAlert(alert_id)), events
+            return await self.command(show_alert(alert_id)), events
         views = self.published.views.copy().values()
         standing = (own for view in views for own in view.alerts if own.id == alert_id)
         return next(standing, None), events

@@ -26,6 +26,8 @@ from gradwatch_wire import Manifest
 from gradwatch_wire.columns import NOT_SEEN
 from tests.support.recording import Sink
 
+pytestmark = pytest.mark.slow
+
 BACKEND = "aot_eager"  # traces forward and backward as inductor does, and needs no C++ compiler
 BREAK = 1e4
 """A batch with such a number in it makes a block break that is told to."""
@@ -104,7 +106,6 @@ def steps(optimizer: Any, model: Any, *batches: Tensor) -> None:
         optimizer.step()
 
 
-@pytest.mark.slow
 def test_the_magnitudes_are_those_of_the_outputs(aggregator: Sink) -> None:
     model = Model()
     _, optimizer = watched(aggregator.attach, model)
@@ -122,7 +123,6 @@ def test_the_magnitudes_are_those_of_the_outputs(aggregator: Sink) -> None:
     assert first_bad(aggregator, stats) is None
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("added", [math.nan, math.inf, -math.inf])
 def test_the_first_bad_output_is_named_and_not_the_first_registered(
     aggregator: Sink, added: float
@@ -140,7 +140,6 @@ def test_the_first_bad_output_is_named_and_not_the_first_registered(
     assert not math.isfinite(magnitudes["blocks.2"])
 
 
-@pytest.mark.slow
 def test_of_several_passes_the_largest_and_the_first_bad(aggregator: Sink) -> None:
     """Accumulation and several steps in a record: one bad micro-batch is enough."""
     model = Model()
@@ -160,7 +159,6 @@ def test_of_several_passes_the_largest_and_the_first_bad(aggregator: Sink) -> No
     assert stats.scalars["nonfinite_module_step"] == stats.scalars["first_nonfinite_step"] == 0.0
 
 
-@pytest.mark.slow
 def test_passes_that_take_another_way_are_told_apart(aggregator: Sink) -> None:
     model = nn.ModuleDict({"a": Block(), "b": Block(math.nan)})
     _, optimizer = watched(aggregator.attach, model, report_every=2)
@@ -175,7 +173,6 @@ def test_passes_that_take_another_way_are_told_apart(aggregator: Sink) -> None:
     assert stats.scalars["nonfinite_module_step"] == 1.0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("generator_first", [False, True])
 def test_a_pass_through_two_networks_tells_both(aggregator: Sink, generator_first: bool) -> None:
     """The generator's pass reaches the discriminator's layers, whose window then is none."""
@@ -197,7 +194,6 @@ def test_a_pass_through_two_networks_tells_both(aggregator: Sink, generator_firs
     assert [first_bad(aggregator, own) for own in of_generator] == [None, None, "G"]
 
 
-@pytest.mark.slow
 def test_what_is_no_training_pass_is_not_measured(aggregator: Sink) -> None:
     """Evaluation with and without gradients, and steps that are not due."""
     model = Model()
@@ -216,7 +212,6 @@ def test_what_is_no_training_pass_is_not_measured(aggregator: Sink) -> None:
     assert all(0.0 < m < BREAK / 2 for m in named(aggregator, stats[1]).values())
 
 
-@pytest.mark.slow
 def test_a_batch_that_was_dropped_names_nobody_later(aggregator: Sink) -> None:
     """A guard on the loss drops it before the backward pass: the gradients are another batch's."""
     model = Model()
@@ -229,7 +224,6 @@ def test_a_batch_that_was_dropped_names_nobody_later(aggregator: Sink) -> None:
     assert first_bad(aggregator, stats[1]) == "unknown"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("masked", "told"), [(-math.inf, "blocks.1"), (math.nan, "unknown")])
 def test_what_is_not_finite_in_good_steps_is_not_to_blame(
     aggregator: Sink, masked: float, told: str
@@ -262,7 +256,6 @@ def test_what_is_not_finite_in_good_steps_is_not_to_blame(
     assert named(aggregator, stats[1])["mask"] == pytest.approx(abs(masked), nan_ok=True)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("compiled", [False, True])
 def test_outputs_of_any_kind_and_dtype(aggregator: Sink, compiled: bool) -> None:
     """Tuples, dicts, dataclasses; float16 and bfloat16; integers and what is empty are left out."""
@@ -314,7 +307,6 @@ def test_outputs_of_any_kind_and_dtype(aggregator: Sink, compiled: bool) -> None
     assert watch.stats()["last_error"] == ""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_a_checkpoint_changes_nothing(aggregator: Sink, reentrant: bool) -> None:
     model = Model()
@@ -327,7 +319,6 @@ def test_a_checkpoint_changes_nothing(aggregator: Sink, reentrant: bool) -> None
     assert all(magnitude > 0 for magnitude in named(aggregator, stats[0]).values())
 
 
-@pytest.mark.slow
 def test_a_module_that_is_called_twice_is_named_only_if_that_is_sure(aggregator: Sink) -> None:
     """Shared between places, its first output may be good and its second spoilt by another's."""
 
@@ -348,7 +339,6 @@ def test_a_module_that_is_called_twice_is_named_only_if_that_is_sure(aggregator:
     assert first_bad(aggregator, stats[1]) == "bad"
 
 
-@pytest.mark.slow
 def test_a_model_is_as_usable_as_before(aggregator: Sink) -> None:
     """Pickled, saved and copied; copies are not watched."""
     model = Model()
@@ -369,7 +359,6 @@ def test_a_model_is_as_usable_as_before(aggregator: Sink) -> None:
     assert watch.stats()["last_error"] == ""
 
 
-@pytest.mark.slow
 def test_the_weights_are_those_without_it(aggregator: Sink) -> None:
     """Bit for bit."""
     found = []
@@ -385,7 +374,6 @@ def test_the_weights_are_those_without_it(aggregator: Sink) -> None:
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # Dynamo's own, of a block
 @pytest.mark.parametrize("kind", ["whole", "checkpointed", "in place", "wrapped"])
 def test_compiled_hooks_are_in_the_graph(aggregator: Sink, kind: str) -> None:
@@ -416,7 +404,6 @@ def test_compiled_hooks_are_in_the_graph(aggregator: Sink, kind: str) -> None:
     assert all(0.0 < magnitude < BREAK / 2 for magnitude in last.values())
 
 
-@pytest.mark.slow
 def test_hooks_that_come_too_late_are_told_and_nothing_is_claimed(aggregator: Sink) -> None:
     """Dynamo never calls those that come after the first call; no zero stands for that."""
     model = Model()
@@ -433,7 +420,6 @@ def test_hooks_that_come_too_late_are_told_and_nothing_is_claimed(aggregator: Si
     assert "attach before its first call" in watch.stats()["last_error"]
 
 
-@pytest.mark.slow
 def test_without_it_there_is_no_trace_of_it(aggregator: Sink) -> None:
     model = Model()
     _, optimizer = watched(aggregator.attach, model, activations=False)
@@ -445,7 +431,6 @@ def test_without_it_there_is_no_trace_of_it(aggregator: Sink) -> None:
     assert not model.blocks[0]._forward_hooks
 
 
-@pytest.mark.slow
 def test_closing_removes_the_hooks(aggregator: Sink) -> None:
     model = Model()
     watch, _ = watched(aggregator.attach, model)
@@ -455,7 +440,6 @@ def test_closing_removes_the_hooks(aggregator: Sink) -> None:
     assert not any(module._forward_hooks for module in model.modules())
 
 
-@pytest.mark.slow
 def test_of_a_dtensor_this_ranks_part_is_measured(aggregator: Sink, one_process: None) -> None:
     """Tensor parallelism hands them from module to module; FSDP2 wraps the modules."""
     mesh = init_device_mesh("cpu", (1,))

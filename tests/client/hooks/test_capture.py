@@ -22,6 +22,8 @@ from gradwatch_wire.columns import UNKNOWN
 from gradwatch_wire.names import Label, Point, Scalar
 from tests.support.recording import Sink
 
+pytestmark = pytest.mark.slow
+
 Capturing = Callable[[], contextlib.AbstractContextManager[None]]
 
 
@@ -85,7 +87,6 @@ def seen(watch: Any) -> list[int]:
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("local", [True, False])
 def test_no_hook_does_anything_inside_a_capture(
     aggregator: Sink,
@@ -119,7 +120,6 @@ def test_no_hook_does_anything_inside_a_capture(
     assert watch.stats()["faults"] == 0
 
 
-@pytest.mark.slow
 def test_nothing_is_measured_while_a_stream_is_captured(
     aggregator: Sink, monkeypatch: pytest.MonkeyPatch, capturing: Capturing
 ) -> None:
@@ -153,7 +153,6 @@ def test_nothing_is_measured_while_a_stream_is_captured(
     ]
 
 
-@pytest.mark.slow
 def test_a_capture_between_a_pass_and_its_step_leaves_the_window_as_it_was(
     aggregator: Sink, monkeypatch: pytest.MonkeyPatch, capturing: Capturing
 ) -> None:
@@ -173,7 +172,6 @@ def test_a_capture_between_a_pass_and_its_step_leaves_the_window_as_it_was(
     assert watch.stats()["faults"] == 0
 
 
-@pytest.mark.slow
 def test_a_step_outside_of_the_graph_measures_what_a_replay_has_left(
     aggregator: Sink, capturing: Capturing
 ) -> None:

@@ -12,6 +12,8 @@ from torch.amp.grad_scaler import GradScaler
 from gradwatch._statistics.digest import sum_of_bits
 from tests.support.recording import Sink
 
+pytestmark = pytest.mark.slow
+
 
 def with_digest(records: Any) -> list[int]:
     return [stats.step for stats in records if "weight_bits" in stats.columns]
@@ -25,7 +27,6 @@ def train(model: Any, optimizer: Any, steps: int, passes: int = 1) -> None:
         optimizer.step()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "steps", "expected"),
     [
@@ -49,7 +50,6 @@ def test_they_come_at_the_first_collected_step_of_every_so_many(
     assert with_digest(aggregator.stats(-(-steps // every))) == expected
 
 
-@pytest.mark.slow
 def test_they_are_of_the_weights_that_the_step_has_used(aggregator: Sink) -> None:
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -64,7 +64,6 @@ def test_they_are_of_the_weights_that_the_step_has_used(aggregator: Sink) -> Non
     assert [found["weight"], found["bias"]] == before
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("passes", [1, 3])
 def test_a_record_of_several_steps_has_the_newest(aggregator: Sink, passes: int) -> None:
     model = nn.Linear(4, 2)
@@ -75,7 +74,6 @@ def test_a_record_of_several_steps_has_the_newest(aggregator: Sink, passes: int)
     assert with_digest(aggregator.stats(4)) == [3, 7, 15]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("is_given", [True, False])
 def test_no_loss_scale_is_in_them(aggregator: Sink, *, is_given: bool) -> None:
     """Gradients are divided by it, weights are not; a scaler may be found only as it steps."""
@@ -98,7 +96,6 @@ def test_no_loss_scale_is_in_them(aggregator: Sink, *, is_given: bool) -> None:
         assert aggregator.layers(stats, "l2")["weight"] == pytest.approx(8.0**0.5)
 
 
-@pytest.mark.slow
 def test_what_cannot_be_digested_costs_its_own_numbers(
     aggregator: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,8 @@ import torch
 
 from gradwatch._layers.shards import find_shard, is_partial, is_replicated
 
+pytestmark = pytest.mark.slow
+
 
 def placed(*placements: Any) -> Any:
     """A DTensor on a mesh of this rank alone."""
@@ -19,7 +21,6 @@ def placed(*placements: Any) -> Any:
     return DTensor.from_local(torch.ones(2), mesh, placements)
 
 
-@pytest.mark.slow
 def test_a_gradient_on_one_rank_is_whole(one_process: None) -> None:
     """A mesh of one rank cuts nothing."""
     from torch.distributed.tensor import Replicate, Shard
@@ -30,7 +31,6 @@ def test_a_gradient_on_one_rank_is_whole(one_process: None) -> None:
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.slow
 @pytest.mark.parametrize("placement", ["Replicate", "Shard", "Partial"])
 def test_on_one_rank_all_of_it_is_there(one_process: None, placement: str) -> None:
     from torch.distributed import tensor
@@ -39,7 +39,6 @@ def test_on_one_rank_all_of_it_is_there(one_process: None, placement: str) -> No
     assert is_replicated(placed(made[placement]))
 
 
-@pytest.mark.slow
 def test_only_a_sum_over_ranks_that_nobody_has_made_is_partial(one_process: None) -> None:
     from torch.distributed.tensor import Partial, Replicate, Shard
 

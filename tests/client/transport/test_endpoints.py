@@ -18,6 +18,8 @@ from tests.support.recording import NewAggregator, Sink
 from tests.support.relay import Relay
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def relay() -> Iterator[Callable[[str], Relay]]:
@@ -47,7 +49,6 @@ def model_with_gradients() -> nn.Module:
     return model
 
 
-@pytest.mark.slow
 def test_a_path_that_is_cut_loses_doubles_and_reorders_nothing(
     aggregator: Sink, relay: Callable[[str], Relay]
 ) -> None:
@@ -74,7 +75,6 @@ def test_a_path_that_is_cut_loses_doubles_and_reorders_nothing(
     assert watch.stats()["faults"] == 0
 
 
-@pytest.mark.slow
 def test_it_stays_where_it_is_when_the_first_one_is_back(
     new_aggregator: NewAggregator, aggregator: Sink, nowhere: list[str]
 ) -> None:
@@ -127,7 +127,6 @@ def test_a_refusal_is_not_carried_elsewhere(
     assert f"not delivered to {strict.endpoint}: the aggregator refused: 'too many'" in caplog.text
 
 
-@pytest.mark.slow
 def test_where_nobody_answers_all_are_named(
     aggregator: Sink, nowhere: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -141,7 +140,6 @@ def test_where_nobody_answers_all_are_named(
     assert int(watch.stats()["moves"]) > 0
 
 
-@pytest.mark.slow
 def test_what_comes_at_the_end_goes_to_the_next_one(
     aggregator: Sink, relay: Callable[[str], Relay]
 ) -> None:
@@ -173,7 +171,6 @@ def no_descriptors() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
-@pytest.mark.slow
 def test_without_descriptors_for_the_next_one_it_stays_and_tries_again(
     new_aggregator: NewAggregator, aggregator: Sink
 ) -> None:

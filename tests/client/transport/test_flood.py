@@ -13,6 +13,8 @@ import pytest
 from tests.support.waiting import PATIENCE_S
 from tests.support.zmtp import PING, message, read_until, shake_hands
 
+pytestmark = pytest.mark.slow
+
 TRAINING = """
 import sys
 import torch
@@ -44,7 +46,6 @@ def training(server: socket.socket) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.slow
 def test_a_flood_that_ends_in_the_middle_leaves_training_as_it_is() -> None:
     """ZeroMQ ends the process if it stopped reading from a connection that goes away then."""
     with socket.create_server(("127.0.0.1", 0)) as server, training(server) as process:

@@ -14,6 +14,8 @@ from torch.optim import LBFGS, SGD
 
 from tests.support.recording import Sink
 
+pytestmark = pytest.mark.slow
+
 
 def backward(model: nn.Module, factor: float = 1.0) -> Tensor:
     loss: Tensor = factor * model(torch.ones(2, 3)).square().mean()
@@ -21,7 +23,6 @@ def backward(model: nn.Module, factor: float = 1.0) -> Tensor:
     return loss.detach()
 
 
-@pytest.mark.slow
 def test_the_loss_is_in_the_record_of_the_pass_before_it(aggregator: Sink) -> None:
     """The point stays the end of the backward pass, also where gradients were changed since."""
     model = nn.Linear(3, 1)
@@ -44,7 +45,6 @@ def test_the_loss_is_in_the_record_of_the_pass_before_it(aggregator: Sink) -> No
     assert watch.stats()["faults"] == 0
 
 
-@pytest.mark.slow
 def test_several_losses_of_a_step_are_averaged(aggregator: Sink) -> None:
     model = nn.Linear(3, 1)
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -60,7 +60,6 @@ def test_several_losses_of_a_step_are_averaged(aggregator: Sink) -> None:
     assert watch.stats()["faults"] == 0
 
 
-@pytest.mark.slow
 def test_losses_stay_when_a_later_pass_of_the_step_reaches_more_layers(aggregator: Sink) -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -75,7 +74,6 @@ def test_losses_stay_when_a_later_pass_of_the_step_reaches_more_layers(aggregato
     assert [stats.scalars["loss"] for stats in aggregator.stats(2)] == [3.0, 3.0]
 
 
-@pytest.mark.slow
 def test_the_step_gets_the_number_and_counting_goes_on_from_it(aggregator: Sink) -> None:
     """As with `collect(step=...)`."""
     model = nn.Linear(3, 1)
@@ -89,7 +87,6 @@ def test_the_step_gets_the_number_and_counting_goes_on_from_it(aggregator: Sink)
     assert [stats.step for stats in aggregator.stats(3)] == [0, 70, 71]
 
 
-@pytest.mark.slow
 def test_of_a_line_search_the_first_loss_counts(aggregator: Sink) -> None:
     model = nn.Linear(3, 1)
     optimizer = LBFGS(model.parameters(), lr=0.1, max_iter=4)
@@ -112,7 +109,6 @@ def test_of_a_line_search_the_first_loss_counts(aggregator: Sink) -> None:
     assert [stats.scalars["loss"] for stats in sent] == [step[0] for step in losses]
 
 
-@pytest.mark.slow
 def test_without_a_pass_there_is_no_step_to_annotate(
     aggregator: Sink, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -132,7 +128,6 @@ def test_without_a_pass_there_is_no_step_to_annotate(
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.slow
 @pytest.mark.usefixtures("one_process")
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("collects", [False, True])
@@ -167,7 +162,6 @@ def test_losses_of_passes_that_leave_no_gradient_count(
     assert watch.stats()["faults"] == 0
 
 
-@pytest.mark.slow
 def test_a_wrong_argument_is_logged_and_left_out(
     aggregator: Sink, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from gradwatch_wire import Manifest
 from tests.support.recording import Sink
 
+pytestmark = pytest.mark.slow
+
 
 def make() -> Any:
     torch.manual_seed(0)
@@ -39,7 +41,6 @@ def close(expected: dict[str, float]) -> object:
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.slow
 @pytest.mark.parametrize("how", ["head", "assign"])
 @pytest.mark.parametrize("optimized", [True, False])
 def test_replaced_parameters_are_watched_under_their_names(
@@ -85,7 +86,6 @@ def test_a_layer_that_is_gone_is_not_reported(aggregator: Sink) -> None:
     assert set(true) == {"body.weight", "body.bias"}
 
 
-@pytest.mark.slow
 def test_unfrozen_layers_of_a_new_parameter_group_are_watched(aggregator: Sink) -> None:
     """`add_param_group` for a body that was frozen (C43)."""
     model = make()
@@ -105,7 +105,6 @@ def test_unfrozen_layers_of_a_new_parameter_group_are_watched(aggregator: Sink) 
     assert len(true[3]) == 4
 
 
-@pytest.mark.slow
 def test_layers_that_are_added_later_are_watched(aggregator: Sink) -> None:
     """A network that grows (C43)."""
     model = make()
@@ -124,7 +123,6 @@ def test_layers_that_are_added_later_are_watched(aggregator: Sink) -> None:
     assert watch.stats()["faults"] == 0
 
 
-@pytest.mark.slow
 def test_a_new_layer_that_no_optimizer_trains_is_told_once(
     aggregator: Sink, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -143,7 +141,6 @@ def test_a_new_layer_that_no_optimizer_trains_is_told_once(
     assert caplog.text.count("more.weight and 1 more are new and in no optimizer") == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_replaced_optimizer_is_watched(
     aggregator: Sink, caplog: pytest.LogCaptureFixture, kept: bool
@@ -171,7 +168,6 @@ def test_a_replaced_optimizer_is_watched(
     assert len(old) == kept
 
 
-@pytest.mark.slow
 def test_an_optimizer_within_the_watched_one_does_not_take_its_place(aggregator: Sink) -> None:
     class Outer(torch.optim.Optimizer):
         def __init__(self, parameters: Any) -> None:
@@ -197,7 +193,6 @@ def watch_is_on(optimizer: torch.optim.Optimizer) -> bool:
     return bool(optimizer._optimizer_step_pre_hooks)
 
 
-@pytest.mark.slow
 def test_all_hooked_parameters_frozen(aggregator: Sink) -> None:
     model = nn.ModuleList([nn.Linear(1, 1, bias=False) for _ in range(40)])
     optimizer = sgd(model.parameters())
@@ -218,7 +213,6 @@ def test_all_hooked_parameters_frozen(aggregator: Sink) -> None:
     assert watch.stats()["faults"] == 0
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_steps_before_the_first_backward_pass(aggregator: Sink) -> None:
     """A distributed checkpoint steps with zeros to make the state: that is no step (C41)."""
@@ -242,7 +236,6 @@ def test_steps_before_the_first_backward_pass(aggregator: Sink) -> None:
     assert watch.stats()["faults"] == 0
 
 
-@pytest.mark.slow
 def test_a_warm_up_step_does_not_cost_the_order(aggregator: Sink) -> None:
     """Gradients of zero, a step, and then training (C41)."""
     model = nn.ModuleDict({"head": nn.Linear(8, 2), "body": nn.Linear(4, 8)})
@@ -260,7 +253,6 @@ def test_a_warm_up_step_does_not_cost_the_order(aggregator: Sink) -> None:
     assert aggregator.of(Manifest)[1].names[0] == "body.weight"
 
 
-@pytest.mark.slow
 def test_a_model_whose_tensors_are_swapped_is_still_watched(aggregator: Sink) -> None:
     """`model.double()` swaps them if torch is told to, and refuses to where weak references are."""
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
@@ -279,7 +271,6 @@ def test_a_model_whose_tensors_are_swapped_is_still_watched(aggregator: Sink) ->
     assert [stats.step for stats in aggregator.stats(2)] == [0, 1]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("replaced", [False, True])
 def test_the_learning_rate_is_that_of_the_step(aggregator: Sink, replaced: bool) -> None:
     model = make()

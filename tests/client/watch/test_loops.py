@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from gradwatch_wire import Manifest, Stats
 from tests.support.recording import Sink
 
+pytestmark = pytest.mark.slow
+
 
 def make() -> nn.Sequential:
     torch.manual_seed(0)
@@ -33,7 +35,6 @@ def true_total(model: nn.Module) -> float:
     return float(torch.stack(norms).norm())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("collects", [True, False])
 @pytest.mark.parametrize("micro_batches", [1, 2])
 def test_a_closure(aggregator: Sink, micro_batches: int, collects: bool) -> None:
@@ -62,7 +63,6 @@ def test_a_closure(aggregator: Sink, micro_batches: int, collects: bool) -> None
     assert ["loss" in stats.scalars for stats in sent] == [collects] * 3
 
 
-@pytest.mark.slow
 def test_lbfgs(aggregator: Sink) -> None:
     """Its evaluations are no steps (C5)."""
     model = make()
@@ -91,7 +91,6 @@ def test_lbfgs(aggregator: Sink) -> None:
     assert watch.stats()["faults"] == 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("to_none", [True, False])
 def test_the_scripts_own_guard(aggregator: Sink, to_none: bool) -> None:
     """A step that is not taken is a record of its own, at its own step (C6)."""
@@ -113,7 +112,6 @@ def test_the_scripts_own_guard(aggregator: Sink, to_none: bool) -> None:
     assert {s.step for s in sent if not s.labels["taken"]} == bad
 
 
-@pytest.mark.slow
 def test_clipping(aggregator: Sink) -> None:
     """The norm is that before it (C7)."""
     model = make()
@@ -130,7 +128,6 @@ def test_clipping(aggregator: Sink) -> None:
     assert [total(aggregator, stats) for stats in sent] == pytest.approx(true, rel=1e-5)
 
 
-@pytest.mark.slow
 def test_collect_for_each_micro_batch(aggregator: Sink) -> None:
     """Forty steps of four micro-batches are forty steps (C8)."""
     model = make()
@@ -146,7 +143,6 @@ def test_collect_for_each_micro_batch(aggregator: Sink) -> None:
     assert [stats.step for stats in aggregator.stats(40)] == list(range(40))
 
 
-@pytest.mark.slow
 def test_two_networks_stepped_at_different_rates(aggregator: Sink) -> None:
     """`collect` before each of their steps makes no more steps than they take (C8)."""
     models = {"critic": make(), "actor": make()}
@@ -170,7 +166,6 @@ def test_two_networks_stepped_at_different_rates(aggregator: Sink) -> None:
     assert watch.stats()["faults"] == 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("every", [1, 2, 3])
 def test_two_optimizers_of_which_a_guard_skips_one(aggregator: Sink, every: int) -> None:
     """The skipped one's record is a part of its own step, though the other has gone on."""
@@ -265,7 +260,6 @@ def test_two_ranks(aggregator: Sink, run_script: Any, tmp_path: Any, kind: str) 
     assert len(found) == 8
 
 
-@pytest.mark.slow
 def test_an_optimizer_in_the_backward_pass(aggregator: Sink) -> None:
     model = make()
     optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()}
@@ -289,7 +283,6 @@ def test_an_optimizer_in_the_backward_pass(aggregator: Sink) -> None:
     assert watch.stats()["faults"] == 0
 
 
-@pytest.mark.slow
 def test_intervals_and_accumulation_together(aggregator: Sink) -> None:
     """`every`, `report_every` and accumulation together: the record is that of the due steps."""
     model = make()
@@ -309,7 +302,6 @@ def test_intervals_and_accumulation_together(aggregator: Sink) -> None:
     assert [stats.scalars["collections"] for stats in sent] == [6.0, 6.0]
 
 
-@pytest.mark.slow
 def test_a_gan_that_gives_its_steps(aggregator: Sink) -> None:
     """`collect(step=...)` before each of two optimizers is one step, with two parts."""
     torch.manual_seed(0)

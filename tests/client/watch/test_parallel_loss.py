@@ -9,6 +9,8 @@ import pytest
 from gradwatch_wire import Manifest, Stats
 from tests.support.recording import Sink
 
+pytestmark = pytest.mark.slow
+
 # Two ranks of tensor parallelism; the last step gives a loss that no rank holds.
 SCRIPT = """
 import sys
@@ -56,7 +58,6 @@ if __name__ == "__main__":
 
 
 @pytest.mark.exhaustive
-@pytest.mark.slow
 def test_a_distributed_loss_costs_no_record(
     aggregator: Sink, run_script: Any, tmp_path: Any
 ) -> None:

@@ -12,6 +12,8 @@ from torch.nn.utils import clip_grad_norm_
 
 from tests.support.recording import Sink
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def told(caplog: pytest.LogCaptureFixture) -> Any:
@@ -29,7 +31,6 @@ def model_and_optimizer() -> tuple[nn.Sequential, torch.optim.Optimizer]:
     return model, torch.optim.SGD(model.parameters(), lr=0.01)
 
 
-@pytest.mark.slow
 def test_a_plain_loop_is_told_nothing(aggregator: Sink, told: Any) -> None:
     model, optimizer = model_and_optimizer()
     watch = aggregator.attach(model, optimizer)
@@ -46,7 +47,6 @@ def test_a_plain_loop_is_told_nothing(aggregator: Sink, told: Any) -> None:
     assert told() == []
 
 
-@pytest.mark.slow
 def test_collect_after_clipping_says_that_norms_may_be_after_it(
     aggregator: Sink, told: Any
 ) -> None:
@@ -64,7 +64,6 @@ def test_collect_after_clipping_says_that_norms_may_be_after_it(
     assert "these norms may be after clipping; call collect() before it, or not at all" in line
 
 
-@pytest.mark.slow
 def test_a_step_without_a_pass_says_that_norms_may_be_after_clipping(
     aggregator: Sink, told: Any
 ) -> None:
@@ -80,7 +79,6 @@ def test_a_step_without_a_pass_says_that_norms_may_be_after_clipping(
     assert "may be after clipping; call collect() before it" in line
 
 
-@pytest.mark.slow
 def test_collect_several_times_in_a_step_is_told(aggregator: Sink, told: Any) -> None:
     model, optimizer = model_and_optimizer()
     watch = aggregator.attach(model, optimizer)
@@ -94,7 +92,6 @@ def test_collect_several_times_in_a_step_is_told(aggregator: Sink, told: Any) ->
     assert line.startswith("collect: called several times in one optimizer step")
 
 
-@pytest.mark.slow
 def test_a_scaler_that_was_not_given_is_told(aggregator: Sink, told: Any) -> None:
     model, optimizer = model_and_optimizer()
     scalers = [torch.amp.GradScaler("cpu", init_scale=2.0**120) for _ in range(2)]
@@ -110,7 +107,6 @@ def test_a_scaler_that_was_not_given_is_told(aggregator: Sink, told: Any) -> Non
     assert "pass aggregator.attach(scaler=...)" in line
 
 
-@pytest.mark.slow
 def test_parameters_in_no_optimizer_are_told_at_attach(aggregator: Sink, told: Any) -> None:
     model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(4)))
     model[3].requires_grad_(requires_grad=False)  # frozen on purpose
@@ -131,7 +127,6 @@ def test_without_an_optimizer_all_are_watched(aggregator: Sink, told: Any) -> No
     assert told() == []
 
 
-@pytest.mark.slow
 def test_another_optimizer_of_the_model_is_told_when_it_steps(aggregator: Sink, told: Any) -> None:
     model, optimizer = model_and_optimizer()
     body = torch.optim.Adam(model[0].parameters())

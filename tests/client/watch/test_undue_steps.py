@@ -16,6 +16,8 @@ from gradwatch_wire import Gains
 from gradwatch_wire.columns import UNKNOWN
 from tests.support.recording import Sink
 
+pytestmark = pytest.mark.slow
+
 EVERY = 4
 
 
@@ -60,7 +62,6 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, watch: Any = None) 
     return names
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("local", [True, False])
 def test_between_two_collected_steps_no_operation_is_added(
     aggregator: Sink, monkeypatch: pytest.MonkeyPatch, local: bool
@@ -124,7 +125,6 @@ def trained(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"local": True}], ids=str)
 @pytest.mark.parametrize("world", ["1", "2"])
 def test_a_step_between_runs_as_few_functions_however_many_layers_there_are(
@@ -150,7 +150,6 @@ def test_a_step_between_runs_as_few_functions_however_many_layers_there_are(
             assert one + 64 < other, number
 
 
-@pytest.mark.slow
 def test_local_norms_are_there_in_each_step_that_is_due(
     aggregator: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,7 +178,6 @@ def test_local_norms_are_there_in_each_step_that_is_due(
     assert norms[1]["blocks.1.weight"] > 0.0
 
 
-@pytest.mark.slow
 def test_what_is_made_due_after_its_pass_is_unknown(
     aggregator: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,7 +200,6 @@ def test_what_is_made_due_after_its_pass_is_unknown(
     assert set(aggregator.layers(sent[1], "local_l2").values()) == {UNKNOWN}
 
 
-@pytest.mark.slow
 def test_gains_are_those_of_the_collected_step(aggregator: Sink) -> None:
     """What `collect` renumbers was recorded for another step, and is forgotten."""
     model = Chain()

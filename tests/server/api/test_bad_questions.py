@@ -13,6 +13,8 @@ from tests.support.peer import Peer
 from tests.support.problems import problem
 from tests.support.records import stats_of
 
+pytestmark = pytest.mark.slow
+
 LONG = "x" * 5_000
 HUGE = 10**30
 
@@ -112,7 +114,6 @@ def known(service: Aggregator) -> Iterator[Any]:
 
 
 @pytest.mark.sampled(40)
-@pytest.mark.slow
 @pytest.mark.parametrize(("route", "query", "told"), QUESTIONS)
 def test_what_is_wrong_and_what_is_allowed_is_told(
     known: Any, route: str, query: str, told: str
@@ -131,7 +132,6 @@ def test_the_table_of_runs_says_so_too(known: Any, query: str, told: str) -> Non
     assert (status, told in detail) == (422, True), detail
 
 
-@pytest.mark.slow
 @pytest.mark.sampled(20)
 @pytest.mark.parametrize(
     "route",
@@ -154,7 +154,6 @@ def test_a_run_that_is_not_there_is_named_with_those_that_are(
     assert "known" in detail
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("tag", ["nonsense", '"', "W/", '"a","b', "*" * 3_000, "\x7f", '""'])
 @pytest.mark.parametrize("route", ["series", "heatmap", "layers"])
 def test_a_tag_that_was_never_given_out_is_no_tag(known: Any, route: str, tag: str) -> None:
@@ -170,7 +169,6 @@ def test_an_alert_that_is_not_there(known: Any, alert: str, route: str) -> None:
     assert problem(known.get(f"/alerts/{alert}{route}"))[0] == 404
 
 
-@pytest.mark.slow
 def test_a_range_beyond_the_last_step_is_empty(known: Any) -> None:
     assert known.json("/runs/known/series?from=1000")["step"] == []
     assert known.json("/runs/known/heatmap?from=1000")["value"] == [[], []]

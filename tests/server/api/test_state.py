@@ -10,8 +10,9 @@ from gradwatch_server.api.app import make_app
 from tests.support.engine import Start
 from tests.support.problems import problem
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_an_unknown_run_is_told_with_those_that_there_are(start: Start) -> None:
     """S54: five of them, and how many more."""
     running = start()

@@ -23,6 +23,8 @@ from gradwatch_wire.limits import MAX_STEP
 from gradwatch_wire.packed_column import ITEMSIZE
 from tests.support.core import Cluster, frame_of, part_of
 
+pytestmark = pytest.mark.slow
+
 SESSION = bytes(16)
 NAMES = st.sampled_from(["a", "b", "c", "", "all", "\x00\x1b[2J", "é" * 200, "\u202e", "l" * 500])
 NUMBERS = st.floats() | st.sampled_from(
@@ -134,7 +136,6 @@ def any_number(source: random.Random, usual: float, share: float) -> float:
     return source.choice((usual, *EXTREMES)) if extreme else usual * source.uniform(0.9, 1.1)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_nothing_overflows_once_it_is_known_what_is_usual(seed: int) -> None:
     """Numbers at the edges of float64, in every column and scalar, before 32 frames and after."""
@@ -176,7 +177,6 @@ def test_the_largest_numbers_can_be_compared() -> None:
     assert explosion_ranks(frame, 0, 1e308) == (0, 1, 2)
 
 
-@pytest.mark.slow
 @given(deeds=DEEDS)
 @settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 def test_no_record_breaks_the_fold_or_what_is_shown_of_it(deeds: list[Any]) -> None:

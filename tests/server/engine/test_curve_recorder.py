@@ -31,6 +31,8 @@ from gradwatch_wire import Column
 from tests.support.engine import Start
 from tests.support.records import manifest_of
 
+pytestmark = pytest.mark.slow
+
 LAYERS = ("a", "b", "c")
 LOSS = RUN_COLUMNS.index("loss")
 
@@ -155,7 +157,6 @@ def check(found: Buckets, width: int, first: int, last: int) -> None:
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.slow
 @pytest.mark.parametrize("width", [1, 2, 16, 64, 256, 1024])
 def test_what_is_stored_is_what_was_sent(feed: Feed, width: int) -> None:
     feed.steps(0, 2_500)
@@ -170,7 +171,6 @@ def test_what_is_stored_is_what_was_sent(feed: Feed, width: int) -> None:
     assert loss.counts[0].sum() == 2_500
 
 
-@pytest.mark.slow
 def test_wide_buckets_are_read_from_wide_buckets(feed: Feed) -> None:
     """A long curve is not read row by row."""
     feed.steps(0, 16 * 16 * 64 + 100)
@@ -187,7 +187,6 @@ def test_wide_buckets_are_read_from_wide_buckets(feed: Feed) -> None:
     check(feed.read(256), 256, 0, 16_484)
 
 
-@pytest.mark.slow
 def test_a_kill_costs_no_row_and_doubles_none(tmp_path: Path) -> None:
     feed = Feed(tmp_path / "data")
     feed.steps(0, 100)
@@ -213,7 +212,6 @@ def test_a_kill_costs_no_row_and_doubles_none(tmp_path: Path) -> None:
     feed.kill()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("killed_at", [64, 700, 1_023, 1_024, 1_088, 2_047])
 def test_a_restart_makes_the_same_wide_blocks(tmp_path: Path, killed_at: int) -> None:
     """Blocks of which the process forgot the buckets are read again."""
@@ -237,7 +235,6 @@ def test_a_restart_makes_the_same_wide_blocks(tmp_path: Path, killed_at: int) ->
     feed.kill()
 
 
-@pytest.mark.slow
 def test_buckets_that_left_memory_are_read_again(
     feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,7 +282,6 @@ def test_a_long_log_that_is_applied_anew_loses_no_row(start: Start) -> None:
     assert found.counts[0, :, 0].tolist() == [1] * 600
 
 
-@pytest.mark.slow
 def test_few_steps_far_apart_are_not_written_twice(feed: Feed) -> None:
     """Buckets that hold one row each would take more room than the rows."""
     feed.steps(0, 1_100 * 100, every=100)
@@ -299,7 +295,6 @@ def test_few_steps_far_apart_are_not_written_twice(feed: Feed) -> None:
     assert found.stats[1, -1, 2] == 1_099 * 100
 
 
-@pytest.mark.slow
 def test_epochs_are_kept_apart(feed: Feed) -> None:
     """Steps that went back are another curve."""
     feed.steps(0, 300)
@@ -313,7 +308,6 @@ def test_epochs_are_kept_apart(feed: Feed) -> None:
     check(feed.read(1, epoch=2), 1, 1_000, 1_100)
 
 
-@pytest.mark.slow
 def test_too_much_costs_the_oldest_single_steps_first(tmp_path: Path) -> None:
     feed = Feed(tmp_path / "data")
     feed.steps(0, 3_000)
@@ -335,7 +329,6 @@ def test_too_much_costs_the_oldest_single_steps_first(tmp_path: Path) -> None:
     feed.kill()
 
 
-@pytest.mark.slow
 def test_much_too_much_costs_the_beginning_of_a_curve(tmp_path: Path) -> None:
     """Nothing is unbounded, also where no buckets were made; `kept_from` tells of it."""
     for count, every in ((5_000, 1), (2_000, 100)):
@@ -356,7 +349,6 @@ def test_much_too_much_costs_the_beginning_of_a_curve(tmp_path: Path) -> None:
         feed.kill()
 
 
-@pytest.mark.slow
 def test_what_leaves_memory_leaves_the_store(feed: Feed) -> None:
     feed.steps(0, 2_000)
     feed.settle()
@@ -405,7 +397,6 @@ def test_a_saved_state_never_stands_for_rows_that_are_not_stored(start: Start) -
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.slow
 @pytest.mark.parametrize("width", [1, 16, 256])
 def test_gains_are_kept_at_steps_of_their_own(tmp_path: Path, width: int) -> None:
     feed = Feed(tmp_path / "data")

@@ -15,6 +15,8 @@ from gradwatch_wire.health import RankState
 from tests.support.engine import RunningEngine, Start
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 NAN = float("nan")
 
 
@@ -58,7 +60,6 @@ def test_what_beats_say_gets_into_the_log_for_all_sessions_together(
     assert (alert.rule, str(alert.severity)) == ("liveness", "warning")
 
 
-@pytest.mark.slow
 def test_an_old_beat_is_no_sign_of_life(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank that says it lives and is stopped then did not live when that came into the log."""
     monkeypatch.setattr(housekeeping, "SIGN_EVERY_S", 1.0)
@@ -78,7 +79,6 @@ def test_an_old_beat_is_no_sign_of_life(start: Start, monkeypatch: pytest.Monkey
     assert [own.since_s for own in body.progress] == [1.5]
 
 
-@pytest.mark.slow
 def test_beats_of_a_run_that_steps_are_not_logged(start: Start) -> None:
     clock = ShiftedClock()
     running = start(clock=clock)
@@ -91,7 +91,6 @@ def test_beats_of_a_run_that_steps_are_not_logged(start: Start) -> None:
     assert bodies(running, Beats) == []
 
 
-@pytest.mark.slow
 def test_a_start_is_noted_if_anybody_lives(start: Start) -> None:
     """A frame waits again for all ranks that it waited for before (S4)."""
     running = start()
@@ -114,7 +113,6 @@ def test_a_start_is_noted_if_anybody_lives(start: Start) -> None:
     assert [alert.rule for alert in view.alerts] == ["nonfinite"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("ends", [False, True], ids=["lost", "ended"])
 def test_a_start_is_noted_if_a_lost_rank_may_return(start: Start, ends: bool) -> None:
     running = start(session_timeout_s=0.5)
@@ -130,7 +128,6 @@ def test_a_start_is_noted_if_a_lost_rank_may_return(start: Start, ends: bool) ->
     assert len(bodies(running, Resumed)) == (not ends)
 
 
-@pytest.mark.slow
 def test_an_engine_that_was_held_up_notes_it_before_what_had_come(start: Start) -> None:
     """Held up for longer than the session timeout it takes nobody for lost."""
     clock = ShiftedClock()

@@ -15,6 +15,8 @@ from gradwatch_wire import Bye, Manifest, Stats
 from tests.support.engine import Start
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 
 def stats_in_log(running: Any, session: bytes) -> int:
     """Return how many statistics of a session the log has."""
@@ -24,7 +26,6 @@ def stats_in_log(running: Any, session: bytes) -> int:
     )
 
 
-@pytest.mark.slow
 def test_all_of_a_deleted_run_goes_and_nothing_else(start: Start) -> None:
     """Records, curves and alert events; what another run has stays as it was."""
     running = start(retention=RetentionPolicy(checkpoint_s=0.1))
@@ -70,7 +71,6 @@ def test_a_run_that_trains_stays(start: Start) -> None:
     assert refused.value.status == 409
 
 
-@pytest.mark.slow
 def test_a_deleted_name_that_comes_back_has_other_numbers(start: Start) -> None:
     """Of attempts and of entries, so that no id comes twice; over a restart, too."""
     running = start()

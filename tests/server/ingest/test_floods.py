@@ -13,6 +13,8 @@ from gradwatch_server.ingest.inbox import Floods
 from tests.support.aggregator import Aggregator
 from tests.support.zmtp import PING, SHORT_PING, message, read_until, shake_hands
 
+pytestmark = pytest.mark.slow
+
 
 @contextmanager
 def raw_connection(service: Aggregator) -> Iterator[socket.socket]:
@@ -30,7 +32,6 @@ def connection(service: Aggregator) -> Iterator[socket.socket]:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.slow
 def test_who_leaves_in_the_middle_of_a_flood_ends_nobody_else(
     service: Aggregator, connection: socket.socket
 ) -> None:
@@ -47,7 +48,6 @@ def test_who_leaves_in_the_middle_of_a_flood_ends_nobody_else(
     service.peer(run="after").attach()
 
 
-@pytest.mark.slow
 def test_the_connection_of_a_stopped_client_ends(connection: socket.socket) -> None:
     """Within the time that its last heartbeat said; the aggregator itself sends none."""
     connection.sendall(SHORT_PING)
@@ -58,7 +58,6 @@ def test_the_connection_of_a_stopped_client_ends(connection: socket.socket) -> N
     assert 0.5 < time.monotonic() - began_s < 5
 
 
-@pytest.mark.slow
 def test_a_flood_is_cut_off_and_others_are_heard(
     service: Aggregator, connection: socket.socket
 ) -> None:
@@ -72,7 +71,6 @@ def test_a_flood_is_cut_off_and_others_are_heard(
     assert service.answers()
 
 
-@pytest.mark.slow
 def test_a_flood_is_what_comes_in_vain_within_a_second() -> None:
     """A peer that was cut off begins anew."""
     floods = Floods(1_000)

@@ -55,6 +55,8 @@ from gradwatch_wire import Column, Envelope, Hello, Manifest, Record, Stats, enc
 from gradwatch_wire.jsonable import jsonable
 from tests.support.whole_state import concerned
 
+pytestmark = pytest.mark.slow
+
 SECOND = 1_000_000_000
 START_NS = 1_763_000_000 * SECOND
 NAN = math.nan
@@ -295,7 +297,6 @@ class Story:
                 own.put(Acknowledged(run, alert.attempt, alert.id, "ada", "seen"))
 
 
-@pytest.mark.slow
 @given(deeds=DEEDS)
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 def test_a_crash_anywhere_changes_nothing(deeds: list[Any]) -> None:
@@ -382,7 +383,6 @@ def sealed(plain: Any) -> bytes:
     return zlib.crc32(body).to_bytes(4, "little") + body
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("table", ["saved_runs", "saved_attempts"])
 @pytest.mark.parametrize("damage", FOREIGN)
 def test_a_damaged_row_is_passed_over_and_the_log_is_read(
@@ -412,7 +412,6 @@ def test_a_damaged_row_is_passed_over_and_the_log_is_read(
     again.close()
 
 
-@pytest.mark.slow
 def test_many_runs_are_saved_in_slices_of_time(
     begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -434,7 +433,6 @@ def test_many_runs_are_saved_in_slices_of_time(
     found.close()
 
 
-@pytest.mark.slow
 def test_a_full_disk_fails_a_save_and_changes_nothing(begin: Begin) -> None:
     """Ingest goes on; the save is done once there is room."""
     own = begin()
@@ -461,7 +459,6 @@ def test_a_full_disk_fails_a_save_and_changes_nothing(begin: Begin) -> None:
     again.close()
 
 
-@pytest.mark.slow
 def test_a_torn_tail_of_the_wal_costs_what_was_not_committed(begin: Begin) -> None:
     """Cut anywhere, the file is a state of some time, and what is saved fits to the log."""
     own = begin()
@@ -508,7 +505,6 @@ WRITER = """
 
 
 @pytest.mark.exhaustive
-@pytest.mark.slow
 def test_killed_while_saving_nothing_is_lost(tmp_path: Path) -> None:
     """Twelve times, at any moment: what was committed is there, and the state is the log's."""
     directory = tmp_path / "data"

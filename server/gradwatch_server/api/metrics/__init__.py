@@ -1,1 +1,1 @@
-"""Metrics: one table of definitions, from which `/metrics` and the documentation are made."""
+"""Metrics: one table of definitions, of which `/metrics` and docs/metrics.md are made."""

@@ -11,9 +11,8 @@ from prometheus_client.core import Metric as Family
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
-from gradwatch_server.api.metrics.metric import Metric
-from gradwatch_server.api.metrics.snapshot import Snapshot
-from gradwatch_server.api.metrics.table import METRICS
+from gradwatch_server.api.metrics.definitions import METRICS
+from gradwatch_server.api.metrics.metric import Metric, Snapshot
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 

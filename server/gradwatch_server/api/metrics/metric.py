@@ -1,22 +1,50 @@
-"""The definition of one metric: its description, and how it is read from a snapshot."""
+"""Definition of one metric, and the snapshot from which its values are read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from pathlib import Path
+from typing import Final, TypeAlias
 
 from prometheus_client import Histogram
 
-from gradwatch_server.api.metrics.snapshot import Snapshot
+from gradwatch_server.core.views.runs import RunSummary
+from gradwatch_server.engine.engine import Engine
+from gradwatch_server.notify.status import TargetStatus
+
+METRIC_RUNS: Final = 50
+"""Runs with numbers of their own: each is some 35 time series, which Prometheus keeps for weeks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Published state at one moment, never the engine's own.
+
+    Args:
+        engine: Its counters and what it published.
+        refused: Kind to the number of requests that were none.
+        data: The data directory, None where there is none.
+        runs: All runs, the last one heard of first.
+        targets: State of each target of notifications.
+    """
+
+    engine: Engine
+    refused: Mapping[str, int]
+    data: Path | None
+    runs: Sequence[RunSummary]
+    targets: Sequence[TargetStatus]
+
+    @property
+    def labelled(self) -> Sequence[RunSummary]:
+        """Runs with numbers of their own: those that live first, then the last ended."""
+        return sorted(self.runs, key=lambda own: own.has_ended)[:METRIC_RUNS]
+
 
 Value: TypeAlias = tuple[tuple[str, ...], float]
-"""The values of the labels in their order, and the number."""
+"""Values of the labels in their order, and the number."""
 
-
-def nothing(_: Snapshot) -> Iterable[Value]:
-    """Return no value: those of a histogram are in its buckets."""
-    return ()
+Read: TypeAlias = Callable[[Snapshot], Iterable[Value]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +53,15 @@ class Metric:
 
     Args:
         name: As Prometheus shows it: with the unit at its end, that of a counter with `_total`.
-        what: What it is, a sentence.
-        read: Returns the values there are in a snapshot.
-        labels: Their names.
-        histogram: Returns the histogram of the engine that has the values; None of other types.
+        what: Description, a sentence.
+        read: Returns the values in a snapshot; of a histogram the engine has them.
+        labels: Names of the labels.
+        histogram: Returns the histogram of the engine; None of other types.
     """
 
     name: str
     what: str
-    read: Callable[[Snapshot], Iterable[Value]] = nothing
+    read: Read = lambda _: ()
     labels: tuple[str, ...] = ()
     histogram: Callable[[Snapshot], Histogram] | None = None
 
@@ -43,8 +71,3 @@ class Metric:
         if self.histogram is not None:
             return "histogram"
         return "counter" if self.name.endswith("_total") else "gauge"
-
-
-def one(value: float | None) -> Iterable[Value]:
-    """Return the value of a metric without labels, nothing if it is not known."""
-    return () if value is None else (((), value),)

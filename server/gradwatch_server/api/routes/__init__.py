@@ -9,14 +9,12 @@ from gradwatch_server.api.routes import (
     frames,
     heatmap,
     layers,
-    notifiers,
     rows,
     rules,
     runs,
     series,
     service,
     silences,
-    stream_tokens,
     streams,
 )
 
@@ -31,8 +29,6 @@ ROUTERS = (
     rules.router,
     alerts.router,
     silences.router,
-    notifiers.router,
     streams.router,
-    stream_tokens.router,
     alert.router,  # after /alerts/stream, which is no id
 )

@@ -10,7 +10,7 @@ from fastapi import APIRouter, HTTPException
 
 from gradwatch_server.api.layer_pages import Page
 from gradwatch_server.api.problems import Json
-from gradwatch_server.api.questions import ShowAlertLayers
+from gradwatch_server.api.questions import show_alert_layers
 from gradwatch_server.api.routes.silences import describe
 from gradwatch_server.api.state import Api, ApiState
 from gradwatch_server.core.alerting.silences import fits
@@ -131,7 +131,7 @@ def _read(found: dict[str, Any], events: list[AlertEvent], api: ApiState) -> Jso
 async def alert_layers(alert: str, api: Api, page: Page) -> Json:
     found, _ = await _find(alert, api)
     run, attempt = found["run"], found["attempt"]
-    places = await api.command(ShowAlertLayers(run, attempt, alert))
+    places = await api.command(show_alert_layers(run, attempt, alert))
     is_known = places is not None and found["num_layers"] > 0  # a rule about the run has none
     names = (await api.attempt(run, attempt)).names if is_known else tuple(found["layers"])
     there = [at for at in places.tolist() if at < len(names)] if is_known else range(len(names))

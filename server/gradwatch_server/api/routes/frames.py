@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from gradwatch_server.api.etags import has_tag, tag_of, tagged, unchanged
 from gradwatch_server.api.problems import Json
-from gradwatch_server.api.questions import ShowLayouts
+from gradwatch_server.api.questions import show_layouts
 from gradwatch_server.api.rank_parts import RankParts
 from gradwatch_server.api.rank_rows import Rank, rank_of
 from gradwatch_server.api.rank_stretch import ClosedStep
@@ -59,7 +59,7 @@ async def frame(
         return unchanged(tag)
     if rank is not None:
         rank_of(view, rank)
-    layouts = await api.command(ShowLayouts(view.name, view.attempt)) or {}
+    layouts = await api.command(show_layouts(view.name, view.attempt)) or {}
 
     def read() -> Response:
         with api.history(view) as history:

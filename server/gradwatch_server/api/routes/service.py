@@ -1,4 +1,4 @@
-"""`/healthz`, `/readyz` and `/metrics`: how the aggregator itself is."""
+"""`/healthz`, `/readyz`, `/metrics` and `/notifiers`: state of the aggregator itself."""
 
 from __future__ import annotations
 
@@ -45,6 +45,11 @@ async def readyz(api: Api) -> dict[str, str | int] | Problem:
 @router.get("/metrics", response_class=Response, summary="The same in numbers, for Prometheus")
 async def metrics_(api: Api) -> Response:
     return Response(await api.metrics(), media_type=CONTENT_TYPE)
+
+
+@router.get("/notifiers", summary="The targets of notifications, and how each is")
+async def notifiers(api: Api) -> Json:
+    return Json([own.to_dict() for own in api.notifications.statuses()])
 
 
 @router.get("/openapi.json", include_in_schema=False)

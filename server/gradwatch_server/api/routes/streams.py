@@ -1,4 +1,4 @@
-"""Alert events as they happen, as server-sent events."""
+"""Alert events as they happen, as server-sent events, and tokens for the URL of a stream."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from starlette.types import Message, Receive, Scope, Send
 
 from gradwatch_server.api.alert_stream import AlertStream, Wanted
 from gradwatch_server.api.connections import CONNECTION, Connection
-from gradwatch_server.api.security.access import IS_HEAD
+from gradwatch_server.api.problems import Json
+from gradwatch_server.api.security.access import IS_HEAD, STREAM_TOKEN_PATH
 from gradwatch_server.api.security.stream_limit import Place, StreamLimit
+from gradwatch_server.api.security.stream_tokens import STREAM_TOKEN_S
 from gradwatch_server.api.state import Api, ApiState
 
 router = APIRouter()
@@ -143,3 +145,8 @@ async def run_stream(
 def _stream(api: ApiState, last_event_id: int | None, wanted: Wanted) -> EventStream:
     lines = alert_lines(api.alert_stream, api.published.cursor, last_event_id, wanted)
     return EventStream(lines, api.stream_limit)
+
+
+@router.post(STREAM_TOKEN_PATH, summary="A token that opens a stream, for its URL; soon worthless")
+async def stream_token(api: Api) -> Json:
+    return Json({"token": api.stream_tokens.issue(), "expires_in_s": STREAM_TOKEN_S})

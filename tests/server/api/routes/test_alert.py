@@ -13,6 +13,8 @@ from tests.support.problems import problem
 from tests.support.records import stats_of
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 NAN = math.nan
 
 
@@ -33,7 +35,6 @@ def alert(service: Aggregator, request: Any) -> Any:
     return wait_until(found)[0]
 
 
-@pytest.mark.slow
 def test_the_steps_around_it_are_shown(service: Aggregator, alert: Any) -> None:
     """Eight before and eight from it on, and the step to go back to."""
     found = service.json(f"/alerts/{alert['id']}")
@@ -48,7 +49,6 @@ def test_the_steps_around_it_are_shown(service: Aggregator, alert: Any) -> None:
     assert {key for own in same for key in own} <= set(found)
 
 
-@pytest.mark.slow
 def test_its_events_and_silences_are_there(service: Aggregator, alert: Any) -> None:
     """Oldest first; a silence of another run is not its own."""
     made = {"rule": "nonfinite", "for_s": 60, "by": "ada"}
@@ -73,7 +73,6 @@ def test_one_that_is_not_there_is_a_404(service: Aggregator) -> None:
     assert (status, "/alerts has those that are" in detail) == (404, True)
 
 
-@pytest.mark.slow
 def test_all_layers_of_an_alert_come_in_pages(service: Aggregator) -> None:
     """Thousands, of which the alert itself names twenty; once it is over these are what is left."""
     names = tuple(f"block.{n}.weight" for n in range(2_500))

@@ -12,10 +12,11 @@ from gradwatch_wire import Beat
 from gradwatch_wire.jsonable import jsonable
 from tests.support.aggregator import Aggregator
 
+pytestmark = pytest.mark.slow
+
 NAN = math.nan
 
 
-@pytest.mark.slow
 def test_alerts_of_a_run_can_be_asked_for_by_state(
     service: Aggregator, attach: Callable[..., Any], health: Callable[..., Any], run: str
 ) -> None:
@@ -36,7 +37,6 @@ def test_alerts_of_a_run_can_be_asked_for_by_state(
     assert service.json(path)[1]["origin"]["before"][0] == {"step": 1, "l2": 1.0}
 
 
-@pytest.mark.slow
 def test_alert_events_are_paged_by_cursor(
     service: Aggregator, attach: Callable[..., Any], health: Callable[..., Any], run: str
 ) -> None:
@@ -55,7 +55,6 @@ def test_alert_events_are_paged_by_cursor(
     assert service.json("/alerts")[0]["cursor"] == 1
 
 
-@pytest.mark.slow
 def test_the_alert_a_rank_gets_is_the_one_the_api_shows(
     service: Aggregator, attach: Callable[..., Any], health: Callable[..., Any], run: str
 ) -> None:

@@ -11,10 +11,11 @@ from tests.server.api.routes.curves import send
 from tests.support.aggregator import Aggregator
 from tests.support.records import stats_of
 
+pytestmark = pytest.mark.slow
+
 NAN, INF = math.nan, math.inf
 
 
-@pytest.mark.slow
 def test_a_step_is_shown_as_it_was(service: Aggregator, peer: Any, run: str) -> None:
     """The layers that are farthest from usual first, with what was usual."""
     send(service, peer, 0, *[1.0] * 5, 8.0, NAN)
@@ -32,7 +33,6 @@ def test_a_step_is_shown_as_it_was(service: Aggregator, peer: Any, run: str) -> 
     assert [own["name"] for own in named["layers"]] == ["net.b.weight"]
 
 
-@pytest.mark.slow
 def test_each_rank_is_shown_as_it_was(service: Aggregator, run: str) -> None:
     ranks = [service.peer(run=run, rank=rank, world=3).attach() for rank in range(3)]
     for step in range(3):
@@ -58,7 +58,6 @@ def test_each_rank_is_shown_as_it_was(service: Aggregator, run: str) -> None:
     assert service.get(f"/runs/{run}/frames/1?rank=7").status_code == 404
 
 
-@pytest.mark.slow
 def test_a_step_taken_twice_is_shown_as_each_rank_took_it_each_time(
     service: Aggregator, run: str
 ) -> None:

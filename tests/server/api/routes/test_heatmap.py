@@ -16,10 +16,11 @@ from tests.server.api.routes.curves import rounded, send, tensors
 from tests.support.aggregator import Aggregator
 from tests.support.records import stats_of
 
+pytestmark = pytest.mark.slow
+
 NAN, INF = math.nan, math.inf
 
 
-@pytest.mark.slow
 def test_the_library_reads_the_arrays(service: Aggregator, peer: Any, run: str) -> None:
     send(service, peer, 0, 1.0, 2.0)
 
@@ -30,7 +31,6 @@ def test_the_library_reads_the_arrays(service: Aggregator, peer: Any, run: str) 
     assert arrays["coverage"].tolist() == [1.0, 1.0]
 
 
-@pytest.mark.slow
 def test_a_picture_has_a_code_for_each_cell(service: Aggregator, peer: Any, run: str) -> None:
     """Layers in their places, and no state can be taken for another one."""
     send(service, peer, 0, 1.0, 1.0, NAN, INF, 0.0)
@@ -52,7 +52,6 @@ def test_a_picture_has_a_code_for_each_cell(service: Aggregator, peer: Any, run:
     assert plain["coverage"][4:6] == [1.0, None]
 
 
-@pytest.mark.slow
 def test_a_picture_goes_by_what_the_rules_take_for_usual(
     service: Aggregator, peer: Any, run: str
 ) -> None:
@@ -70,7 +69,6 @@ def test_a_picture_goes_by_what_the_rules_take_for_usual(
     assert rms["baseline"][1] == pytest.approx(2.0 / math.sqrt(10), rel=0.002)
 
 
-@pytest.mark.slow
 def test_a_step_that_a_scaler_skipped_looks_different(
     service: Aggregator, peer: Any, run: str
 ) -> None:
@@ -91,7 +89,6 @@ def test_a_step_that_a_scaler_skipped_looks_different(
     assert frame["skipped"] is True
 
 
-@pytest.mark.slow
 def test_folded_rows_show_their_worst(service: Aggregator, peer: Any, run: str) -> None:
     send(service, peer, 0, 1.0, NAN)
 

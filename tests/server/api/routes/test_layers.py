@@ -9,8 +9,9 @@ import pytest
 from tests.server.api.routes.curves import send
 from tests.support.aggregator import Aggregator
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_layers_have_their_places(service: Aggregator, peer: Any, run: str) -> None:
     send(service, peer, 0, 1.0)
 
@@ -35,7 +36,6 @@ def test_layers_have_their_places(service: Aggregator, peer: Any, run: str) -> N
     assert service.json(f"/runs/{run}/layers?limit=1&cursor=1")["next"] is None
 
 
-@pytest.mark.slow
 def test_shards_are_counted(service: Aggregator, run: str) -> None:
     ranks = [
         service.peer(run=run, rank=rank, world=2).attach(

@@ -13,6 +13,8 @@ from gradwatch_server.cli.export.page import RUN, Page
 from gradwatch_wire import Column, Stats
 from tests.support.aggregator import Aggregator
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("net.a", "net.b", "other.c")
 
 
@@ -40,7 +42,6 @@ def page(service: Any, run: str, **asked: Any) -> Page:
     return Page.decode(answer.content)
 
 
-@pytest.mark.slow
 def test_every_number_comes_as_it_was(service: Aggregator, run: str) -> None:
     found = page(service, run, epoch=0)
 
@@ -59,7 +60,6 @@ def test_every_number_comes_as_it_was(service: Aggregator, run: str) -> None:
     assert (np.diff(found.times_ns) >= 0).all()
 
 
-@pytest.mark.slow
 def test_what_nobody_sent_is_not_there_in_memory_either(service: Aggregator, run: str) -> None:
     newest = page(service, run, epoch=1)
 
@@ -67,7 +67,6 @@ def test_what_nobody_sent_is_not_there_in_memory_either(service: Aggregator, run
     assert not newest.rows["l1"].known.any()
 
 
-@pytest.mark.slow
 def test_pages_put_together_are_all_there_is(service: Aggregator, run: str) -> None:
     whole = page(service, run, epoch=0)
     for limit in (1, 2, 3, 7):
@@ -85,7 +84,6 @@ def test_pages_put_together_are_all_there_is(service: Aggregator, run: str) -> N
     assert page(service, run, **{"from": 100}).steps.tolist() == []
 
 
-@pytest.mark.slow
 def test_only_the_layers_and_columns_that_are_asked_for_come(service: Aggregator, run: str) -> None:
     found = page(service, run, layer="net.*", column="linf")
 
@@ -96,7 +94,6 @@ def test_only_the_layers_and_columns_that_are_asked_for_come(service: Aggregator
     assert (nothing.places.tolist(), set(nothing.rows)) == ([], {RUN})
 
 
-@pytest.mark.slow
 def test_what_cannot_be_is_refused(service: Aggregator, run: str) -> None:
     for wrong in (
         {"from": 9, "to": 8},

@@ -13,6 +13,8 @@ from tests.support.aggregator import Aggregator, Serve
 from tests.support.problems import problem
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 ATTEMPTS = MAX_SHOWN + 4
 ROUTES = ("", "/health", "/ranks", "/gains", "/groups", "/noise-scale", "/alerts")
 
@@ -31,7 +33,6 @@ def crashing(serve: Serve) -> Any:
     return service
 
 
-@pytest.mark.slow
 def test_every_attempt_can_be_asked_for(crashing: Any) -> None:
     """S52: by each route; also after a restart."""
     for _ in range(2):
@@ -64,7 +65,6 @@ def test_every_attempt_can_be_asked_for(crashing: Any) -> None:
         assert problem(crashing.get(f"/runs/gpt{route}?attempt=0"))[0] == 422
 
 
-@pytest.mark.slow
 def test_without_a_number_alerts_are_those_of_all_attempts(crashing: Any) -> None:
     def attempts() -> set[int]:
         return {alert["attempt"] for alert in crashing.json("/runs/gpt/alerts")}
@@ -77,7 +77,6 @@ def test_without_a_number_alerts_are_those_of_all_attempts(crashing: Any) -> Non
     assert [alert["attempt"] for alert in one] == [2]
 
 
-@pytest.mark.slow
 def test_no_route_ignores_a_parameter_that_it_does_not_know(service: Aggregator) -> None:
     """S52: nor does the description of the routes itself."""
     paths = [

@@ -12,12 +12,13 @@ from tests.support.aggregator import Serve
 from tests.support.problems import problem
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 
 def delete(service: Any, path: str) -> httpx.Response:
     return httpx.delete(service.url + path)
 
 
-@pytest.mark.slow
 def test_its_attempts_go_on_counting_under_the_same_name(serve: Serve) -> None:
     service = serve()
     first = service.peer().attach()

@@ -14,6 +14,8 @@ from tests.support.problems import problem
 from tests.support.records import stats_of
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def filled(serve: Serve) -> Any:
@@ -35,7 +37,6 @@ def names(service: Any, query: str) -> list[str]:
     return [own["run"] for own in service.json(f"/runs?{query}")]
 
 
-@pytest.mark.slow
 def test_runs_are_chosen_and_ordered(filled: Any) -> None:
     assert names(filled, "q=SWEEP&sort=name") == ["sweep-bad", "sweep-well"]
     assert names(filled, "sort=step")[:2] == ["sweep-well", "sweep-bad"]
@@ -46,7 +47,6 @@ def test_runs_are_chosen_and_ordered(filled: Any) -> None:
     assert problem(filled.get("/runs?sort=size"))[0] == 422
 
 
-@pytest.mark.slow
 def test_pages_keep_what_was_chosen(filled: Any) -> None:
     """The link to the next one has the same text in it."""
     first = filled.get("/runs?q=sweep&limit=1&spark=4")
@@ -60,7 +60,6 @@ def test_pages_keep_what_was_chosen(filled: Any) -> None:
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.slow
 @pytest.mark.parametrize("sort", ["heard", "worst", "name", "step"])
 def test_each_order_has_pages(filled: Any, sort: str) -> None:
     whole = names(filled, f"sort={sort}")
@@ -78,7 +77,6 @@ def test_each_order_has_pages(filled: Any, sort: str) -> None:
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "path",
     [
@@ -116,7 +114,6 @@ def test_what_did_not_change_is_not_sent_again(filled: Any, path: str) -> None:
     assert ask(tag).status_code == 200
 
 
-@pytest.mark.slow
 def test_a_run_that_is_deleted_changes_the_listing(filled: Any) -> None:
     peer = filled.peer(run="new").attach()
     peer.send(Bye(reason="done"))
@@ -131,7 +128,6 @@ def test_a_run_that_is_deleted_changes_the_listing(filled: Any) -> None:
     assert "new" not in [own["run"] for own in answer.json()]
 
 
-@pytest.mark.slow
 def test_the_small_curve_hides_no_peak_and_no_nan(filled: Any) -> None:
     rows = {own["run"]: own for own in filled.json("/runs?spark=4")}
 

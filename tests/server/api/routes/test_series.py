@@ -18,6 +18,8 @@ from tests.support.problems import problem
 from tests.support.records import stats_of
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 NAN, INF = math.nan, math.inf
 
 
@@ -40,7 +42,6 @@ def test_a_curve_of_the_run_has_every_step(service: Aggregator, peer: Any, run: 
     assert "nan" not in norm
 
 
-@pytest.mark.slow
 def test_a_curve_of_a_layer_hides_neither_extreme_nor_nan(
     service: Aggregator, peer: Any, run: str
 ) -> None:
@@ -65,7 +66,6 @@ def test_a_curve_of_a_layer_hides_neither_extreme_nor_nan(
     assert (part["width"], part["step"], part["series"][0]["max"]) == (4, [4], [0.5])
 
 
-@pytest.mark.slow
 def test_what_is_new_comes_by_cursor(service: Aggregator, peer: Any, run: str) -> None:
     """The bucket that may still grow again, and a gap where nothing was recorded."""
     send(service, peer, 0, 1.0, 2.0, 3.0)
@@ -147,7 +147,6 @@ def test_groups_modules_and_blocks_have_curves_too(serve: Serve) -> None:
     assert finest["last"] == [2.0, 4.0, 2.0, 4.0]
 
 
-@pytest.mark.slow
 def test_arrays_are_the_same_as_json(service: Aggregator, peer: Any, run: str) -> None:
     send(service, peer, 0, 1.0, NAN, 3.0)
     query = f"/runs/{run}/series?layer=net.a.weight&column=l2&column=loss"
@@ -173,7 +172,6 @@ def test_arrays_are_the_same_as_json(service: Aggregator, peer: Any, run: str) -
     assert (int(metadata["width"]), int(metadata["last_step"])) == (1, 2)
 
 
-@pytest.mark.slow
 def test_one_rank_has_curves_and_a_picture_of_its_own(service: Aggregator, run: str) -> None:
     ranks = [service.peer(run=run, rank=rank, world=2).attach() for rank in range(2)]
     for step in (0, 1, 2, 3, 1, 2):
@@ -205,7 +203,6 @@ def test_one_rank_has_curves_and_a_picture_of_its_own(service: Aggregator, run: 
     assert rounded(ask("heatmap?rank=0&epoch=0")["value"][0]) == [0.0, 1.0, 2.0, 3.0]
 
 
-@pytest.mark.slow
 def test_a_rank_that_went_back_before_the_others_has_each_time_its_own(
     service: Aggregator, run: str
 ) -> None:
@@ -227,7 +224,6 @@ def test_a_rank_that_went_back_before_the_others_has_each_time_its_own(
         assert now["series"][0]["last"] == [10.0 * rank + number for number in (4, 5)]
 
 
-@pytest.mark.slow
 def test_what_the_log_does_not_have_of_a_rank_is_not_made_up(service: Aggregator, run: str) -> None:
     """A step of which only another rank sent anything; an attempt whose layouts are gone."""
     ranks = [service.peer(run=run, rank=rank, world=2).attach() for rank in range(2)]
@@ -270,7 +266,6 @@ def test_curves_outlive_the_process_and_the_attempt(serve: Serve) -> None:
     assert [own["rank"] for own in frame["ranks"]] == [0]
 
 
-@pytest.mark.slow
 def test_wrong_questions_are_answered_with_a_sentence(
     service: Aggregator, peer: Any, run: str
 ) -> None:
@@ -313,7 +308,6 @@ def test_wrong_questions_are_answered_with_a_sentence(
     assert ask("heatmap?rank=x")[0] == 422
 
 
-@pytest.mark.slow
 def test_a_run_without_a_step_has_empty_curves(service: Aggregator, peer: Any, run: str) -> None:
     path = f"/runs/{run}/layers"
     wait_until(lambda: service.get(path).is_success and service.json(path)["total"] == 2)
@@ -326,7 +320,6 @@ def test_a_run_without_a_step_has_empty_curves(service: Aggregator, peer: Any, r
     assert service.get(f"/runs/{run}/frames/0").status_code == 404
 
 
-@pytest.mark.slow
 def test_steps_that_go_back_begin_an_epoch(service: Aggregator, peer: Any, run: str) -> None:
     """The newest is shown, an earlier one on request."""
     send(service, peer, 0, 1.0, 2.0, 3.0)

@@ -20,6 +20,8 @@ from tests.support.listener import Listen
 from tests.support.problems import problem
 from tests.support.waiting import PATIENCE_S, wait_until
 
+pytestmark = pytest.mark.slow
+
 NAN = math.nan
 
 
@@ -36,7 +38,6 @@ def newest_after(service: Aggregator, run: str, events: int) -> int:
     return service.newest_event()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("value", ["x", "-1", "1.5", "9223372036854775808", ""])
 def test_a_bad_last_event_id_is_a_422(service: Aggregator, value: str) -> None:
     for path in ("/alerts/stream", "/runs/x/alerts/stream"):
@@ -45,7 +46,6 @@ def test_a_bad_last_event_id_is_a_422(service: Aggregator, value: str) -> None:
     assert problem(service.get("/alerts/stream", headers={"Last-Event-ID": value}))[0] == 422
 
 
-@pytest.mark.slow
 def test_a_stream_tells_each_event_as_it_happens(
     service: Aggregator, attach: Callable[..., Any], listen: Listen, run: str
 ) -> None:
@@ -64,7 +64,6 @@ def test_a_stream_tells_each_event_as_it_happens(
     assert stream.events == [event for event in kept if event["run"] == run]
 
 
-@pytest.mark.slow
 def test_a_stream_from_0_gives_everything_kept(
     service: Aggregator, attach: Callable[..., Any], listen: Listen, run: str
 ) -> None:
@@ -80,7 +79,6 @@ def test_a_stream_from_0_gives_everything_kept(
     assert stream.cursors(kept + 4) == list(range(1, kept + 5))
 
 
-@pytest.mark.slow
 def test_a_stream_of_a_run_tells_of_no_other(
     service: Aggregator, attach: Callable[..., Any], listen: Listen, run: str
 ) -> None:
@@ -103,7 +101,6 @@ def test_a_stream_of_a_run_tells_of_no_other(
     )
 
 
-@pytest.mark.slow
 def test_a_stream_resumes_with_nothing_missed_or_doubled(
     service: Aggregator, attach: Callable[..., Any], listen: Listen, run: str
 ) -> None:
@@ -135,7 +132,6 @@ def test_a_stream_resumes_with_nothing_missed_or_doubled(
     assert seen[:80] == [event["cursor"] for event in events if event["run"] == run][:80]
 
 
-@pytest.mark.slow
 def test_a_stream_says_at_once_where_it_begins(
     service: Aggregator, attach: Callable[..., Any], run: str
 ) -> None:
@@ -149,7 +145,6 @@ def test_a_stream_says_at_once_where_it_begins(
     assert lines == [f": gradwatch alerts after {cursor}", ""]
 
 
-@pytest.mark.slow
 def test_a_cursor_of_another_log_begins_anew(
     service: Aggregator, attach: Callable[..., Any], listen: Listen, run: str
 ) -> None:
@@ -164,7 +159,6 @@ def test_a_cursor_of_another_log_begins_anew(
     assert level.cursors(2)[:2] == [kept + 1, kept + 2]
 
 
-@pytest.mark.slow
 def test_a_subscriber_that_does_not_read_delays_nobody(
     service: Aggregator, attach: Callable[..., Any], listen: Listen, run: str
 ) -> None:

@@ -30,6 +30,8 @@ from tests.page.feeding import LAYERS, POISON_STEP, POISONED, STEPS, feed, more,
 from tests.support.aggregator import Aggregator, Serve
 from tests.support.records import stats_of
 
+pytestmark = pytest.mark.slow
+
 RUN = "sent-away"
 INF_STEP = STEPS
 
@@ -100,7 +102,6 @@ def rows_of(layers: Any) -> dict[tuple[int, str], Any]:
     }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("form", ["parquet", "csv"])
 def test_pandas_and_polars_read_every_number(export: Callable[..., Any], form: str) -> None:
     """NaN and Inf are values, what was not measured is missing, and norms are float32."""
@@ -135,7 +136,6 @@ def test_pandas_and_polars_read_every_number(export: Callable[..., Any], form: s
     assert pandas.to_datetime(steps["time"]).dt.tz is not None
 
 
-@pytest.mark.slow
 def test_the_alerts_are_those_of_the_aggregator(export: Callable[..., Any], fed: Any) -> None:
     pandas = pytest.importorskip("pandas")
     place = done(export(RUN, "--to", "parquet", "--json"))
@@ -148,7 +148,6 @@ def test_the_alerts_are_those_of_the_aggregator(export: Callable[..., Any], fed:
     assert whole["origin"]["layer"] == POISONED
 
 
-@pytest.mark.slow
 def test_parquet_says_what_it_is(export: Callable[..., Any]) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     place = done(export(RUN, "--to", "parquet", "--json"))
@@ -166,7 +165,6 @@ def test_parquet_says_what_it_is(export: Callable[..., Any]) -> None:
     ]
 
 
-@pytest.mark.slow
 def test_tensorboard_reads_scalars_and_alerts(export: Callable[..., Any]) -> None:
     accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     place = done(export(RUN, "--to", "tensorboard", "--json"))
@@ -185,7 +183,6 @@ def test_tensorboard_reads_scalars_and_alerts(export: Callable[..., Any]) -> Non
     assert POISONED.encode() in alert.tensor_proto.string_val[0]
 
 
-@pytest.mark.slow
 def test_only_what_is_asked_for_is_written(export: Callable[..., Any]) -> None:
     """Steps, layers and columns; without layers there is no table of them."""
     pandas = pytest.importorskip("pandas")
@@ -202,7 +199,6 @@ def test_only_what_is_asked_for_is_written(export: Callable[..., Any]) -> None:
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.slow
 @pytest.mark.parametrize("form", ["parquet", "csv", "tensorboard"])
 def test_one_that_was_killed_is_written_anew(fed: Any, tmp_path: Path, form: str) -> None:
     kill = f"""
@@ -226,7 +222,6 @@ export_in_pages({fed.url!r}, {form!r}, "again", kill)
     assert not (tmp_path / "again.part").exists()
 
 
-@pytest.mark.slow
 def test_nothing_that_is_there_is_lost(export: Callable[..., Any], tmp_path: Path) -> None:
     done(export(RUN, "--to", "csv", "--out", "mine"))
     before = files_of(tmp_path / "mine")
@@ -234,7 +229,6 @@ def test_nothing_that_is_there_is_lost(export: Callable[..., Any], tmp_path: Pat
     assert files_of(tmp_path / "mine") == before
 
 
-@pytest.mark.slow
 def test_of_two_exports_to_one_place_one_is_refused(fed: Any, tmp_path: Path) -> None:
     out = str(tmp_path / "same")
 
@@ -247,7 +241,6 @@ def test_of_two_exports_to_one_place_one_is_refused(fed: Any, tmp_path: Path) ->
     assert (tmp_path / "same" / "steps.csv").exists()
 
 
-@pytest.mark.slow
 def test_what_cannot_be_is_said_in_one_line(
     export: Callable[..., Any], fed: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,7 +275,6 @@ def test_a_library_that_is_missing_is_named_with_its_extra(
     assert list(Path().iterdir()) == []
 
 
-@pytest.mark.slow
 def test_of_a_live_run_the_steps_that_were_closed_are_exported(
     export: Callable[..., Any], service: Aggregator
 ) -> None:
@@ -301,7 +293,6 @@ def test_of_a_live_run_the_steps_that_were_closed_are_exported(
 
 
 @pytest.mark.exhaustive
-@pytest.mark.slow
 @pytest.mark.parametrize("form", ["csv", "parquet"])
 def test_a_full_disk_leaves_nothing(fed: Any, tmp_path: Path, form: str) -> None:
     """A limit of the size of a file stands for the full disk."""
@@ -323,7 +314,6 @@ def test_a_full_disk_leaves_nothing(fed: Any, tmp_path: Path, form: str) -> None
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
 def test_steps_that_are_kept_as_buckets_only_are_never_shown_as_single_ones(
     serve: Serve, tmp_path: Path
 ) -> None:
@@ -370,7 +360,6 @@ def _trim(directory: Path) -> None:
         store.close()
 
 
-@pytest.mark.slow
 def test_an_aggregator_that_is_gone_meanwhile_is_told_in_one_line(
     serve: Serve, tmp_path: Path
 ) -> None:
@@ -384,7 +373,6 @@ def test_an_aggregator_that_is_gone_meanwhile_is_told_in_one_line(
     assert list(tmp_path.glob("gone*")) == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("out", "code"), [("", 2), (".", 2), ("/", 2), ("x" * 300, 1)])
 def test_a_place_that_cannot_be_made_is_one_line(
     export: Callable[..., Any], out: str, code: int

@@ -15,6 +15,8 @@ from gradwatch_server.storage.sqlite.store import DATABASE_NAME
 from gradwatch_wire import Bye
 from tests.support.aggregator import Aggregator, Serve
 
+pytestmark = pytest.mark.slow
+
 NORMS = (*[1.0] * 40, float("nan"), *[1.0] * 9)
 PATHS = ("", "/health", "/alerts", "/ranks", "/layers", "/series?column=norm", "/frames/40")
 CHANGING = ("boot", "now", "revision", "last_seen_s", "cursor")
@@ -28,7 +30,6 @@ def steady(answer: Any) -> Any:
     return [steady(own) for own in answer] if isinstance(answer, list) else answer
 
 
-@pytest.mark.slow
 def test_a_copy_is_served_and_judged_again_elsewhere(serve: Serve, tmp_path: Path) -> None:
     """As `sqlite3 gradwatch.db ".backup copy.db"` makes it: the database alone."""
     first = serve()

@@ -29,22 +29,6 @@ from gradwatch_server.core.judge.detector import (
     MIN_FALSE_ALERTS,
 )
 
-REPLACED: Final[Mapping[str, str]] = {
-    "drift": "exploding",
-    "group_ratio": "groups",
-    "imbalance": "exploding",
-    "loss_scale": "loss_scaler",
-    "rank_lost": "liveness",
-    "rank_silent": "liveness",
-    "run_failed": "liveness",
-    "run_stalled": "liveness",
-    "skipped_steps": "loss_scaler",
-    "spike": "exploding",
-    "zero_fraction": "dead_layer",
-}
-"""Names of rules that are no more, and the rule that tells of the same."""
-
-
 BUDGET: Final = "false_alerts_per_100k_steps"
 
 
@@ -172,8 +156,6 @@ def _unknown(given: Mapping[str, Any]) -> Iterator[InitErrorDetails]:
         rule = known.get(name)
         if rule is None:
             says = f"the rules are {', '.join(known)}"
-            if name in REPLACED:
-                says = f"{name} is part of {REPLACED[name]} now; {says}"
             yield _error("unknown_rule", (name,), table, says)
             continue
         for key in table if isinstance(table, Mapping) else ():

@@ -63,7 +63,6 @@ def test_defaults_are_those_of_the_design() -> None:
             "explodng",
             "the rules are nonfinite, exploding, dead_layer, vanishing",
         ),
-        ({"spike": {}}, "spike", "spike is part of exploding now; the rules are"),
         ({"exploding": {"limt": 5}}, "exploding.limt", "the keys of exploding are enabled, fo"),
         ({"gain": {"layers": ["h.*"]}}, "gain.layers", "the keys of gain are enabled"),
         ({"exploding": {"limit": 0}}, "exploding.limit", "greater than 0"),
