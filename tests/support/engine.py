@@ -96,3 +96,8 @@ class RunningEngine:
 
 Start: TypeAlias = Callable[..., RunningEngine]
 """Type of the fixture `start`: `start(rules=..., endpoint=...)`."""
+
+
+def attached(running: RunningEngine) -> tuple[RunningEngine, Peer]:
+    """Return an engine and a peer of the run `gpt` that has declared its layers."""
+    return running, running.peer().attach()

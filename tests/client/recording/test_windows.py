@@ -163,37 +163,6 @@ def check(records: list[Record], *expected: tuple[int, float | None, bool]) -> N
         assert record.norms[-1] == pytest.approx(norm, rel=1e-6, nan_ok=True)
 
 
-@pytest.mark.parametrize("to_none", [True, False])
-def test_a_plain_loop_with_clipping(model: nn.Sequential, to_none: bool) -> None:
-    """The norm is that before clipping, the steps count from 0."""
-    optimizer = sgd(model)
-    loop, expected = Loop(optimizer), []
-    for step in range(4):
-        optimizer.zero_grad(set_to_none=to_none)
-        loss_of(model, step).backward()
-        norm = nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-        expected.append((step, float(norm), TAKEN))
-        optimizer.step()
-
-    check(loop.close(), *expected)
-    assert {record.point for record in loop.norms.records} == {Point.BACKWARD}
-
-
-@pytest.mark.parametrize("to_none", [True, False])
-def test_accumulation_with_windows_of_several_lengths(model: nn.Sequential, to_none: bool) -> None:
-    optimizer = sgd(model)
-    loop, expected = Loop(optimizer), []
-    for step, passes in enumerate([4, 4, 2, 3, 1]):
-        for number in range(passes):
-            loss_of(model, 10 * step + number).backward()
-        expected.append((step, norm_of(optimizer), TAKEN))
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=to_none)
-
-    check(loop.close(), *expected)
-    assert [len(record.norms) for record in loop.norms.records] == [4, 4, 2, 3, 1]
-
-
 def test_two_losses_with_a_retained_graph(model: nn.Sequential) -> None:
     optimizer = sgd(model)
     loop, expected = Loop(optimizer), []
@@ -235,22 +204,6 @@ def test_gradients_that_are_never_zeroed(model: nn.Sequential) -> None:
     check(loop.close(), *expected)
 
 
-@pytest.mark.parametrize("to_none", [True, False])
-def test_the_scripts_own_guard(model: nn.Sequential, to_none: bool) -> None:
-    """A step that a guard skipped is seen, with its norm, and takes a number."""
-    optimizer = sgd(model)
-    loop, expected = Loop(optimizer), []
-    for step in range(6):
-        optimizer.zero_grad(set_to_none=to_none)
-        loss_of(model, step, math.nan if step in {1, 2, 5} else 1.0).backward()
-        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        expected.append((step, float(norm), bool(norm.isfinite())))
-        if norm.isfinite():
-            optimizer.step()
-
-    check(loop.close(), *expected)
-
-
 def test_a_guard_before_the_backward_pass_leaves_nothing(model: nn.Sequential) -> None:
     optimizer = sgd(model)
     loop = Loop(optimizer)
@@ -279,68 +232,6 @@ def test_a_scaler_that_nobody_gave(model: nn.Sequential) -> None:
     assert taken == [(0, TAKEN), (1, TAKEN), (2, SKIPPED), (3, TAKEN), (4, TAKEN)]
 
 
-def test_a_closure(model: nn.Sequential) -> None:
-    """The pass within `step` is that step's."""
-    optimizer = sgd(model)
-    loop, expected = Loop(optimizer), []
-    for step in range(4):
-
-        def closure(step: int = step) -> Tensor:
-            optimizer.zero_grad()
-            loss = loss_of(model, step)
-            loss.backward()
-            expected.append((step, norm_of(optimizer), TAKEN))
-            return loss
-
-        optimizer.step(closure)
-
-    check(loop.close(), *expected)
-
-
-def test_accumulation_before_a_closure(model: nn.Sequential) -> None:
-    """As Lightning does: the last micro-batch within `step`, the others before it."""
-    optimizer = torch.optim.Adam(model.parameters())
-    loop, expected = Loop(optimizer), []
-    for step in range(3):
-        optimizer.zero_grad()
-        for number in range(3):
-            loss_of(model, 10 * step + number).backward()
-
-        def closure(step: int = step) -> Tensor:
-            loss = loss_of(model, 99)
-            loss.backward()
-            expected.append((step, norm_of(optimizer), TAKEN))
-            return loss
-
-        optimizer.step(closure)
-
-    check(loop.close(), *expected)
-    assert [len(record.norms) for record in loop.norms.records] == [4, 4, 4]
-
-
-@pytest.mark.parametrize("micro_batches", [1, 3])
-def test_lbfgs_counts_steps_and_not_evaluations(model: nn.Sequential, micro_batches: int) -> None:
-    """The first evaluation, at the point where the step begins, is the step's."""
-    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=5, line_search_fn="strong_wolfe")
-    loop, expected = Loop(optimizer), []
-    for step in range(3):
-        first: list[float | None] = []
-
-        def closure(first: list[float | None] = first) -> Tensor:
-            optimizer.zero_grad()
-            for number in range(micro_batches):
-                loss = loss_of(model, number)
-                loss.backward()
-            if not first:
-                first.append(norm_of(optimizer))
-            return loss
-
-        optimizer.step(closure)
-        expected.append((step, first[0], TAKEN))
-
-    check(loop.close(), *expected)
-
-
 def test_a_closure_called_by_hand_first(model: nn.Sequential) -> None:
     """The pass before `step` was only a look."""
     optimizer = sgd(model)
@@ -358,69 +249,6 @@ def test_a_closure_called_by_hand_first(model: nn.Sequential) -> None:
 
     records = loop.close()
     assert [(r.step, r.taken, len(r.norms)) for r in records] == [(n, TAKEN, 1) for n in range(3)]
-
-
-@pytest.mark.parametrize("detached", [True, False])
-def test_a_gan(detached: bool) -> None:
-    torch.manual_seed(0)
-    generator, critic = nn.Linear(4, 4), nn.Linear(4, 1)
-    of_generator, of_critic = sgd(generator), sgd(critic)
-    loop, expected = Loop(of_generator, of_critic), []
-    for step in range(4):
-        made = generator(torch.ones(2, 4))
-        of_critic.zero_grad()
-        critic(made.detach() if detached else made).sum().backward(retain_graph=not detached)
-        expected.append((1, step, norm_of(of_critic)))
-        of_critic.step()
-        of_generator.zero_grad()
-        critic(generator(torch.ones(2, 4))).sum().backward()
-        expected.append((0, step, norm_of(of_generator)))
-        of_generator.step()
-
-    records = [(r.optimizer, r.step, r.norms[-1]) for r in loop.close()]
-    assert [(o, s) for o, s, _ in records] == [(o, s) for o, s, _ in expected]
-    assert [n for *_, n in records] == pytest.approx([n for *_, n in expected])
-
-
-def test_a_critic_that_is_trained_three_times_as_often() -> None:
-    torch.manual_seed(0)
-    generator, critic = nn.Linear(4, 4), nn.Linear(4, 1)
-    of_generator, of_critic = sgd(generator), sgd(critic)
-    loop = Loop(of_generator, of_critic)
-    for _ in range(2):
-        for _ in range(3):
-            of_critic.zero_grad()
-            critic(generator(torch.ones(2, 4)).detach()).sum().backward()
-            of_critic.step()
-        of_generator.zero_grad()
-        critic(generator(torch.ones(2, 4))).sum().backward()
-        of_generator.step()
-
-    found = [(r.optimizer, r.step, r.taken) for r in loop.close()]
-    assert found == [
-        *((1, step, TAKEN) for step in range(3)), (0, 2, TAKEN),
-        *((1, step, TAKEN) for step in range(3, 6)), (0, 5, TAKEN),
-    ]  # fmt: skip
-
-
-def test_a_gan_whose_critic_has_a_guard() -> None:
-    """The critic's skipped step is seen although the generator stepped meanwhile."""
-    torch.manual_seed(0)
-    generator, critic = nn.Linear(4, 4), nn.Linear(4, 1)
-    of_generator, of_critic = sgd(generator), sgd(critic)
-    loop = Loop(of_generator, of_critic)
-    for step in range(4):
-        of_critic.zero_grad()
-        loss = critic(generator(torch.ones(2, 4)).detach()).sum()
-        (loss * (math.nan if step == 1 else 1.0)).backward()
-        if norm_of(of_critic) != math.inf and not math.isnan(norm_of(of_critic) or 0.0):
-            of_critic.step()
-        of_generator.zero_grad()
-        critic(generator(torch.ones(2, 4))).sum().backward()
-        of_generator.step()
-
-    skipped = [(r.optimizer, r.step) for r in loop.close() if not r.taken]
-    assert skipped == [(1, 1)]
 
 
 def test_two_optimizers_of_one_pass(model: nn.Sequential) -> None:
@@ -583,28 +411,6 @@ def test_functional_calls_and_transforms(model: nn.Sequential) -> None:
         optimizer.step()
 
     assert [(r.step, len(r.norms)) for r in loop.close()] == [(0, 1), (1, 1)]
-
-
-def test_an_optimizer_in_the_backward_pass(model: nn.Sequential) -> None:
-    optimizers = [torch.optim.SGD([p], lr=0.05) for p in model.parameters()]
-    loop, expected = Loop(*optimizers), []
-    numbers = {id(p): n for n, p in enumerate(model.parameters())}
-
-    def step_now(parameter: Tensor) -> None:
-        optimizer = optimizers[numbers[id(parameter)]]
-        expected.append(norm_of(optimizer))
-        optimizer.step()
-        optimizer.zero_grad()
-
-    for parameter in model.parameters():
-        parameter.register_post_accumulate_grad_hook(step_now)
-    for step in range(3):
-        loss_of(model, step).backward()
-
-    records = loop.close()
-    assert [record.norms[-1] for record in records] == pytest.approx(expected)
-    assert [record.step for record in records] == [step for step in range(3) for _ in range(4)]
-    assert all(record.taken for record in records)
 
 
 def test_passes_in_several_threads(model: nn.Sequential) -> None:

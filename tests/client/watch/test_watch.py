@@ -28,6 +28,12 @@ def mlp() -> Any:
     return nn.Sequential(nn.Linear(8, 1200), nn.ReLU(), nn.Linear(1200, 1))
 
 
+def attached(aggregator: Sink, **settings: Any) -> tuple[Any, gradwatch.Watch]:
+    """A model, and its watch."""
+    model = mlp()
+    return model, aggregator.attach(model, **settings)
+
+
 def backward(model: nn.Module, scale: float = 1.0) -> Tensor:
     """Forward and backward; the loss."""
     loss: Tensor = model(torch.ones(4, 8)).square().mean() * scale
@@ -204,8 +210,7 @@ def test_every_third_step_is_collected(aggregator: Sink, explicit: bool) -> None
 
 
 def test_without_an_optimizer_each_collect_is_a_step(aggregator: Sink) -> None:
-    model = mlp()
-    watch = aggregator.attach(model)
+    model, watch = attached(aggregator)
     backward(model)
     for _ in range(3):
         watch.collect()
@@ -262,8 +267,7 @@ def test_gradients_that_accumulate_are_collected_as_their_sum(aggregator: Sink) 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_nonfinite_gradients_are_counted_layer_by_layer(aggregator: Sink, value: float) -> None:
     """The norm says it too; other layers keep theirs."""
-    model = mlp()
-    watch = aggregator.attach(model)
+    model, watch = attached(aggregator)
     backward(model)
     fine = norms(model)["0.weight"]
     model[2].weight.grad[0, [3, 5]] = value
@@ -282,8 +286,7 @@ def test_nonfinite_gradients_are_counted_layer_by_layer(aggregator: Sink, value:
 
 def test_an_overflowing_norm_is_not_counted_as_inf(aggregator: Sink) -> None:
     """Large and finite is large and finite."""
-    model = mlp()
-    watch = aggregator.attach(model)
+    model, watch = attached(aggregator)
     backward(model)
     model[0].weight.grad.fill_(3e38)
     watch.collect()
@@ -415,44 +418,6 @@ def test_numbers_under_a_loss_scale_are_unscaled(
     assert [stats.labels["scaled"] for stats in sent] == [False] * 3
 
 
-def test_of_two_optimizers_each_has_its_own_state_under_the_loss_scale(aggregator: Sink) -> None:
-    model = mlp()
-    first, second = (torch.optim.Adam(model[n].parameters(), lr=0.0, fused=True) for n in (0, 2))
-    scaler = GradScaler("cpu", init_scale=1024.0)
-    aggregator.attach(model, [first, second], scaler=scaler)
-    scaler.scale(model(torch.ones(4, 8)).square().mean()).backward()
-    expected = {name: norm / 1024.0 for name, norm in norms(model).items()}
-    scaler.unscale_(first)
-    scaler.step(first)
-    scaler.step(second)
-    sent = aggregator.stats(2)
-
-    assert aggregator.layers(sent[0]) | aggregator.layers(sent[1]) == close(expected)
-
-
-def test_a_step_that_the_scaler_skips_is_a_step(aggregator: Sink) -> None:
-    """`collect` sees the overflow that makes it skip; the next one is the next step."""
-    model = mlp()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    scaler = GradScaler("cpu", init_scale=1024.0)
-    watch = aggregator.attach(model, optimizer, scaler=scaler)
-    for overflow in (False, True, True, False):
-        optimizer.zero_grad()
-        scaler.scale(model(torch.ones(4, 8)).mean()).backward()
-        if overflow:
-            model[0].bias.grad[0] = math.inf
-        watch.collect()
-        scaler.step(optimizer)
-        scaler.update()
-    sent = aggregator.stats(4)
-
-    assert [stats.step for stats in sent] == [0, 1, 2, 3]
-    assert [math.isinf(aggregator.layers(stats)["0.bias"]) for stats in sent] == [
-        *(False, True, True, False)
-    ]
-    assert [stats.scalars["loss_scale"] for stats in sent] == [1024.0, 1024.0, 512.0, 256.0]
-
-
 @pytest.mark.slow
 def test_two_optimizers_make_two_parts_of_a_step(aggregator: Sink) -> None:
     models = {"generator": nn.Linear(8, 8), "critic": nn.Linear(8, 1)}
@@ -531,8 +496,7 @@ def test_a_learning_rate_on_the_device_is_left_out(aggregator: Sink) -> None:
 def test_a_wrong_argument_is_counted_and_left_out(
     aggregator: Sink, wrong: dict[str, Any], fault: str
 ) -> None:
-    model = mlp()
-    watch = aggregator.attach(model)
+    model, watch = attached(aggregator)
     backward(model)
     watch.collect(**({"loss": 2.5} | wrong))
     watch.collect()
@@ -562,8 +526,7 @@ def test_a_wrong_argument_is_counted_and_left_out(
 )
 def test_a_loss_may_be_any_single_number(aggregator: Sink, loss: Any, expected: float) -> None:
     """A Python number or a tensor of one element, also one that belongs to a graph."""
-    model = mlp()
-    watch = aggregator.attach(model)
+    model, watch = attached(aggregator)
     backward(model)
     watch.collect(loss=loss)
 
@@ -642,8 +605,7 @@ def test_a_layer_that_cannot_be_measured_does_not_disturb_training(aggregator: S
 
 
 def test_the_counters_add_up(aggregator: Sink) -> None:
-    model = mlp()
-    watch = aggregator.attach(model)
+    model, watch = attached(aggregator)
     keys = ["collected", "dropped", "oversize", "sent", "acked", "evicted", "pending"]
     keys += ["spilled", "spill_dropped", "replayed", "moves", "endpoint", "faults", "last_error"]
     assert list(watch.stats()) == keys
@@ -675,8 +637,7 @@ def test_a_callback_that_raises_stops_nothing(aggregator: Sink) -> None:
         calls.append(alert["id"])
         raise RuntimeError("pager on fire")
 
-    model = mlp()
-    watch = aggregator.attach(model, on_alert=on_alert)
+    model, watch = attached(aggregator, on_alert=on_alert)
     wait_until(lambda: aggregator.hellos, "HELLO")
     aggregator.send(Alert(alert={"id": "a"}))
     aggregator.send(Alert(alert={"id": "b"}))
@@ -690,8 +651,7 @@ def test_a_callback_that_raises_stops_nothing(aggregator: Sink) -> None:
 
 
 def test_alerts_without_a_callback_are_let_go(aggregator: Sink) -> None:
-    model = mlp()
-    watch = aggregator.attach(model)
+    model, watch = attached(aggregator)
     wait_until(lambda: aggregator.hellos, "HELLO")
     for _ in range(10):
         aggregator.send(Alert(alert={"id": "a"}))
@@ -717,8 +677,7 @@ def test_a_refusal_is_told_once_and_ends_sending(
     aggregator: Sink, caplog: pytest.LogCaptureFixture
 ) -> None:
     aggregator.refusal = "the run name is taken"
-    model = mlp()
-    watch = aggregator.attach(model)
+    model, watch = attached(aggregator)
     wait_until(lambda: watch.stats()["faults"], "the refusal")
     backward(model)
     watch.collect()
@@ -807,8 +766,7 @@ def test_bye_says_how_training_ended(aggregator: Sink, end: str, reason: str) ->
 
 def test_what_was_collected_before_close_is_sent_before_bye(aggregator: Sink) -> None:
     """`close` returns when it is stored."""
-    model = mlp()
-    watch = aggregator.attach(model)
+    model, watch = attached(aggregator)
     backward(model)
     for _ in range(50):
         watch.collect()
@@ -911,8 +869,7 @@ def test_a_log_handler_that_raises_is_not_felt(aggregator: Sink) -> None:
 
 def test_a_callback_that_exits_stops_nothing(aggregator: Sink) -> None:
     """`sys.exit` in a thread would end that thread without a word."""
-    model = mlp()
-    watch = aggregator.attach(model, on_alert=lambda _: sys.exit(3))
+    model, watch = attached(aggregator, on_alert=lambda _: sys.exit(3))
     wait_until(lambda: aggregator.hellos, "HELLO")
     aggregator.send(Alert(alert={"id": "a"}))
     wait_until(lambda: watch.stats()["faults"] == 1, "the fault")
@@ -945,8 +902,7 @@ def test_after_all_was_delivered_nothing_is_told(
     aggregator: Sink, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The line is for losses."""
-    model = mlp()
-    watch = aggregator.attach(model)
+    model, watch = attached(aggregator)
     backward(model)
     watch.collect()
     watch.close()

@@ -28,7 +28,7 @@ from gradwatch_server.engine.curve_recorder import CurveRecorder
 from gradwatch_server.storage.retention import RetentionPolicy
 from gradwatch_server.storage.sqlite.store import SQLiteStore
 from gradwatch_wire import Column
-from tests.support.engine import Start
+from tests.support.engine import Start, attached
 from tests.support.records import manifest_of
 
 pytestmark = pytest.mark.slow
@@ -265,8 +265,7 @@ def test_a_reader_between_memory_and_store_counts_no_row_twice(feed: Feed) -> No
 
 def test_a_long_log_that_is_applied_anew_loses_no_row(start: Start) -> None:
     """Blocks are written on the way; the checkpoint and all curves are lost."""
-    running = start(retention=RetentionPolicy(checkpoint_s=1e9))
-    peer = running.peer().attach()
+    running, peer = attached(start(retention=RetentionPolicy(checkpoint_s=1e9)))
     peer.steps(0, *[1.0] * 600)
     running.shows(frames=600)
     running.engine._is_ahead = True  # as if it was killed
@@ -384,8 +383,7 @@ def test_what_does_not_move_leaves_memory(feed: Feed, monkeypatch: pytest.Monkey
 
 def test_a_saved_state_never_stands_for_rows_that_are_not_stored(start: Start) -> None:
     """A restart applies nothing that the state has: rows of a chunk that is not full, too."""
-    running = start()
-    peer = running.peer().attach()
+    running, peer = attached(start())
     peer.steps(0, *[1.0] * 10)
     running.shows(frames=10)
 

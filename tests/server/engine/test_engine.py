@@ -42,7 +42,7 @@ from gradwatch_wire import (
 from gradwatch_wire.health import RankState
 from gradwatch_wire.jsonable import jsonable
 from gradwatch_wire.limits import MAX_RECORD_BYTES
-from tests.support.engine import Start
+from tests.support.engine import Start, attached
 from tests.support.records import stats_of
 from tests.support.waiting import PATIENCE_S, wait_until
 
@@ -82,8 +82,7 @@ def num_committed(running: Any) -> int:
 
 
 def test_what_is_acknowledged_is_committed(start: Start) -> None:
-    running = start()
-    peer = running.peer().attach()
+    running, peer = attached(start())
     for step in range(20):
         peer.stats(step)
         acked = peer.acked().acked
@@ -92,8 +91,7 @@ def test_what_is_acknowledged_is_committed(start: Start) -> None:
 
 def test_a_record_that_comes_twice_is_stored_once(start: Start) -> None:
     """Copies of a resend are acknowledged again, so that the client lets them go."""
-    running = start()
-    peer = running.peer().attach()
+    running, peer = attached(start())
     peer.stats(0)
     peer.acked()
     for seq in (1, 2, 2):
@@ -106,8 +104,7 @@ def test_a_record_that_comes_twice_is_stored_once(start: Start) -> None:
 
 def test_a_missing_record_is_asked_for(start: Start) -> None:
     """The ACK says rewind; nothing after the gap is stored until the missing one came."""
-    running = start()
-    peer = running.peer().attach()
+    running, peer = attached(start())
     peer.send_as(4, 1, Event(name="too early", step=0))
     assert peer.receive() == Ack(boot_id=running.engine.boot_id, acked=1, rewind=True)
 
@@ -121,8 +118,7 @@ def test_a_missing_record_is_asked_for(start: Start) -> None:
 
 def test_a_record_the_client_no_longer_has_is_declared_lost(start: Start) -> None:
     """By its `low`, and only then; produced == stored + lost."""
-    running = start()
-    peer = running.peer().attach()
+    running, peer = attached(start())
     peer.send_as(9, 7, Event(name="x", step=0))
     assert peer.receive() == Ack(boot_id=running.engine.boot_id, acked=6, rewind=True)
     for seq in (7, 8, 9):
@@ -135,8 +131,7 @@ def test_a_record_the_client_no_longer_has_is_declared_lost(start: Start) -> Non
 
 
 def test_a_beat_is_answered_and_not_stored(start: Start) -> None:
-    running = start()
-    peer = running.peer().attach()
+    running, peer = attached(start())
     rows = len(running.entries())
 
     assert peer.say(Beat(last_step=3)) == Ack(boot_id=running.engine.boot_id, acked=1)
@@ -245,8 +240,7 @@ def test_many_sessions_at_once_are_all_served(start: Start) -> None:
 
 @pytest.mark.slow
 def test_a_session_without_a_sign_of_life_is_lost_and_may_come_back(start: Start) -> None:
-    running = start(session_timeout_s=1.0)
-    peer = running.peer().attach()
+    running, peer = attached(start(session_timeout_s=1.0))
     running.shows()
     wait_for_state(running, 0, RankState.LOST)
 
@@ -345,8 +339,7 @@ def test_a_restart_finds_everything_as_it_was(start: Start) -> None:
     rules = Rules.model_validate(
         {"records_lost": {"enabled": False}, "exploding": {"clear_steps": 3}}
     )
-    running = start(rules=rules)
-    peer = running.peer().attach()
+    running, peer = attached(start(rules=rules))
     peer.steps(0, 1.0, NAN, 1.0, 1.0, 1.0, 500.0, 500.0, 1.0)
     peer.send_as(14, 12, Event(name="x", step=9))
     peer.receive()
@@ -374,8 +367,7 @@ def test_a_restart_finds_everything_as_it_was(start: Start) -> None:
 
 def test_an_alert_pending_over_a_restart_fires_once(start: Start) -> None:
     rules = Rules.model_validate({"exploding": {"for_steps": 2}})
-    running = start(rules=rules)
-    peer = running.peer().attach()
+    running, peer = attached(start(rules=rules))
     peer.steps(0, 500.0)
     running.shows(frames=1)
     assert running.events() == []
@@ -390,8 +382,7 @@ def test_an_alert_pending_over_a_restart_fires_once(start: Start) -> None:
 
 
 def test_each_rise_of_a_severity_is_one_event_over_restarts_too(start: Start) -> None:
-    running = start()
-    peer = running.peer().attach()
+    running, peer = attached(start())
     for step, scale in enumerate((2.0, 1.0)):
         peer.stats(step, (NAN, 1.0), loss_scale=scale)
     peer.acked()
@@ -413,8 +404,7 @@ def test_each_rise_of_a_severity_is_one_event_over_restarts_too(start: Start) ->
 
 @pytest.mark.slow
 def test_new_rules_hold_from_the_restart_on(start: Start) -> None:
-    running = start()
-    peer = running.peer().attach()
+    running, peer = attached(start())
     peer.steps(0, 50.0, 50.0)
     running.shows(frames=2)
     strict = Rules.model_validate({"exploding": {"limit": 20}})
@@ -497,8 +487,7 @@ def test_a_full_disk_withholds_the_ack_and_loses_nothing(
 
 @pytest.mark.slow
 def test_alerts_wait_for_a_full_disk_too(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    running = start()
-    peer = running.peer().attach()
+    running, peer = attached(start())
     add, has_room = running.store.alert_events.add, threading.Event()
 
     def full_at_first(events: Any) -> int:
@@ -522,8 +511,7 @@ def test_records_whose_alerts_cannot_be_stored_are_not_stored_either(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody sees the frame meanwhile; the next start takes the record, and its alert, once."""
-    running = start()
-    peer = running.peer().attach()
+    running, peer = attached(start())
     running.shows(stored=1)
 
     def full(_events: Any) -> int:
@@ -603,8 +591,7 @@ def test_a_fault_of_ours_costs_one_entry(
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An entry that cannot be applied is counted and told once; the next one is applied."""
-    running = start()
-    peer = running.peer().attach()
+    running, peer = attached(start())
     apply = running.engine._state.apply_to
 
     def sometimes(name: str, entry: Entry, number: int) -> Any:
@@ -635,8 +622,7 @@ def test_a_fault_in_the_loop_is_told(start: Start, monkeypatch: pytest.MonkeyPat
 
 def test_a_view_that_was_taken_stays(start: Start) -> None:
     """Readers in other threads see whole views, old or new."""
-    running = start()
-    peer = running.peer().attach()
+    running, peer = attached(start())
     peer.steps(0, 1.0)
     old = running.shows(frames=1)
     peer.steps(1, NAN)

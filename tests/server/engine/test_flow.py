@@ -16,7 +16,7 @@ from gradwatch_wire import Ack, Event, Hello, Welcome, decode
 from gradwatch_wire.session.driver import send_due
 from gradwatch_wire.session.outbox import Outbox
 from gradwatch_wire.session.session import Session
-from tests.support.engine import Start
+from tests.support.engine import Start, attached
 from tests.support.records import manifest_of
 from tests.support.waiting import PATIENCE_S, wait_until
 
@@ -158,8 +158,7 @@ def test_who_lies_about_its_window_is_dropped_and_then_cut_off(start: Start) -> 
 
 
 def test_a_session_is_asked_to_send_again_once_a_second(start: Start) -> None:
-    running = start()
-    peer = running.peer().attach()
+    running, peer = attached(start())
     began_s = time.monotonic()
     asked = 0
     for seq in range(4, 60):
@@ -181,8 +180,7 @@ def test_what_was_dropped_last_is_asked_for_without_another_record(
     start: Start, comes_again: bool
 ) -> None:
     """The client would notice only after a while; also if a copy that nobody needs went with it."""
-    running = start(budgets=Budgets(queue_bytes=32 * MIB))
-    peer = running.peer().attach()
+    running, peer = attached(start(budgets=Budgets(queue_bytes=32 * MIB)))
     db = running.store.db
     db.execute(f"PRAGMA max_page_count={db.number('page_count')}")
     for step in range(60):

@@ -12,7 +12,7 @@ from gradwatch_server.core.entries import Beats, Resumed
 from gradwatch_server.engine import housekeeping
 from gradwatch_wire import Beat, Bye
 from gradwatch_wire.health import RankState
-from tests.support.engine import RunningEngine, Start
+from tests.support.engine import RunningEngine, Start, attached
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -66,8 +66,7 @@ def test_an_old_beat_is_no_sign_of_life(start: Start, monkeypatch: pytest.Monkey
     monkeypatch.setattr(housekeeping, "FRESH_NS", 300_000_000)
     monkeypatch.setattr(housekeeping, "TICK_NS", 50_000_000)
     clock = ShiftedClock()
-    running = start(clock=clock)
-    peer = running.peer().attach()
+    running, peer = attached(start(clock=clock))
     peer.steps(0, 1.0)
     peer.say(Beat(last_step=0))
     clock.advance(1.5)
@@ -81,8 +80,7 @@ def test_an_old_beat_is_no_sign_of_life(start: Start, monkeypatch: pytest.Monkey
 
 def test_beats_of_a_run_that_steps_are_not_logged(start: Start) -> None:
     clock = ShiftedClock()
-    running = start(clock=clock)
-    peer = running.peer().attach()
+    running, peer = attached(start(clock=clock))
     for step in range(12):
         peer.steps(step, 1.0)
         peer.say(Beat(last_step=step))
@@ -115,8 +113,7 @@ def test_a_start_is_noted_if_anybody_lives(start: Start) -> None:
 
 @pytest.mark.parametrize("ends", [False, True], ids=["lost", "ended"])
 def test_a_start_is_noted_if_a_lost_rank_may_return(start: Start, ends: bool) -> None:
-    running = start(session_timeout_s=0.5)
-    peer = running.peer().attach()
+    running, peer = attached(start(session_timeout_s=0.5))
     if ends:
         peer.send(Bye())
         peer.acked()

@@ -9,7 +9,7 @@ import pytest
 
 from gradwatch_server.clock import Clock
 from gradwatch_server.storage.postgres.database import PostgresStore
-from tests.support.engine import Start
+from tests.support.engine import Start, attached
 from tests.support.postgres import PostgresServer
 from tests.support.postgres_database import FreshDatabase
 from tests.support.waiting import PATIENCE_S
@@ -27,8 +27,7 @@ def test_what_was_acknowledged_is_there_after_cuts_and_restarts(
 ) -> None:
     database = FreshDatabase(postgres)
     open_store = partial(PostgresStore.open, database.url, Clock())
-    running = start(open_store=open_store)
-    peer = running.peer().attach()
+    running, peer = attached(start(open_store=open_store))
     step = 0
     for _ in range(3):
         peer.steps(step, *[1.0] * 50)
@@ -54,8 +53,7 @@ def test_an_aggregator_that_was_cut_off_writes_nothing_after_another_one(
 ) -> None:
     database = FreshDatabase(postgres)
     open_store = partial(PostgresStore.open, database.url, Clock())
-    running = start(open_store=open_store)
-    peer = running.peer().attach()
+    running, peer = attached(start(open_store=open_store))
     running.shows(stored=1)
     store = running.store
     cut_off_all(database)

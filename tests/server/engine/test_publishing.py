@@ -13,7 +13,7 @@ from gradwatch_server.engine.commands import CommandError
 from gradwatch_server.engine.publishing import MAX_PAUSE_NS, SLICE_RUNS, PublishedState, Publishing
 from gradwatch_server.storage.rows import StorageError
 from gradwatch_wire import Ack, Hello
-from tests.support.engine import Start
+from tests.support.engine import Start, attached
 from tests.support.waiting import wait_until
 from tests.support.whole_state import WholeState
 
@@ -125,8 +125,7 @@ def test_nobody_waits_for_an_engine_that_cannot_answer() -> None:
 
 def test_a_run_can_be_seen_while_nothing_can_be_written(start: Start) -> None:
     """With all that was committed, and nothing of what was not."""
-    running = start()
-    peer = running.peer().attach()
+    running, peer = attached(start())
     peer.steps(0, 1.0)
     db = running.store.db
     db.execute(f"PRAGMA max_page_count={db.number('page_count')}")
@@ -145,8 +144,7 @@ def test_a_run_can_be_seen_while_nothing_can_be_written(start: Start) -> None:
 
 
 def test_many_threads_read_while_the_engine_works(start: Start) -> None:
-    running = start()
-    peer = running.peer().attach()
+    running, peer = attached(start())
     seen: list[list[int]] = [[] for _ in range(4)]
     over = threading.Event()
 

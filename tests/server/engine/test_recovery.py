@@ -17,7 +17,7 @@ from gradwatch_server.engine.alert_commands import AddSilence, RemoveSilence
 from gradwatch_server.storage.rows import StorageError, StorageFault
 from gradwatch_wire import Bye
 from gradwatch_wire.health import Phase, RankState
-from tests.support.engine import Start
+from tests.support.engine import Start, attached
 from tests.support.waiting import PATIENCE_S, wait_until
 
 YEAR_NS = 366 * 86_400 * 10**9
@@ -102,8 +102,7 @@ def test_what_was_recovered_may_be_evicted(start: Start) -> None:
 @pytest.mark.usefixtures("on_demand")
 def test_a_session_goes_on_where_it_was(start: Start) -> None:
     """HELLO brings its run into memory, before anything of it is stored."""
-    running = start()
-    peer = running.peer().attach()
+    running, peer = attached(start())
     peer.steps(0, 1.0, 1.0)
     running.shows(frames=2)
     running = again(start, running)
@@ -139,8 +138,7 @@ def test_a_run_gets_what_it_missed(start: Start) -> None:
 
 
 def test_a_rank_that_died_meanwhile_is_told_although_nobody_asks(start: Start) -> None:
-    running = start(session_timeout_s=1.0)
-    peer = running.peer().attach()
+    running, peer = attached(start(session_timeout_s=1.0))
     peer.steps(0, 1.0)
     peer.close()
     running = again(start, running, session_timeout_s=1.0)
@@ -155,8 +153,7 @@ def test_damage_that_is_found_late_costs_what_cannot_be_read(
     start: Start, monkeypatch: pytest.MonkeyPatch, finder: str
 ) -> None:
     """The engine begins anew, and clients tell it what they have still."""
-    running = start()
-    peer = running.peer().attach()
+    running, peer = attached(start())
     peer.steps(0, 1.0)
     running.shows(frames=1)
     running = again(start, running)

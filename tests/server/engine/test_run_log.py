@@ -10,7 +10,7 @@ import pytest
 from gradwatch_server.budgets import Budgets
 from gradwatch_server.engine.run_log import RUN_LINES
 from gradwatch_wire import Bye
-from tests.support.engine import Start
+from tests.support.engine import Start, attached
 from tests.support.waiting import wait_until
 
 LOGGER = "gradwatch_server.engine.run_log"
@@ -47,8 +47,7 @@ def test_a_run_that_attaches_steps_and_ends_is_told_once_each(start: Start, line
 def test_a_rank_that_crashes_is_a_warning(
     start: Start, lines: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    running = start()
-    peer = running.peer().attach()
+    _, peer = attached(start())
     peer.steps(3, 1.0)
     peer.acked(peer.send(Bye(reason="exception")))
     wait_until(lambda: len(lines()) >= 4, "the end is told")
@@ -65,8 +64,7 @@ def test_a_rank_that_crashes_is_a_warning(
 def test_a_rank_that_is_lost_and_comes_back_is_told_with_how_long_it_was_silent(
     start: Start, lines: Any
 ) -> None:
-    running = start(session_timeout_s=0.3)
-    peer = running.peer().attach()
+    _, peer = attached(start(session_timeout_s=0.3))
     wait_until(lambda: len(lines()) == 2, "the rank is lost")
     peer.steps(0, 1.0)
     wait_until(lambda: len(lines()) >= 4, "and is heard again")
@@ -94,8 +92,7 @@ def test_two_jobs_under_one_name_are_told_once(start: Start, lines: Any) -> None
 
 
 def test_nothing_is_told_again_after_a_restart(start: Start, lines: Any) -> None:
-    running = start()
-    peer = running.peer().attach()
+    running, peer = attached(start())
     peer.steps(0, 1.0)
     running.shows(frames=1)
     before = lines()

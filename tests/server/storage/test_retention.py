@@ -20,7 +20,7 @@ from gradwatch_server.storage.rows import Line, NewAlertEvent, StorageError
 from gradwatch_server.storage.sqlite import database
 from gradwatch_server.storage.sqlite.store import SQLiteStore
 from gradwatch_wire import Column, Envelope, Hello, Manifest, Record, encode
-from tests.support.engine import Start
+from tests.support.engine import Start, attached
 from tests.support.records import stats_of
 from tests.support.waiting import wait_until
 from tests.support.whole_state import WholeState
@@ -293,8 +293,9 @@ def test_a_run_that_ended_long_ago_makes_room_for_another(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(housekeeping, "FORGET_NS", 0)
-    running = start(session_timeout_s=1.0, retention=RetentionPolicy(runs_max_age_s=3.0))
-    peer = running.peer().attach()
+    running, peer = attached(
+        start(session_timeout_s=1.0, retention=RetentionPolicy(runs_max_age_s=3.0))
+    )
     peer.steps(0, float("nan"))
     wait_until(lambda: "gpt" not in running.published.revisions)
     running.peer(run="next").attach()
