@@ -51,9 +51,10 @@ class Tab:
         """Let faults with these texts in them pass: the test makes them."""
         self.allowed += texts
 
-    def until_live(self) -> None:
+    def until_live(self) -> Tab:
         """Wait until what is shown is fresh."""
         self.page.locator("body[data-state=live], body[data-state=ended]").wait_for()
+        return self
 
     def text(self, selector: str) -> str:
         """Return the text of what fits."""

@@ -32,8 +32,7 @@ def test_axe_finds_nothing_serious(
         f"/?run=gpt&layer={POISONED}&step={POISON_STEP}&fold=1&open=transformer.h.2",
     ]
     for path in [*PAGES, *further]:
-        shown = tab(path, color_scheme=scheme)
-        shown.until_live()
+        shown = tab(path, color_scheme=scheme).until_live()
         if "run=" in path and "alert=" not in path:
             shown.page.locator(".readout").first.wait_for()
         found = Axe().run(shown.page).response["violations"]
@@ -43,8 +42,7 @@ def test_axe_finds_nothing_serious(
 
 
 def test_the_keyboard_alone_reaches_everything(tab: OpenTab, fed: Any) -> None:
-    shown = tab("/")
-    shown.until_live()
+    shown = tab("/").until_live()
     press = shown.page.keyboard.press
     shown.page.locator("a.whole", has_text="gpt").focus()
     press("Enter")
@@ -79,8 +77,7 @@ def test_the_keyboard_alone_reaches_everything(tab: OpenTab, fed: Any) -> None:
 
 
 def test_the_picture_has_a_table(tab: OpenTab, fed: Any) -> None:
-    shown = tab("/?run=gpt")
-    shown.until_live()
+    shown = tab("/?run=gpt").until_live()
     shown.page.locator(".ruler .bad").wait_for()
     shown.page.get_by_role("button", name="As table").click()
     first = shown.page.locator("section[aria-label='Layers and steps'] tbody tr").first
@@ -90,16 +87,14 @@ def test_the_picture_has_a_table(tab: OpenTab, fed: Any) -> None:
 
 @pytest.mark.parametrize("path", PAGES)
 def test_a_phone_needs_no_scrolling_aside(tab: OpenTab, fed: Any, path: str) -> None:
-    shown = tab(path, viewport={"width": 360, "height": 740})
-    shown.until_live()
+    shown = tab(path, viewport={"width": 360, "height": 740}).until_live()
     if "run=" in path:
         shown.page.locator(".readout").first.wait_for()
     assert shown.evaluate("() => document.documentElement.scrollWidth - innerWidth") <= 0
 
 
 def test_the_theme_can_be_chosen_and_is_kept(tab: OpenTab, fed: Any) -> None:
-    shown = tab("/", color_scheme="light")
-    shown.until_live()
+    shown = tab("/", color_scheme="light").until_live()
     back = "() => getComputedStyle(document.body).backgroundColor"
     light = shown.evaluate(back)
     shown.page.get_by_label("Light or dark").click()

@@ -173,8 +173,7 @@ def test_a_tab_that_nobody_sees_gives_its_stream_back(tab: OpenTab, aggregator: 
 def test_what_did_not_change_is_not_sent_again(tab: OpenTab, aggregator: Aggregator) -> None:
     """The page asks every second; the browser has what it was answered before, and its tag."""
     feed(aggregator, poison_step=None)
-    shown = tab("/?run=gpt")
-    shown.until_live()
+    shown = tab("/?run=gpt").until_live()
 
     wait_until(
         lambda: shown.evaluate("""() => performance.getEntriesByType("resource").some(

@@ -67,8 +67,7 @@ def test_a_long_live_run_keeps_no_more_than_its_window(
 ) -> None:
     """10,000 marks, and five windows of new steps: no nodes, listeners or points are left over."""
     peer = feed(aggregator, poison_step=None, steps=range(KEPT_STEPS))
-    shown = tab(f"/?run=gpt&last={KEPT_STEPS}")
-    shown.until_live()
+    shown = tab(f"/?run=gpt&last={KEPT_STEPS}").until_live()
     shown.page.locator(f".surface[aria-label*='{KEPT_STEPS} steps']").wait_for()
     surface = shown.page.locator(".heat .surface")
     seen: set[str] = set()
@@ -102,8 +101,7 @@ def test_views_that_were_left_keep_nothing(tab: OpenTab, aggregator: Aggregator)
         f"/?run=gpt&alert={alert['id']}",
         "/?page=rules",
     ]
-    shown = tab("/")
-    shown.until_live()
+    shown = tab("/").until_live()
     metrics = Metrics(shown)
     shown.evaluate(VISIT, addresses * 2)
     before = metrics.take()
@@ -136,8 +134,7 @@ def test_the_keyboard_stays_where_it_is_while_steps_come(
     tab: OpenTab, aggregator: Aggregator
 ) -> None:
     peer = feed(aggregator)
-    shown = tab("/")
-    shown.until_live()
+    shown = tab("/").until_live()
     step = STEPS
 
     def stays(selector: str, fresh: str) -> None:

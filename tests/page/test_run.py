@@ -33,8 +33,7 @@ def fed(aggregator: Aggregator) -> Any:
 
 
 def _open(tab: Any, more_: str = "", **settings: Any) -> Any:
-    shown = tab(f"/?run=gpt{more_}", **settings)
-    shown.until_live()
+    shown = tab(f"/?run=gpt{more_}", **settings).until_live()
     shown.page.locator(".heat canvas[width]").wait_for()
     shown.page.locator(".ruler .bad").first.wait_for()
     return shown
@@ -140,8 +139,7 @@ def test_every_value_of_the_curve_is_there(tab: OpenTab, fed: Any, aggregator: A
 
 def test_an_alert_appears_without_reload(tab: OpenTab, aggregator: Aggregator) -> None:
     peer = feed(aggregator, poison_step=None)
-    shown = tab("/?run=gpt")
-    shown.until_live()
+    shown = tab("/?run=gpt").until_live()
     assert shown.page.locator(".alerts li").count() == 0
     shown.evaluate("() => { window.kept = true; }")
 
@@ -160,8 +158,7 @@ def test_an_alert_comes_by_the_stream_also_to_a_page_that_is_paused(
     tab: OpenTab, aggregator: Aggregator
 ) -> None:
     peer = feed(aggregator, poison_step=None)
-    shown = tab("/?run=gpt")
-    shown.until_live()
+    shown = tab("/?run=gpt").until_live()
     shown.page.get_by_text("None so far.").wait_for()
     shown.page.keyboard.press("p")
     shown.page.locator("body[data-state=paused]").wait_for()
@@ -174,8 +171,7 @@ def test_an_alert_comes_by_the_stream_also_to_a_page_that_is_paused(
 
 def test_new_steps_come_by_themselves(tab: OpenTab, aggregator: Aggregator) -> None:
     peer = feed(aggregator, poison_step=None)
-    shown = tab("/?run=gpt")
-    shown.until_live()
+    shown = tab("/?run=gpt").until_live()
     shown.page.locator(".verdict .facts", has_text=f"step {STEPS - 1}").wait_for()
 
     more(peer, range(STEPS, STEPS + 30))

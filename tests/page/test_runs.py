@@ -24,8 +24,7 @@ HOSTILE = (
 def test_the_list_is_that_of_the_api(tab: OpenTab, aggregator: Aggregator) -> None:
     feed(aggregator, "bad", poison_step=59)
     feed(aggregator, "good", poison_step=None)
-    shown = tab("/")
-    shown.until_live()
+    shown = tab("/").until_live()
     rows = shown.page.locator("table.runs tbody tr")
     rows.nth(1).wait_for()
 
@@ -56,8 +55,7 @@ def test_runs_are_filtered_and_the_filter_is_in_the_address(
 ) -> None:
     for name in ("gpt-a", "gpt-b", "mlp"):
         feed(aggregator, name, steps=range(2), poison_step=None)
-    shown = tab("/")
-    shown.until_live()
+    shown = tab("/").until_live()
     rows = shown.page.locator("table.runs tbody tr")
     rows.nth(2).wait_for()
     shown.page.keyboard.press("/")

@@ -42,8 +42,7 @@ def _reopen(shown: Any, path: str) -> None:
 
 def test_what_is_still_asked_for_is_said(tab: OpenTab, aggregator: Aggregator) -> None:
     feed(aggregator)
-    shown = tab("/")
-    shown.until_live()
+    shown = tab("/").until_live()
     shown.page.route("**/runs?*", _hold)
     shown.page.route("**/health", _hold)
     for path, sentence in [("/", "Asking for the runs…"), ("/?run=gpt", "Asking how it is…")]:
@@ -85,8 +84,7 @@ def test_what_gets_no_answer_any_more_is_said_to_be_stale(
     tab: OpenTab, aggregator: Aggregator
 ) -> None:
     feed(aggregator)
-    shown = tab("/?run=gpt")
-    shown.until_live()
+    shown = tab("/?run=gpt").until_live()
     shown.page.locator(".ruler .bad").wait_for()
     shown.page.route("**/runs/gpt/**", _hold)
     shown.evaluate("() => { gradwatchPage.freshness.heard_at -= 60000; }")  # a minute goes by
