@@ -130,6 +130,11 @@ class Sink(threading.Thread):
         optimizer = torch.optim.SGD(model.parameters(), lr=lr)
         return self.attach(model, optimizer, **settings), optimizer
 
+    def collected(self, watch: gradwatch.Watch, **given: Any) -> wire.Stats:
+        """Collect, and return the one STATS that comes of it."""
+        watch.collect(**given)
+        return self.stats(1)[0]
+
     def stop(self) -> None:
         for watch in self._watches:
             watch.close()

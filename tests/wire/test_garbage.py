@@ -108,43 +108,6 @@ def test_mutated_bytes_are_refused_or_read(
     survive(VERSION + bytes(frame))
 
 
-ANYTHING = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(1 << 63), (1 << 64) - 1)
-    | st.sampled_from([0, 1, -1, limits.MAX_STEP, limits.MAX_STEP + 1, limits.MAX_SEQ + 1])
-    | st.floats()
-    | st.text(max_size=4)
-    | st.sampled_from(["", "<f4", "<u8", "\x1b[31m", "\n", "x" * 513, "\U0001d524" * 129])
-    | st.binary(max_size=17),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
-    max_leaves=5,
-)
-
-
-@pytest.mark.slow
-@OFTEN
-@given(data=st.data())
-def test_values_of_wrong_type_or_size_are_refused_or_read(
-    golden: dict[str, bytes], survive: Decode, data: st.DataObject
-) -> None:
-    """Well-formed msgpack with any value at any place never breaks the reader."""
-    fields = msgpack.unpackb(golden[data.draw(st.sampled_from(sorted(golden)))][1:])
-    place, key = fields, 5
-    while data.draw(st.booleans()) and isinstance(place[key], (list, dict)) and place[key]:
-        place = place[key]
-        keys = sorted(place) if isinstance(place, dict) else range(len(place))
-        key = data.draw(st.sampled_from(keys))
-    if place is fields:
-        key = data.draw(st.integers(0, 5))
-    if isinstance(place, dict) and data.draw(st.booleans()):
-        place[data.draw(st.text(max_size=3) | st.binary(max_size=3))] = place.pop(key)
-    else:
-        place[key] = data.draw(ANYTHING)
-
-    survive(VERSION + msgpack.packb(fields))
-
-
 @pytest.mark.slow
 @OFTEN
 @given(raw=st.binary(max_size=64) | st.binary().map(VERSION.__add__))

@@ -161,8 +161,7 @@ def test_a_pass_that_was_not_measured_is_unknown(aggregator: Sink) -> None:
     backward(model)
     watch.collect(step=5)
     backward(model)
-    watch.collect(step=20)
-    (stats,) = aggregator.stats(1)
+    stats = aggregator.collected(watch, step=20)
 
     assert stats.step == 20
     assert aggregator.layers(stats)["weight"] == pytest.approx(math.sqrt(8))

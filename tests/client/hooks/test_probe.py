@@ -237,8 +237,7 @@ def test_a_gradient_that_cannot_be_looked_at_does_not_raise_into_backward(
     odd, plain = model.parameters()
     watch = aggregator.attach(model)
     (loss_of(odd) + plain.sum()).backward()
-    watch.collect()
-    (stats,) = aggregator.stats(1)
+    stats = aggregator.collected(watch)
 
     assert choose(find_layers(model, None, None)) == [plain]
     assert stats.scalars["local_probe"] == 3.0

@@ -40,8 +40,7 @@ def test_inside_a_graph_capture_nothing_is_collected(
 def test_only_the_columns_asked_for_are_sent(aggregator: Sink) -> None:
     """`l2` always, for all else stands on it."""
     watch = aggregator.attach(with_gradients(), columns=["zeros", "linf"])
-    watch.collect()
-    (stats,) = aggregator.stats(1)
+    stats = aggregator.collected(watch)
 
     assert list(stats.columns) == ["l2", "linf", "zeros"]
     assert stats.columns["zeros"].code == "<u8"
@@ -157,8 +156,7 @@ def test_a_partial_gradient_is_left_out(aggregator: Sink, one_process: None) -> 
     whole, partial = nn.Parameter(placed(Replicate())), nn.Parameter(placed(Replicate()))
     watch = aggregator.attach(nn.ParameterDict({"whole": whole, "partial": partial}))
     whole.grad, partial.grad = placed(Replicate()), placed(Partial())
-    watch.collect()
-    (stats,) = aggregator.stats(1)
+    stats = aggregator.collected(watch)
 
     assert isinstance(stats, Stats)
     assert aggregator.layers(stats) == {"whole": pytest.approx(2.0**0.5)}

@@ -104,8 +104,7 @@ def test_float8_gradients_are_measured(
     model["bad"].grad = torch.tensor([1.0, math.nan, 2.0]).to(dtype)
     model["good"].grad = torch.tensor([1.0, 4.0, 2.0]).to(dtype)
     watch = aggregator.attach(model, columns=columns)
-    watch.collect()
-    (stats,) = aggregator.stats(1)
+    stats = aggregator.collected(watch)
     norms = aggregator.layers(stats)
 
     assert math.isnan(norms["bad"])
@@ -192,8 +191,7 @@ def test_a_subclass_with_elements_is_measured(aggregator: Sink) -> None:
     watch = aggregator.attach(model)
     model["odd"].grad = torch.full((3,), 2.0).as_subclass(OwnKind)
     model["plain"].grad = torch.ones(4)
-    watch.collect()
-    (stats,) = aggregator.stats(1)
+    stats = aggregator.collected(watch)
 
     assert aggregator.layers(stats) == {"odd": pytest.approx(math.sqrt(12.0)), "plain": 2.0}
     assert watch.stats()["faults"] == 0
@@ -228,8 +226,7 @@ def test_zeros_of_a_sparse_gradient_are_those_of_all_elements(
     watch = aggregator.attach(model, columns=["l2", "zeros"])
     looked_up = sparse(torch.tensor([3, 3, 7]))
     (looked_up.sum() * factor + plain(torch.zeros(1, 4)).sum()).backward()
-    watch.collect()
-    (stats,) = aggregator.stats(1)
+    stats = aggregator.collected(watch)
 
     assert sparse.weight.grad is not None
     assert int((sparse.weight.grad.to_dense() == 0).sum()) == zeros
@@ -242,8 +239,7 @@ def test_zeros_of_a_sparse_gradient_that_stores_nothing_are_all(aggregator: Sink
     model = nn.Embedding(50, 4, sparse=True)
     watch = aggregator.attach(model, columns=["l2", "zeros"])
     model(torch.empty(0, dtype=torch.int64)).sum().backward()
-    watch.collect()
-    (stats,) = aggregator.stats(1)
+    stats = aggregator.collected(watch)
 
     assert aggregator.layers(stats, "zeros") == {"weight": 200}
     assert aggregator.layers(stats) == {"weight": 0.0}
