@@ -62,6 +62,13 @@ def aggregator(new_aggregator: NewAggregator) -> Sink:
 
 
 @pytest.fixture
+def rank_0_of_2(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Variables of a launcher that started two ranks."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+
+
+@pytest.fixture
 def one_process(tmp_path: Path) -> Iterator[None]:
     """`torch.distributed` with this process alone in it."""
     dist.init_process_group("gloo", f"file://{tmp_path}/group", rank=0, world_size=1)

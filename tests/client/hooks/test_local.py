@@ -214,14 +214,13 @@ def test_a_sharded_layer_has_no_local_norm(
     assert caplog.text.count("knows nothing of 0.weight") == 1
 
 
+@pytest.mark.usefixtures("rank_0_of_2")
 @pytest.mark.slow
 @pytest.mark.parametrize("local", [True, False])
 def test_one_pass_for_two_optimizers_shows_each_what_its_own_layers_got(
-    aggregator: Sink, monkeypatch: pytest.MonkeyPatch, local: bool
+    aggregator: Sink, local: bool
 ) -> None:
     """The record of the first takes nothing from that of the second."""
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
     models = {"one": nn.Linear(4, 1, bias=False), "two": nn.Linear(4, 1, bias=False)}
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models.values()]
     aggregator.attach(models, optimizers, local=local)

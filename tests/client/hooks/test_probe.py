@@ -225,14 +225,13 @@ def loss_of(odd: nn.Parameter) -> Tensor:
     return dense.sum()
 
 
+@pytest.mark.usefixtures("rank_0_of_2")
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("kind", ["mkldnn", "nested"])
 def test_a_gradient_that_cannot_be_looked_at_does_not_raise_into_backward(
-    aggregator: Sink, monkeypatch: pytest.MonkeyPatch, kind: str
+    aggregator: Sink, kind: str
 ) -> None:
     """C22: with several ranks the probe looks at other parameters, and the record comes."""
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
     model = odd_models()[kind]
     odd, plain = model.parameters()
     watch = aggregator.attach(model)
@@ -270,13 +269,12 @@ def test_nothing_is_summed_while_it_is_not_active_or_after_close() -> None:
     assert sums_after(probe, layers, torch.ones(2)) == []
 
 
+@pytest.mark.usefixtures("rank_0_of_2")
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["collect", "optimizer step", "collect alone", "two optimizers"])
 def test_backward_passes_of_steps_that_are_not_collected_are_not_probed(
-    aggregator: Sink, monkeypatch: pytest.MonkeyPatch, how: str
+    aggregator: Sink, how: str
 ) -> None:
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     parts = list(model) if how == "two optimizers" else [model]
     optimizers = [torch.optim.SGD(part.parameters(), lr=0.1) for part in parts]

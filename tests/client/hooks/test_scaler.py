@@ -38,6 +38,11 @@ def norms(model: nn.Module, scale: float) -> dict[str, float]:
     }
 
 
+def near(true: list[dict[str, float]]) -> list[Any]:
+    """Equal within 1e-5."""
+    return [pytest.approx(expected, rel=1e-5) for expected in true]
+
+
 def train(
     model: nn.Module,
     optimizer: Optimizer,
@@ -72,18 +77,11 @@ def test_the_numbers_are_unscaled(aggregator: Sink, kind: Any, collect: str) -> 
     model = nn.Linear(8, 3)
     optimizer = kind(model.parameters())
     scaler = GradScaler("cpu", init_scale=1024.0, growth_interval=2)
-    true = train(
-        model,
-        optimizer,
-        scaler,
-        aggregator.attach(model, optimizer, scaler=scaler),
-        collect=collect,
-    )
+    watch = aggregator.attach(model, optimizer, scaler=scaler)
+    true = train(model, optimizer, scaler, watch, collect=collect)
     sent = aggregator.stats(4)
 
-    assert [aggregator.layers(stats) for stats in sent] == [
-        pytest.approx(expected, rel=1e-5) for expected in true
-    ]
+    assert [aggregator.layers(stats) for stats in sent] == near(true)
     assert [stats.scalars["loss_scale"] for stats in sent] == [1024.0, 1024.0, 2048.0, 2048.0]
     assert {stats.labels["scaled"] for stats in sent} == {False}
     assert {stats.labels["point"] for stats in sent} == {"collect" if collect else "backward"}
@@ -246,9 +244,7 @@ def test_the_optimizer_is_watched_when_it_steps_without_the_scaler(aggregator: S
             optimizer.step()
     sent = aggregator.stats(3)
 
-    assert [aggregator.layers(stats) for stats in sent] == [
-        pytest.approx(expected, rel=1e-5) for expected in true
-    ]
+    assert [aggregator.layers(stats) for stats in sent] == near(true)
     assert [stats.scalars.get("loss_scale") for stats in sent] == [None, 64.0, None]
 
 
@@ -275,12 +271,8 @@ def test_a_step_with_a_closure_is_not_divided_by_another_training_s_scaler(
         true.append(norms(model, 1.0))
     sent = aggregator.stats(3)
 
-    assert [aggregator.layers(stats) for stats in sent] == [
-        pytest.approx(expected, rel=1e-5) for expected in true
-    ]
-    if passes > 1:
-        largest = [aggregator.layers(stats, "l2_max") for stats in sent]
-        assert largest == [pytest.approx(expected, rel=1e-5) for expected in true]
+    for column in ("l2", *(["l2_max"] if passes > 1 else [])):
+        assert [aggregator.layers(stats, column) for stats in sent] == near(true)
     assert not any("loss_scale" in stats.scalars for stats in sent)
 
 
@@ -308,12 +300,8 @@ def test_a_scaler_that_was_not_given_is_found_at_the_first_step(
         scaler.update()
     sent = aggregator.stats(3)
 
-    assert [aggregator.layers(stats) for stats in sent] == [
-        pytest.approx(expected, rel=1e-5) for expected in true
-    ]
-    if passes > 1:
-        largest = [aggregator.layers(stats, "l2_max") for stats in sent]
-        assert largest == [pytest.approx(expected, rel=1e-5) for expected in true]
+    for column in ("l2", *(["l2_max"] if passes > 1 else [])):
+        assert [aggregator.layers(stats, column) for stats in sent] == near(true)
     assert [stats.scalars["loss_scale"] for stats in sent] == [1024.0, 2048.0, 4096.0]
     assert {stats.labels["scaled"] for stats in sent} == {False}
     assert {other.get_scale() for other in alive} <= {8.0}

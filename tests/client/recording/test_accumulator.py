@@ -65,13 +65,10 @@ def test_the_first_bad_step_of_a_report_is_kept(aggregator: Sink, value: float) 
     assert aggregator.layers(stats)["bias"] == 1.0
 
 
+@pytest.mark.usefixtures("rank_0_of_2")
 @pytest.mark.parametrize("on_device", [True, False])
-def test_what_a_rank_shows_is_that_of_the_first_bad_step(
-    aggregator: Sink, monkeypatch: pytest.MonkeyPatch, on_device: bool
-) -> None:
+def test_what_a_rank_shows_is_that_of_the_first_bad_step(aggregator: Sink, on_device: bool) -> None:
     """By the later ones the weights are bad on every rank; before there is one, the last (C13)."""
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
     model = nn.Linear(4, 1, bias=False)
     watch = aggregator.attach(model, report_every=3)
     for factor, loss in ((1.0, 1.0), (2.0, 2.0), (3.0, 3.0), (1.0, 1.0), (2.0, 2.0), (NAN, NAN)):

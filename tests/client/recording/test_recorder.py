@@ -47,11 +47,8 @@ def test_only_the_columns_asked_for_are_sent(aggregator: Sink) -> None:
     assert aggregator.layers(stats, "linf") == {"weight": 1.0, "bias": 1.0}
 
 
-def test_a_record_has_the_names_of_the_vocabulary_and_no_others(
-    aggregator: Sink, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
+@pytest.mark.usefixtures("rank_0_of_2")
+def test_a_record_has_the_names_of_the_vocabulary_and_no_others(aggregator: Sink) -> None:
     names: set[str] = set()
     for local in (True, False):
         model = nn.Linear(4, 2)

@@ -104,12 +104,9 @@ def test_around_a_captured_step_all_is_collected(aggregator: Sink) -> None:
     assert len(aggregator.stats(3)) == 3
 
 
+@pytest.mark.usefixtures("rank_0_of_2")
 @pytest.mark.parametrize("settings", [{"local": True}, {"blocks": None}, {"activations": True}, {}])
-def test_hooks_inside_a_capture_leave_it_whole(
-    aggregator: Sink, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
-) -> None:
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
+def test_hooks_inside_a_capture_leave_it_whole(aggregator: Sink, settings: dict[str, Any]) -> None:
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1)).cuda()
     batch = torch.ones(8, 64, device="cuda")
     if "blocks" in settings:

@@ -266,17 +266,14 @@ def _default_device(request: pytest.FixtureRequest) -> Iterator[None]:
     torch.set_default_device(None)
 
 
+@pytest.mark.usefixtures("rank_0_of_2")
 @pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.usefixtures("_default_device")
 @pytest.mark.parametrize("columns", [None, MEASURED_COLUMNS], ids=["default", "all"])
 @pytest.mark.parametrize("size", [3, 400])
-def test_the_default_device_changes_nothing(
-    aggregator: Sink, monkeypatch: pytest.MonkeyPatch, columns: Any, size: int
-) -> None:
+def test_the_default_device_changes_nothing(aggregator: Sink, columns: Any, size: int) -> None:
     """C47: small and large models, with all that `attach` can do besides."""
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
     cpu = torch.device("cpu")
     embedding = nn.Embedding(size, size, sparse=True, device=cpu)
     model = nn.Sequential(embedding, nn.Linear(size, size, device=cpu), nn.ReLU())

@@ -150,11 +150,8 @@ def test_a_step_between_runs_as_few_functions_however_many_layers_there_are(
             assert one + 64 < other, number
 
 
-def test_local_norms_are_there_in_each_step_that_is_due(
-    aggregator: Sink, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
+@pytest.mark.usefixtures("rank_0_of_2")
+def test_local_norms_are_there_in_each_step_that_is_due(aggregator: Sink) -> None:
     model = Chain()
     watch, optimizer = aggregator.attach_sgd(model, lr=0.0, every=EVERY, local=True)
     for number in range(2 * EVERY + 1):
@@ -178,12 +175,9 @@ def test_local_norms_are_there_in_each_step_that_is_due(
     assert norms[1]["blocks.1.weight"] > 0.0
 
 
-def test_what_is_made_due_after_its_pass_is_unknown(
-    aggregator: Sink, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("rank_0_of_2")
+def test_what_is_made_due_after_its_pass_is_unknown(aggregator: Sink) -> None:
     """Hooks that did not look do not say that a layer got nothing."""
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
     model = Chain()
     watch, optimizer = aggregator.attach_sgd(model, lr=0.0, every=EVERY, local=True)
     for number in range(3):

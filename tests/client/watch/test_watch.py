@@ -833,15 +833,3 @@ def test_what_was_not_delivered_is_told_at_close(caplog: pytest.LogCaptureFixtur
     assert told.startswith(said)  # three steps, the names of the layers, and the end
     assert watch.stats()["pending"] == 5
     assert "gradwatch serve" in told
-
-
-def test_after_all_was_delivered_nothing_is_told(
-    aggregator: Sink, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The line is for losses."""
-    model, watch = attached(aggregator)
-    backward(model)
-    watch.collect()
-    watch.close()
-
-    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
