@@ -1,4 +1,4 @@
-"""What an attack is told, what it tells, and the pace at which it works."""
+"""Target, outcome and pace of an attack."""
 
 from __future__ import annotations
 
@@ -47,28 +47,6 @@ class Outcome:
     refused: Refused = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)  # what was measured beside the times
     wrongs: list[str] = field(default_factory=list)  # what happened to those who mean well
-
-
-@dataclass(frozen=True, slots=True)
-class Attack:
-    """One attack.
-
-    Args:
-        work: Works until it is told to stop, and counts what was refused to it.
-        is_well_meant: Whether it does not yield the processor: it is measured what it gets, too.
-        needs_rate: Whether it needs to know how much the aggregator can take.
-        config: What is set for it in `gradwatch.toml`.
-    """
-
-    work: Callable[[Target, Stop, Refused], Outcome | None]
-    is_well_meant: bool = False
-    needs_rate: bool = False
-    config: str = ""
-
-    @property
-    def summary(self) -> str:
-        """What it does, in a line."""
-        return (self.work.__doc__ or "").partition("\n")[0]
 
 
 def paced(rate: float, stop: Stop) -> Iterator[int]:

@@ -43,19 +43,19 @@ class Session:
 
 
 class Line:
-    """A connection to the ingest port, and what was refused over it."""
+    """A connection to the ingest port, what was refused over it, and when to stop."""
 
-    def __init__(self, target: Target, refused: Refused) -> None:
+    def __init__(self, target: Target, refused: Refused, stop: Stop) -> None:
+        self.target, self.refused, self.stop = target, refused, stop
         self.acked = 0
-        self._refused = refused
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.connect(target.endpoint)
 
-    def send(self, message: bytes, stop: Stop) -> None:
+    def send(self, message: bytes) -> None:
         """Send as soon as the connection takes it, and take in the answers meanwhile."""
-        while not stop():
+        while not self.stop():
             self._listen()
             try:
                 self._socket.send(message, zmq.NOBLOCK)
@@ -70,7 +70,7 @@ class Line:
                 answer = self._socket.recv(zmq.NOBLOCK)
                 with suppress(ProtocolError):
                     record = decode(answer).record
-                    self._refused["REFUSE"] += isinstance(record, Refuse)
+                    self.refused["REFUSE"] += isinstance(record, Refuse)
                     self.acked = max(self.acked, getattr(record, "acked", 0))
 
     def wait(self, timeout_ms: int) -> None:
@@ -85,11 +85,11 @@ class Line:
         self._context.destroy(linger=0)
 
 
-def open_sessions(line: Line, ranks: Sequence[Session], manifest: Manifest, stop: Stop) -> None:
+def open_sessions(line: Line, ranks: Sequence[Session], manifest: Manifest) -> None:
     """Say HELLO for each rank, and declare the same layers."""
     for rank in ranks:
-        line.send(rank.greeting(), stop)
-        line.send(rank.next(manifest), stop)
+        line.send(rank.greeting())
+        line.send(rank.next(manifest))
 
 
 def stats_record(step: int, columns: Mapping[str, Sequence[float]]) -> Stats:
