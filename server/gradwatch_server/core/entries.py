@@ -91,14 +91,14 @@ class Began:
     Args:
         attempts: Attempts that it had before it was forgotten: their numbers are not given again,
             and so no id of their alerts is.
-        rules: The rules in force, as plain data of `rules.Rules`.
-        budgets: The budgets in force, as plain data of `budgets.LoggedBudgets`.
+        rules: The rules in force, JSON of `rules.Rules`.
+        budgets: The budgets in force, JSON of `budgets.LoggedBudgets`.
         silences: The silences in force that may fit it, as plain data of `Silence`.
     """
 
     attempts: int
-    rules: Mapping[str, Any]
-    budgets: Mapping[str, Any]
+    rules: str
+    budgets: str
     silences: Sequence[Mapping[str, Any]] = ()
 
 

@@ -167,8 +167,8 @@ class Run(AttemptHistory):
         match body:
             case Began(attempts, rules, budgets, silences):
                 self.num_forgotten = max(self.num_forgotten, attempts)
-                self._set_rules(json.dumps(dict(rules)))
-                self._set_budgets(json.dumps(dict(budgets)))
+                self._set_rules(rules)
+                self._set_budgets(budgets)
                 self.silences.replace(silences)
             case RulesSet(rules):
                 self._set_rules(json.dumps(dict(rules)))

@@ -48,8 +48,8 @@ class State:
         fitting = [own for own in self.silences.state_dict() if fits(own["run"], name)]
         return Began(
             attempts,
-            self.rules.model_dump(mode="json"),
-            self.budgets.model_dump(mode="json"),
+            self.rules.json_text,
+            self.budgets.model_dump_json(),
             tuple(fitting),
         )
 

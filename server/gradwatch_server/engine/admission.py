@@ -106,6 +106,10 @@ def _launch(hello: Hello) -> Launch:
     return hello.run, hello.job, hello.world
 
 
+HELLOS_PER_ROUND: Final = 8
+"""HELLOs that are taken of those that waited: a run that begins takes some 1 ms."""
+
+
 class AdmissionResult(Enum):
     """Decision about a HELLO."""
 
@@ -143,7 +147,7 @@ class Admission:
         self._rate.next_round(self._state.runs)
         self.grown.clear()
         self._is_making_room = True
-        for _ in range(len(self._waiting)):
+        for _ in range(min(len(self._waiting), HELLOS_PER_ROUND)):
             yield self._waiting.popleft()
         self._is_making_room = False
 

@@ -13,7 +13,7 @@ from gradwatch_server.core.entries import Entry, Gap, Opened, Received
 from gradwatch_server.ingest.inbox import WORK_S, Inbox
 from gradwatch_server.ingest.message import Message
 
-MOST_WORK_S: Final = 0.1
+MOST_WORK_S: Final = 0.04
 """What the messages of one batch may be expected to cost at most."""
 
 WORK_PER_WRITE: Final = 4.0

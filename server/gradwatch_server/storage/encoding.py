@@ -165,7 +165,8 @@ def _encode_notice(
         case Tick():
             return _TICK, None, None
         case Began():
-            return _BEGAN, None, json.dumps(asdict(notice)).encode()
+            parts = (notice.attempts, notice.rules, notice.budgets, notice.silences)
+            return _BEGAN, None, msgpack.packb(parts)
         case RulesSet(rules):
             return _RULES, None, json.dumps(dict(rules)).encode()
         case BudgetsSet(budgets):
@@ -230,8 +231,8 @@ def _decode_notice(kind: int, payload: bytes) -> Notice:
     if kind == _TICK:
         return Tick()
     if kind == _BEGAN:
-        plain = json.loads(payload)
-        return Began(**plain | {"silences": tuple(plain["silences"])})
+        attempts, rules, budgets, silences = msgpack.unpackb(payload)
+        return Began(attempts, rules, budgets, tuple(silences))
     if kind == _RULES:
         return RulesSet(json.loads(payload))
     if kind == _BUDGETS:

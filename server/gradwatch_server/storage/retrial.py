@@ -48,7 +48,6 @@ def judge_again(
 
 def _entries(log: Iterable[EncodedEntry], rules: Rules) -> Iterator[Entry]:
     """Yield the entries by which the run is judged: other rules are in force from its beginning."""
-    plain = rules.model_dump(mode="json")
     for encoded in log:
         try:
             entry = decode_entry(encoded)
@@ -57,7 +56,7 @@ def _entries(log: Iterable[EncodedEntry], rules: Rules) -> Iterator[Entry]:
             continue
         match entry.body:
             case Began() as began:
-                yield replace(entry, body=replace(began, rules=plain))
+                yield replace(entry, body=replace(began, rules=rules.json_text))
             case RulesSet() | Forgotten():
                 continue  # what is forgotten is still there
             case _:

@@ -119,7 +119,7 @@ def test_every_kind_of_entry_is_read_back_as_it_was(store: Store) -> None:
         Line("gpt", Entry(6, Gap(SESSION, 7, MAX_SEQ))),
         Line("gpt", Entry(7, Lost(SESSION))),
         Line("gpt", Entry(8, Tick())),
-        Line("gpt", Entry(8, Began(2, {"x": {}}, {"y": 1}, ({"id": "5f"},)))),
+        Line("gpt", Entry(8, Began(2, "{}", '{"y": 1}', ({"id": "5f"},)))),
         Line("gpt", Entry(9, RulesSet(Rules().model_dump(mode="json")))),
         Line("gpt", Entry(10, BudgetsSet(Budgets().logged().model_dump(mode="json")))),
         Line("gpt", Entry(11, Forgotten("gpt", 3))),
@@ -208,7 +208,7 @@ def test_the_name_of_a_run_that_left_memory_is_kept(place: Any) -> None:
 
 def test_trimming_keeps_what_the_rest_is_read_with(store: Store) -> None:
     """Beginning, HELLO, manifest, rules, budgets and silences stay."""
-    began = Line("gpt", Entry(0, Began(0, {}, {})))
+    began = Line("gpt", Entry(0, Began(0, "{}", "{}")))
     rules = [Line("gpt", Entry(0, RulesSet({}))), Line("gpt", Entry(0, BudgetsSet({})))]
     silence = Silence("5f", "gpt", "*", "*", 9, 0, "ada", "")
     bodies = (SilenceAdded(silence), SilenceRemoved("5f"))
@@ -231,7 +231,7 @@ def test_trimming_keeps_what_the_rest_is_read_with(store: Store) -> None:
 
 def test_heads_go_once_nothing_is_read_with_them(store: Store) -> None:
     """Heads go of sessions that left memory, as far as rows are trimmed; all of a run that did."""
-    store.log.append([Line("gpt", Entry(0, Began(0, {}, {})))])
+    store.log.append([Line("gpt", Entry(0, Began(0, "{}", "{}")))])
     store.log.append([opened(), received(MANIFEST)])
     store.log.append(ticks(1, 1))
     store.log.append([opened(OTHER), received(MANIFEST, 1, OTHER)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final, Self
 
 import numpy as np
@@ -96,8 +97,12 @@ class Judge:
         self.findings: Findings | None = None
         self._none: BoolArray = np.zeros(0, dtype=np.bool_)
         self._budget = FALSE_ALERTS_PER_100K
+
+    @cached_property
+    def detector(self) -> Detector:
+        """Detector of the series that there are; most runs that begin never have a frame."""
         num_series = len(self.state.series.level)
-        self.detector = self._new_detector(max(0, num_series - FIRST_MODULE) // 2)
+        return self._new_detector(max(0, num_series - FIRST_MODULE) // 2)
 
     @property
     def modules(self) -> Modules:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
@@ -77,6 +78,11 @@ class Rules(BaseModel):
                 if (rule.enabled or rule.health is not None) and rule.signs & signs
             )
         return self._flagging[kind, signs]
+
+    @cached_property
+    def json_text(self) -> str:
+        """All settings as JSON: once, for the logs of all runs that begin."""
+        return json.dumps(self.model_dump(mode="json"))
 
     @cached_property
     def floor(self) -> float:
