@@ -98,6 +98,11 @@ class Run(AttemptHistory):
         self.budgets = self.alert_budget.limits = _budgets(text)
         self._open_limit = self.budgets.open_frames_bytes
 
+    @property
+    def has_due(self) -> bool:
+        """Presence of frames that may be due, and that the last entry left open."""
+        return any(own.has_due for own in self.judged)
+
     def adopt(self, attempt: Attempt) -> None:
         """Add an attempt as it is, with its sessions."""
         attempt.active_alerts.allowance.budget = self.alert_budget

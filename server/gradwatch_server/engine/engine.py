@@ -285,6 +285,7 @@ class Engine(threading.Thread):
 
     def _do_round(self) -> None:
         is_idle = self._delivery.is_done and not self.publishing.are_waiting
+        is_idle = is_idle and self._housekeeping.is_done
         wait_ms = POLL_MS if is_idle else BUSY_POLL_MS
         if self._quiet_until_ns:
             if self._is_quiet():
@@ -326,7 +327,8 @@ class Engine(threading.Thread):
         self.publishing.publish()
         self.commands.answer(self._state)
         self._show()
-        is_done = self._maintain() and not self.publishing.are_waiting
+        is_done = self._maintain() and self._housekeeping.is_done
+        is_done = is_done and not self.publishing.are_waiting
         if is_done and not (has_rows or began_s):
             self._quiet_until_ns = self._housekeeping.due_ns
 
@@ -363,6 +365,9 @@ class Engine(threading.Thread):
             began_s = time.perf_counter()
             first = self._store.log.last(name) + 1
             alerts = self._applier.apply_all(name, entries, first)
+            run = self._state.runs.get(name)
+            if run is not None and run.has_due:
+                self._housekeeping.hurry(name)
             changes += map(AlertChange.of, alerts)
             self._run_log.note(name, entries)
             self._work.apply(entries, time.perf_counter() - began_s)

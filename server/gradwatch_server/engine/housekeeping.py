@@ -29,6 +29,10 @@ FORGET_NS: Final = 60_000_000_000
 """How often it is looked whether a run ended long ago."""
 
 
+TICKS_PER_ROUND: Final = 64
+"""Runs in which time passes in one round: each may close some frames."""
+
+
 class Housekeeping:
     """Lets time pass for frames that wait, gives up silent sessions and lets old runs go."""
 
@@ -47,6 +51,7 @@ class Housekeeping:
         self._runs_max_age_s = runs_max_age_s
         self._ticked_ns = self._forgot_ns = self._watched_ns = self._awake_ns = now_ns
         self._beats: dict[bytes, Progress] = {}  # what each session said last
+        self._to_tick: dict[str, None] = {}  # runs in which time is to pass
 
     @property
     def due_ns(self) -> int:
@@ -68,6 +73,20 @@ class Housekeeping:
             if session.state is RankState.ALIVE:
                 self._published.last_seen[session.id] = now_ns
 
+    def hurry(self, run: str) -> None:
+        """Let time pass in a run with the next round: frames of it are due."""
+        self._to_tick[run] = None
+
+    @property
+    def is_done(self) -> bool:
+        """False while time is to pass in a run."""
+        return not self._to_tick
+
+    def _add_ticks(self, now_ns: int, batch: Batch) -> None:
+        for name in list(self._to_tick)[:TICKS_PER_ROUND]:
+            del self._to_tick[name]
+            batch.add(name, now_ns, Tick())
+
     def beat(self, progress: Progress) -> None:
         """Take in what a BEAT said; it gets into the log if nothing else shows that it lives."""
         self._beats[progress.session] = progress
@@ -75,6 +94,7 @@ class Housekeeping:
     def add(self, now_ns: int, batch: Batch) -> bool:
         """Add what is due to a batch; return whether anything was, which it is once a second."""
         if now_ns < self.due_ns:
+            self._add_ticks(now_ns, batch)
             return False
         self._ticked_ns = now_ns
         gone = _forgotten(batch)
@@ -82,8 +102,8 @@ class Housekeeping:
             if session.attempt > gone.get(session.hello.run, 0):
                 batch.add(session.hello.run, now_ns, Lost(session.id))
         self._add_beats(now_ns, batch)
-        for name in self._watching(now_ns):
-            batch.add(name, now_ns, Tick())
+        self._to_tick |= self._watching(now_ns)
+        self._add_ticks(now_ns, batch)
         self._add_forgotten(now_ns, batch, gone)
         return True
 

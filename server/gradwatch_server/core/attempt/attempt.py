@@ -39,6 +39,12 @@ from gradwatch_wire.health import AlertState, RankState
 from gradwatch_wire.names import LayerOrder, Scalar
 from gradwatch_wire.session.replayed import is_replayed
 
+CLOSES = 4
+"""Frames that one entry closes at most: a round with many overdue frames would take seconds."""
+
+LEAVE_CLOSES = 64
+"""Frames that the end of a rank closes."""
+
 ATTACH_GRACE_NS = 10_000_000_000
 """Frames wait for ranks that never said HELLO only this long after the attempt began."""
 
@@ -69,6 +75,7 @@ class Attempt:
     Attributes:
         manifests: Manifests of the ranks, as far as memory goes.
         revision: Entries that concerned it; readers keep what is unchanged.
+        has_due: Whether frames may be due that the last entry left open.
     """
 
     run: str
@@ -88,6 +95,7 @@ class Attempt:
     def __post_init__(self) -> None:
         self.manifests = Manifests()
         self.revision = 0
+        self.has_due = False
         for session in self.sessions.values():
             self.manifests.take_over(session)
             for manifest in session.manifests.values():
@@ -208,7 +216,7 @@ class Attempt:
             session.lost_ns = session.lost_ns or now_ns
         placed = self.open.release(session.hello.rank, alone=not self.ranks.alive)
         yield from self._take_in(placed, now_ns, rules)
-        yield from self.close_frames(now_ns, rules)
+        yield from self.close_frames(now_ns, rules, LEAVE_CLOSES)
         if state is not RankState.ENDED or self.signs.is_troubled:
             yield from self.judge_liveness(now_ns, rules)
 
@@ -352,14 +360,17 @@ class Attempt:
         self.counts.lost.add(self.num_frames, lost.count)
         yield from self.closed.evaluate(DeclaredLoss(session.hello.rank, lost, now_ns), rules)
 
-    def close_frames(self, now_ns: int, rules: Rules) -> Iterable[Alert]:
-        """Close the frames that are due and evaluate them."""
+    def close_frames(self, now_ns: int, rules: Rules, limit: int = CLOSES) -> Iterable[Alert]:
+        """Close frames that are due and evaluate them; `has_due` says whether some may be left."""
         awaits_others = len(self.ranks.sessions) < self.world
         if awaits_others:
             since_ns = max(self.started_ns, self.signs.resumed_ns)
             awaits_others = now_ns - since_ns < ATTACH_GRACE_NS
         alive = self.ranks.alive
-        frames = self.open.frames.close(alive, now_ns, self.world, awaits_others=awaits_others)
+        frames = self.open.frames.close(
+            alive, now_ns, self.world, awaits_others=awaits_others, limit=limit
+        )
+        self.has_due = len(frames) == limit
         if self.open.has_gains:
             gains = self.open.gains.close(alive, now_ns, self.world, awaits_others=awaits_others)
             return self._add_closed(frames, gains, rules)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Final, Generic, TypeVar
 
+from gradwatch_server.budgets import UNLIMITED
 from gradwatch_server.core.frames.sizes import Item
 from gradwatch_server.core.frames.step_order import NOWHERE, Place
 
@@ -115,7 +116,13 @@ class Assembler(Generic[T]):
             found.first_ns = now_ns
 
     def close(
-        self, alive: Collection[int], now_ns: int, world: int, *, awaits_others: bool = False
+        self,
+        alive: Collection[int],
+        now_ns: int,
+        world: int,
+        *,
+        awaits_others: bool = False,
+        limit: int = UNLIMITED,
     ) -> Sequence[Gathered[T]]:
         """Close, oldest first, each step that has all ranks or waited long enough.
 
@@ -127,9 +134,10 @@ class Assembler(Generic[T]):
             now_ns: The time it is.
             world: Ranks of the job.
             awaits_others: Whether ranks that never came are waited for, too.
+            limit: Steps to close at most.
         """
         closed: list[Gathered[T]] = []
-        while self._open:
+        while self._open and len(closed) < limit:
             step = self._steps[0]
             found = self._open[step]
             is_overdue = now_ns - found.first_ns > LATENESS_NS or (

@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gradwatch_server.core.attempt.attempt import CLOSES
+from gradwatch_server.core.entries import Tick
 from gradwatch_server.core.frames import assembler
 from gradwatch_server.core.frames.layout import Layout
 from gradwatch_server.core.frames.merging import BLOCK, total_norm
@@ -109,6 +111,22 @@ def test_time_passes_by_records_too() -> None:
     job.stats(0, 1)
 
     assert job.closed == [0]
+
+
+def test_an_entry_closes_few_of_many_overdue_frames() -> None:
+    """The others with the next ones: the engine adds these while frames are due."""
+    job = Cluster(world=2).start()
+    for step in range(3 * CLOSES):
+        job.stats(0, step)
+    job.now_ns += 6_000_000_000
+
+    job.put(Tick())
+    assert job.closed == [*range(CLOSES)]
+    assert job.attempt.has_due
+    for _ in range(3):
+        job.put(Tick())
+    assert job.closed == [*range(3 * CLOSES)]
+    assert not job.attempt.has_due
 
 
 def test_a_rank_that_sends_newer_steps_is_not_waited_for() -> None:
