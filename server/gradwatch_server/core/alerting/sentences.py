@@ -7,6 +7,7 @@ many layers, and the worst of them beside its usual value.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final
@@ -101,11 +102,15 @@ _WORST: Final = ("exploding", "vanishing", "rank_divergence", "rank_outlier")
 def headline(alert: Alert) -> str:
     """Return the fault in at most 100 characters; long names lose their middle."""
     template = HEADLINES.get(_variant(alert), OTHER_HEADLINE)
-    for most in range(MAX_HEADLINE, MIN_NAME - 1, -2):
-        text = template.format_map(_facts(alert, most))
-        if len(text) <= MAX_HEADLINE:
-            return text
-    return cut(text, MAX_HEADLINE)
+    text = template.format_map(_facts(alert, MAX_HEADLINE))
+    if len(text) <= MAX_HEADLINE:  # nearly always
+        return text
+    lengths = range(MIN_NAME, MAX_HEADLINE + 1, 2)
+    num_fitting = bisect_right(
+        lengths, MAX_HEADLINE, key=lambda most: len(template.format_map(_facts(alert, most)))
+    )
+    most = lengths[max(num_fitting - 1, 0)]
+    return cut(template.format_map(_facts(alert, most)), MAX_HEADLINE)
 
 
 def message(alert: Alert) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 from gradwatch_server.core.printable import printable
@@ -12,6 +13,7 @@ MAX_SHOWN: Final = 120
 _CUT: Final = "…"
 
 
+@lru_cache(maxsize=1024)
 def shown(name: str) -> str:
     """Return a name as messages have it: harmless for a terminal, a long one without its middle."""
     if len(name) > MAX_SHOWN:  # what is between these is cut in any case

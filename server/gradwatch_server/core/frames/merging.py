@@ -268,6 +268,8 @@ def total_norm(l2: FloatArray) -> float:
 def _total_norm(l2: FloatArray) -> float:
     # Nothing had to be scaled in most steps; this takes a tenth of the time.
     squared = _sum_of_squares(l2)
+    if math.isnan(squared):  # squares do not cancel: one of them is NaN
+        return math.nan
     if _SAFE_SQUARES[0] < squared < _SAFE_SQUARES[1]:
         return math.sqrt(squared)
     return float(norms.total_norm(np.abs(l2), np)) if len(l2) else 0.0
