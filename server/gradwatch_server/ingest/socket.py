@@ -19,7 +19,7 @@ from gradwatch_server.ingest.connections import Connections
 from gradwatch_server.ingest.inbox import Inbox, bytes_of
 from gradwatch_server.ingest.message import PackedRecord
 from gradwatch_server.keys import Client, Keys
-from gradwatch_wire import Envelope, Record, encode
+from gradwatch_wire import Envelope, Kind, Record, encode
 from gradwatch_wire.codec import join
 from gradwatch_wire.limits import MAX_RECORD_BYTES
 from gradwatch_wire.names import DEFAULT_ENDPOINT
@@ -110,6 +110,12 @@ def require_curve(socket: zmq.Socket[bytes], keys: Keys) -> None:
     socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
 
 
+BEAT: Final = bytes([Kind.BEAT])
+"""Third byte of a message of that kind."""
+
+GATHER_S: Final = 0.005
+"""Time for more to come where nothing came but BEATs: a round takes as long as many of them."""
+
 READ_MESSAGES: Final = 2_048
 READ_BYTES: Final = 32 << 20
 """What is read from the socket in one go: what is there has to be heard too."""
@@ -190,13 +196,20 @@ class Ingest(Inbox):
         self._connections.look()
         if not self._wait(timeout_ms):
             return
-        size, now_s = 0, time.monotonic()
+        if self._take_in() and timeout_ms:
+            time.sleep(GATHER_S)
+            self._take_in()
+
+    def _take_in(self) -> bool:
+        """Put what is there into the queue; return whether nothing came but BEATs."""
+        size, now_s, is_pressing = 0, time.monotonic(), False
         self._floods.look(now_s)
         for _ in range(READ_MESSAGES):
             try:
                 client, peer, raw = self._next()
             except zmq.Again:
                 break
+            is_pressing |= raw[2:3] != BEAT
             arrived = client, raw
             if self._may_wait(client, peer, now_s):
                 size += self._put(peer, arrived, now_s)
@@ -205,6 +218,7 @@ class Ingest(Inbox):
                 self._floods.count(peer, num_bytes, now_s)
             if size > READ_BYTES:
                 break
+        return not is_pressing
 
     def _report(self) -> None:
         """Say what is used."""

@@ -42,6 +42,9 @@ from gradwatch_wire.session.replayed import is_replayed
 CLOSES = 4
 """Frames that one entry closes at most: a round with many overdue frames would take seconds."""
 
+WIDE_LAYERS = 4_096
+"""Layers beyond which an entry closes one frame."""
+
 LEAVE_CLOSES = 64
 """Frames that the end of a rank closes."""
 
@@ -367,6 +370,8 @@ class Attempt:
             since_ns = max(self.started_ns, self.signs.resumed_ns)
             awaits_others = now_ns - since_ns < ATTACH_GRACE_NS
         alive = self.ranks.alive
+        if len(self.layers.names) > WIDE_LAYERS:
+            limit = 1
         frames = self.open.frames.close(
             alive, now_ns, self.world, awaits_others=awaits_others, limit=limit
         )
