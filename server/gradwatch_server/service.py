@@ -43,7 +43,7 @@ from gradwatch_server.log_limits import LogLimits
 from gradwatch_server.notify.notifications import Notifications, make_notifiers
 from gradwatch_server.notify.notifiers.base import Notifier
 from gradwatch_server.notify.standing import Standing
-from gradwatch_server.open_files import raise_limit
+from gradwatch_server.open_files import raise_limit, warn_of_limit
 from gradwatch_server.settings import Settings, exposure_warnings, retention_of
 from gradwatch_server.storage.store import Store
 from gradwatch_server.stores import open_delivery_log, open_store
@@ -202,6 +202,8 @@ class _Aggregator:
         self._budget_use = BudgetUse(settings.budgets)
         self._log_limits = LogLimits(self._budget_use)
         stack.enter_context(self._log_limits.guarding())
+        budgets = settings.budgets
+        warn_of_limit(budgets.ingest_connections, budgets.http_connections)
         self._limits = ConnectionLimits(self._budget_use)
         self._clock, self._boot_id = Clock(), os.urandom(BOOT_ID_BYTES)
         self._store = open_store(

@@ -147,6 +147,7 @@ def test_all_files_that_the_system_allows_are_used(begin: Start) -> None:
     (files,) = (line.split() for line in limits.splitlines() if line.startswith("Max open files"))
 
     assert files[3:5] == ["3000", "3000"]
+    assert "open files is 3000: at most 1500 connections to the ingest port" in service.errors
 
 
 @pytest.mark.parametrize(
