@@ -130,7 +130,6 @@ class Aggregator:
             return False
 
     def peer(self, **settings: Any) -> Peer:
-        """Return a peer that is connected to it."""
         return Peer(self.ingest, **settings)
 
     def send(self, number: int) -> None:

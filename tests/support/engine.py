@@ -57,7 +57,6 @@ class RunningEngine:
             )
 
     def peer(self, **settings: Any) -> Peer:
-        """Return a peer that is connected to the engine."""
         return Peer(self.endpoint, **settings)
 
     def view(self, run: str = "gpt") -> Any:

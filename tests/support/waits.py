@@ -21,8 +21,3 @@ def refusing_waits() -> Iterator[None]:
         yield
     finally:
         torch.cuda.set_sync_debug_mode("default")
-
-
-def is_wait(message: str) -> bool:
-    """Tell whether an error is that of a wait that was refused."""
-    return "called a synchronizing" in message

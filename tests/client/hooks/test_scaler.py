@@ -256,8 +256,7 @@ def test_a_step_with_a_closure_is_not_divided_by_another_training_s_scaler(
     old = GradScaler("cpu", init_scale=1024.0)
     old.scale(torch.ones(()))
     model = nn.Linear(8, 3)
-    optimizer = SGD(model.parameters(), lr=0.1)
-    aggregator.attach(model, optimizer)
+    _, optimizer = aggregator.attach_sgd(model)
     true = []
 
     def backward() -> None:
@@ -312,8 +311,7 @@ def test_a_scaler_that_was_not_given_is_found_at_the_first_step(
 def test_before_the_first_step_that_is_taken_the_scale_is_unknown(aggregator: Sink) -> None:
     """A step skipped before that says so, and the log hears once what to do."""
     model = nn.Linear(8, 3)
-    optimizer = SGD(model.parameters(), lr=0.1)
-    watch = aggregator.attach(model, optimizer)
+    watch, optimizer = aggregator.attach_sgd(model)
     scaler = GradScaler("cpu", init_scale=1024.0)
     train(model, optimizer, scaler, watch, overflow=(0, 1, 3), steps=6)
     sent = aggregator.stats(6)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.optim import LBFGS, SGD
+from torch.optim import LBFGS
 
 from tests.support.recording import Sink
 
@@ -26,8 +26,7 @@ def backward(model: nn.Module, factor: float = 1.0) -> Tensor:
 def test_the_loss_is_in_the_record_of_the_pass_before_it(aggregator: Sink) -> None:
     """The point stays the end of the backward pass, also where gradients were changed since."""
     model = nn.Linear(3, 1)
-    optimizer = SGD(model.parameters(), lr=0.1)
-    watch = aggregator.attach(model, optimizer)
+    watch, optimizer = aggregator.attach_sgd(model)
     losses, norms = [], []
     for _ in range(3):
         optimizer.zero_grad()
@@ -47,8 +46,7 @@ def test_the_loss_is_in_the_record_of_the_pass_before_it(aggregator: Sink) -> No
 
 def test_several_losses_of_a_step_are_averaged(aggregator: Sink) -> None:
     model = nn.Linear(3, 1)
-    optimizer = SGD(model.parameters(), lr=0.1)
-    watch = aggregator.attach(model, optimizer)
+    watch, optimizer = aggregator.attach_sgd(model)
     losses = []
     for factor in (1.0, 2.0, 6.0):
         losses.append(backward(model, factor))
@@ -62,8 +60,7 @@ def test_several_losses_of_a_step_are_averaged(aggregator: Sink) -> None:
 
 def test_losses_stay_when_a_later_pass_of_the_step_reaches_more_layers(aggregator: Sink) -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
-    optimizer = SGD(model.parameters(), lr=0.1)
-    watch = aggregator.attach(model, optimizer)
+    watch, optimizer = aggregator.attach_sgd(model)
     for _ in range(2):
         for depth, loss in ((1, 1.0), (2, 2.0), (2, 6.0)):
             backward(model[:depth])
@@ -77,8 +74,7 @@ def test_losses_stay_when_a_later_pass_of_the_step_reaches_more_layers(aggregato
 def test_the_step_gets_the_number_and_counting_goes_on_from_it(aggregator: Sink) -> None:
     """As with `collect(step=...)`."""
     model = nn.Linear(3, 1)
-    optimizer = SGD(model.parameters(), lr=0.1)
-    watch = aggregator.attach(model, optimizer)
+    watch, optimizer = aggregator.attach_sgd(model)
     for step in (None, 70, None):
         backward(model)
         watch.annotate(step=step)
@@ -113,8 +109,7 @@ def test_without_a_pass_there_is_no_step_to_annotate(
     aggregator: Sink, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = nn.Linear(3, 1)
-    optimizer = SGD(model.parameters(), lr=0.1)
-    watch = aggregator.attach(model, optimizer)
+    watch, optimizer = aggregator.attach_sgd(model)
     with caplog.at_level(logging.WARNING, "gradwatch"):
         for _ in range(2):
             watch.annotate(loss=5.0, step=9)
@@ -141,8 +136,7 @@ def test_losses_of_passes_that_leave_no_gradient_count(
         mesh=init_device_mesh("cpu", (1,)),
         mp_policy=MixedPrecisionPolicy(reduce_dtype=reduce_dtype),
     )
-    optimizer = SGD(model.parameters(), lr=0.1)
-    watch = aggregator.attach(model, optimizer)
+    watch, optimizer = aggregator.attach_sgd(model)
     means = []
     for step in range(3):
         losses = []
@@ -167,8 +161,7 @@ def test_a_wrong_argument_is_logged_and_left_out(
 ) -> None:
     """The rest of the call counts."""
     model = nn.Linear(3, 1)
-    optimizer = SGD(model.parameters(), lr=0.1)
-    watch = aggregator.attach(model, optimizer)
+    watch, optimizer = aggregator.attach_sgd(model)
     backward(model)
     with caplog.at_level(logging.WARNING, "gradwatch"):
         watch.annotate(loss=torch.ones(2), step=4)

@@ -28,7 +28,6 @@ def mlp() -> Any:
 
 
 def attached(aggregator: Sink, **settings: Any) -> tuple[Any, gradwatch.Watch]:
-    """A model, and its watch."""
     model = mlp()
     return model, aggregator.attach(model, **settings)
 
