@@ -285,8 +285,7 @@ class Engine(threading.Thread):
 
     def _do_round(self) -> None:
         is_idle = self._delivery.is_done and not self.publishing.are_waiting
-        is_idle = is_idle and self._housekeeping.is_done
-        wait_ms = POLL_MS if is_idle else BUSY_POLL_MS
+        wait_ms = POLL_MS if is_idle and not self._housekeeping.to_tick else BUSY_POLL_MS
         if self._quiet_until_ns:
             if self._is_quiet():
                 return
@@ -327,9 +326,8 @@ class Engine(threading.Thread):
         self.publishing.publish()
         self.commands.answer(self._state)
         self._show()
-        is_done = self._maintain() and self._housekeeping.is_done
-        is_done = is_done and not self.publishing.are_waiting
-        if is_done and not (has_rows or began_s):
+        is_done = self._maintain() and not self.publishing.are_waiting
+        if is_done and not (has_rows or began_s or self._housekeeping.to_tick):
             self._quiet_until_ns = self._housekeeping.due_ns
 
     def _recover(self, batch: Batch) -> bool:

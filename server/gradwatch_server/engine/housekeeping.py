@@ -34,7 +34,11 @@ TICKS_PER_ROUND: Final = 64
 
 
 class Housekeeping:
-    """Lets time pass for frames that wait, gives up silent sessions and lets old runs go."""
+    """Lets time pass for frames that wait, gives up silent sessions and lets old runs go.
+
+    Attributes:
+        to_tick: Runs in which time is to pass with the next rounds.
+    """
 
     def __init__(
         self,
@@ -51,7 +55,7 @@ class Housekeeping:
         self._runs_max_age_s = runs_max_age_s
         self._ticked_ns = self._forgot_ns = self._watched_ns = self._awake_ns = now_ns
         self._beats: dict[bytes, Progress] = {}  # what each session said last
-        self._to_tick: dict[str, None] = {}  # runs in which time is to pass
+        self.to_tick: dict[str, None] = {}
 
     @property
     def due_ns(self) -> int:
@@ -75,16 +79,11 @@ class Housekeeping:
 
     def hurry(self, run: str) -> None:
         """Let time pass in a run with the next round: frames of it are due."""
-        self._to_tick[run] = None
-
-    @property
-    def is_done(self) -> bool:
-        """False while time is to pass in a run."""
-        return not self._to_tick
+        self.to_tick[run] = None
 
     def _add_ticks(self, now_ns: int, batch: Batch) -> None:
-        for name in list(self._to_tick)[:TICKS_PER_ROUND]:
-            del self._to_tick[name]
+        for name in list(self.to_tick)[:TICKS_PER_ROUND]:
+            del self.to_tick[name]
             batch.add(name, now_ns, Tick())
 
     def beat(self, progress: Progress) -> None:
@@ -94,7 +93,8 @@ class Housekeeping:
     def add(self, now_ns: int, batch: Batch) -> bool:
         """Add what is due to a batch; return whether anything was, which it is once a second."""
         if now_ns < self.due_ns:
-            self._add_ticks(now_ns, batch)
+            if self.to_tick:
+                self._add_ticks(now_ns, batch)
             return False
         self._ticked_ns = now_ns
         gone = _forgotten(batch)
@@ -102,7 +102,7 @@ class Housekeeping:
             if session.attempt > gone.get(session.hello.run, 0):
                 batch.add(session.hello.run, now_ns, Lost(session.id))
         self._add_beats(now_ns, batch)
-        self._to_tick |= self._watching(now_ns)
+        self.to_tick |= self._watching(now_ns)
         self._add_ticks(now_ns, batch)
         self._add_forgotten(now_ns, batch, gone)
         return True
