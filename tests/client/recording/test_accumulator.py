@@ -58,7 +58,8 @@ def test_the_first_bad_step_of_a_report_is_kept(aggregator: Sink, value: float) 
     watch = aggregator.attach(model, report_every=4)
     for norm in (1.0, value, value, 1.0):
         set_gradients(model, norm)
-        stats = aggregator.collected(watch)
+        watch.collect()
+    (stats,) = aggregator.stats(1)
 
     assert stats.scalars["first_nonfinite_step"] == 1.0
     assert str(aggregator.layers(stats, "l2_max")["bias"]) == str(value)
@@ -280,7 +281,8 @@ def test_the_loss_of_a_report_is_weighted_by_samples(aggregator: Sink, wrap: Any
     watch = aggregator.attach(model, report_every=2)
     for loss, size in ((1.0, 30), (5.0, 10)):
         set_gradients(model, 1.0)
-        stats = aggregator.collected(watch, loss=wrap(loss), batch_size=size)
+        watch.collect(loss=wrap(loss), batch_size=size)
+    (stats,) = aggregator.stats(1)
 
     assert stats.scalars["loss"] == pytest.approx(2.0)
     assert stats.scalars["batch_size"] == 40.0
