@@ -100,8 +100,8 @@ class Run(AttemptHistory):
 
     @property
     def has_due(self) -> bool:
-        """Presence of frames that may be due, and that the last entry left open."""
-        return any(own.has_due for own in self.judged)
+        """Presence of frames that are due, and that the last entry left open."""
+        return any(own.open.frames.has_due for own in self.judged)
 
     def adopt(self, attempt: Attempt) -> None:
         """Add an attempt as it is, with its sessions."""

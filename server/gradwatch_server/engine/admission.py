@@ -136,7 +136,7 @@ class Admission:
         self._use = budget_use
         self._limits = budget_use.limits
         self._rate = AttemptRate(self._limits.attempts_per_min)
-        self._waiting: deque[Message] = deque()
+        self.waiting: deque[Message] = deque()
         self.grown = Counter(dict.fromkeys(state.runs, 0))
         """Run to the attempts that it began since the last round began."""
         self._is_making_room = False
@@ -147,14 +147,14 @@ class Admission:
         self._rate.next_round(self._state.runs)
         self.grown.clear()
         self._is_making_room = True
-        for _ in range(min(len(self._waiting), HELLOS_PER_ROUND)):
-            yield self._waiting.popleft()
+        for _ in range(min(len(self.waiting), HELLOS_PER_ROUND)):
+            yield self.waiting.popleft()
         self._is_making_room = False
 
     def wait(self, message: Message) -> None:
         """Let a HELLO wait for the next round."""
-        if len(self._waiting) < MAX_WAITING and len(message.raw) <= MAX_HELLO_BYTES:
-            self._waiting.append(message)
+        if len(self.waiting) < MAX_WAITING and len(message.raw) <= MAX_HELLO_BYTES:
+            self.waiting.append(message)
 
     def may_write(self, message: Message) -> bool:
         """Tell whether who sent a message may write the run it is for; refuse it if not."""

@@ -286,7 +286,8 @@ class Engine(threading.Thread):
 
     def _do_round(self) -> None:
         is_idle = self._delivery.is_done and not self.publishing.are_waiting
-        wait_ms = POLL_MS if is_idle and not self._housekeeping.to_tick else BUSY_POLL_MS
+        has_more = self._housekeeping.to_tick or self._intake.waiting
+        wait_ms = POLL_MS if is_idle and not has_more else BUSY_POLL_MS
         if self._quiet_until_ns:
             if self._is_quiet():
                 return
@@ -328,7 +329,8 @@ class Engine(threading.Thread):
         self.commands.answer(self._state)
         self._show()
         is_done = self._maintain() and not self.publishing.are_waiting
-        if is_done and not (has_rows or began_s or self._housekeeping.to_tick):
+        has_more = self._housekeeping.to_tick or self._intake.waiting
+        if is_done and not (has_rows or began_s or has_more):
             self._quiet_until_ns = self._housekeeping.due_ns
 
     def _recover(self, batch: Batch) -> bool:

@@ -72,6 +72,8 @@ class Intake:
         self._on_beat = on_beat
         self._memory = memory
         self._admission = admission
+        self.waiting = admission.waiting
+        """HELLOs that wait for the next rounds."""
         self._asked_ns: dict[bytes, int] = {}  # session -> when its peer was looked for
         self._missing: dict[bytes, Dropped] = {}  # session -> a record that is to come again
         self._rewound_ns: dict[bytes, int] = {}  # session -> when it was asked to

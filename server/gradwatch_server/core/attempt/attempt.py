@@ -78,7 +78,6 @@ class Attempt:
     Attributes:
         manifests: Manifests of the ranks, as far as memory goes.
         revision: Entries that concerned it; readers keep what is unchanged.
-        has_due: Whether frames may be due that the last entry left open.
     """
 
     run: str
@@ -98,7 +97,6 @@ class Attempt:
     def __post_init__(self) -> None:
         self.manifests = Manifests()
         self.revision = 0
-        self.has_due = False
         for session in self.sessions.values():
             self.manifests.take_over(session)
             for manifest in session.manifests.values():
@@ -364,7 +362,7 @@ class Attempt:
         yield from self.closed.evaluate(DeclaredLoss(session.hello.rank, lost, now_ns), rules)
 
     def close_frames(self, now_ns: int, rules: Rules, limit: int = CLOSES) -> Iterable[Alert]:
-        """Close frames that are due and evaluate them; `has_due` says whether some may be left."""
+        """Close frames that are due and evaluate them; a limit may leave some open."""
         awaits_others = len(self.ranks.sessions) < self.world
         if awaits_others:
             since_ns = max(self.started_ns, self.signs.resumed_ns)
@@ -375,7 +373,6 @@ class Attempt:
         frames = self.open.frames.close(
             alive, now_ns, self.world, awaits_others=awaits_others, limit=limit
         )
-        self.has_due = len(frames) == limit
         if self.open.has_gains:
             gains = self.open.gains.close(alive, now_ns, self.world, awaits_others=awaits_others)
             return self._add_closed(frames, gains, rules)

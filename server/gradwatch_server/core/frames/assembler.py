@@ -70,6 +70,7 @@ class Assembler(Generic[T]):
         self.num_bytes = sum(found.num_bytes for found in self._open.values())
         self._candidates: list[int] = []  # ranks that may lack the step they were found for
         self._candidates_of: Place | None = None
+        self.has_due = False  # whether the last `close` left steps that are due
 
     def __bool__(self) -> bool:
         """Presence of steps that wait."""
@@ -137,13 +138,17 @@ class Assembler(Generic[T]):
             limit: Steps to close at most.
         """
         closed: list[Gathered[T]] = []
-        while self._open and len(closed) < limit:
+        self.has_due = False
+        while self._open:
             step = self._steps[0]
             found = self._open[step]
             is_overdue = now_ns - found.first_ns > LATENESS_NS or (
                 self._num_held > MAX_HELD_RECORDS and self._num_held > 16 * world
             )
             if not is_overdue and (awaits_others or self._is_waiting(step, found, alive)):
+                break
+            if len(closed) == limit:
+                self.has_due = True
                 break
             closed.append(self._close_oldest())
         return closed

@@ -122,11 +122,11 @@ def test_an_entry_closes_few_of_many_overdue_frames() -> None:
 
     job.put(Tick())
     assert job.closed == [*range(CLOSES)]
-    assert job.attempt.has_due
+    assert job.attempt.open.frames.has_due
     for _ in range(3):
         job.put(Tick())
     assert job.closed == [*range(3 * CLOSES)]
-    assert not job.attempt.has_due
+    assert not job.attempt.open.frames.has_due
 
 
 def test_a_rank_that_sends_newer_steps_is_not_waited_for() -> None:

@@ -92,7 +92,11 @@ class Rules(BaseModel):
     def watching(self, run: str) -> Rules:
         """Return those that watch runs of this name."""
         own = {name: rule for name, rule in self.root.items() if rule.watches(run)}
-        return self if len(own) == len(self.root) else self.model_copy(update={"root": own})
+        if len(own) == len(self.root):
+            return self
+        # A copy would keep what is worked out from all rules.
+        budget = self.false_alerts_per_100k_steps
+        return Rules.model_construct(false_alerts_per_100k_steps=budget, root=own)
 
     def differing(self, other: Rules) -> list[str]:
         """Return the names of the rules that only one of the two has, or has set like this."""

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from gradwatch_server.core.alerting.flags import ALL_SIGNS
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.alerting.rules.patterns import matches
 from gradwatch_server.core.alerting.rules.registry import UnknownRuleError
+from gradwatch_server.core.alerting.rules.table import BUDGET
 from gradwatch_server.core.frames.frame import Frame
 
 
@@ -156,3 +158,12 @@ def test_patterns_are_those_of_fnmatch(patterns: tuple[str, ...], matching: list
     names = ["head", "h.0.a", "h.1.a", "H.0.a"]
 
     assert [name for name in names if matches(patterns, name)] == matching
+
+
+def test_rules_of_other_runs_are_not_asked_whatever_was_asked_before() -> None:
+    rules = Rules.model_validate({"exploding": {"runs": ["other"]}, BUDGET: 0.5})
+    for each in (rules, rules.watching("gpt")):
+        asked = {name for name, _ in (*each.taking(Frame), *each.flagging(Frame, ALL_SIGNS))}
+        assert ("exploding" in asked) == (each is rules)
+
+    assert rules.watching("gpt").false_alerts_per_100k_steps == 0.5
