@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -16,6 +17,7 @@ from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.arrays import FloatArray
 from gradwatch_server.core.entries import (
     Beats,
+    BudgetsSet,
     Entry,
     Gap,
     Lost,
@@ -168,7 +170,10 @@ class Cluster:
         return self.put(Tick())
 
     def rules(self, **rules: Mapping[str, Any]) -> list[Any]:
-        return self.put(RulesSet(rules))
+        return self.put(RulesSet(json.dumps(rules)))
+
+    def budgets(self, **budgets: int) -> list[Any]:
+        return self.put(BudgetsSet(json.dumps(budgets)))
 
     def start(self, **hello: Any) -> Cluster:
         for rank in range(self.world):

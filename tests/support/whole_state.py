@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from gradwatch_server.budgets import LoggedBudgets
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.rules import Rules
@@ -46,9 +48,9 @@ class WholeState(State):
         alerts: list[Alert] = []
         match entry.body:
             case RulesSet(rules):
-                self.rules = Rules.model_validate(rules)
+                self.rules = Rules.model_validate_json(rules)
             case BudgetsSet(budgets):
-                self.budgets = LoggedBudgets.model_construct(**budgets)
+                self.budgets = LoggedBudgets.model_construct(**json.loads(budgets))
             case SilenceAdded(silence):
                 self.silences.add(silence)
             case SilenceRemoved(silence_id):

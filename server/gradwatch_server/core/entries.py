@@ -104,16 +104,16 @@ class Began:
 
 @dataclass(frozen=True, slots=True)
 class RulesSet:
-    """The rules in force from here on, as plain data of `rules.Rules`."""
+    """The rules in force from here on, JSON of `rules.Rules`."""
 
-    rules: Mapping[str, Any]
+    rules: str
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetsSet:
-    """Budgets in force from here on, as plain data of `budgets.LoggedBudgets`."""
+    """Budgets in force from here on, JSON of `budgets.LoggedBudgets`."""
 
-    budgets: Mapping[str, Any]
+    budgets: str
 
 
 @dataclass(frozen=True, slots=True)

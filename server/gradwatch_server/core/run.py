@@ -176,9 +176,9 @@ class Run(AttemptHistory):
                 self._set_budgets(budgets)
                 self.silences.replace(silences)
             case RulesSet(rules):
-                self._set_rules(json.dumps(dict(rules)))
+                self._set_rules(rules)
             case BudgetsSet(budgets):
-                self._set_budgets(json.dumps(dict(budgets)))
+                self._set_budgets(budgets)
             case SilenceAdded(silence):
                 self.silences.add(silence)
                 self.touched.update(own.number for own in self.attempts)

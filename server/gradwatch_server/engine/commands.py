@@ -180,7 +180,7 @@ class NewRules:
         differing = ", ".join(rules.differing(self._state.rules))
         logger.info("rules put in force that differ in %s", differing)
         self._state.rules = rules
-        body = RulesSet(rules.model_dump(mode="json"))
+        body = RulesSet(rules.json_text)
         for name in self._state.runs:
             batch.add(name, now_ns, body)
 

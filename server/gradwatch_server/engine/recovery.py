@@ -210,9 +210,9 @@ class Recovery:
         if run.is_expected:
             yield Resumed()
         if run.rules != self._state.rules:
-            yield RulesSet(self._state.rules.model_dump(mode="json"))
+            yield RulesSet(self._state.rules.json_text)
         if run.budgets != self._state.budgets:
-            yield BudgetsSet(self._state.budgets.model_dump(mode="json"))
+            yield BudgetsSet(self._state.budgets.model_dump_json())
         now_ns = self._clock.now_ns()
         for silence in self._state.silences:
             is_missing = silence.id not in run.silences and silence.until_ns > now_ns

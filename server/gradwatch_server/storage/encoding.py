@@ -168,9 +168,9 @@ def _encode_notice(
             parts = (notice.attempts, notice.rules, notice.budgets, notice.silences)
             return _BEGAN, None, msgpack.packb(parts)
         case RulesSet(rules):
-            return _RULES, None, json.dumps(dict(rules)).encode()
+            return _RULES, None, rules.encode()
         case BudgetsSet(budgets):
-            return _BUDGETS, None, json.dumps(dict(budgets)).encode()
+            return _BUDGETS, None, budgets.encode()
         case Forgotten(run, attempts):
             return _FORGOTTEN, None, msgpack.packb((run, attempts))
         case FramesClosed(run, attempt, limit):
@@ -234,9 +234,9 @@ def _decode_notice(kind: int, payload: bytes) -> Notice:
         attempts, rules, budgets, silences = msgpack.unpackb(payload)
         return Began(attempts, rules, budgets, tuple(silences))
     if kind == _RULES:
-        return RulesSet(json.loads(payload))
+        return RulesSet(_checked(payload))
     if kind == _BUDGETS:
-        return BudgetsSet(json.loads(payload))
+        return BudgetsSet(_checked(payload))
     if kind == _FORGOTTEN:
         run, attempts = msgpack.unpackb(payload)
         return Forgotten(run, attempts)
@@ -252,3 +252,9 @@ def _decode_request(kind: int, payload: bytes) -> Request:
     if kind == _SILENCE_ADDED:
         return SilenceAdded(Silence(**json.loads(payload)))
     return SilenceRemoved(payload.decode())
+
+
+def _checked(payload: bytes) -> str:
+    """Return a JSON text; damage is found where the entry is read, not where it is applied."""
+    json.loads(payload)
+    return payload.decode()

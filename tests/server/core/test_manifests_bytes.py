@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gradwatch_server.budgets import Budgets
-from gradwatch_server.core.entries import BudgetsSet, ManifestsDropped
+from gradwatch_server.core.entries import ManifestsDropped
 from tests.server.core.test_saved_state import restored, same, story_of
 from tests.support.core import Cluster
 
@@ -18,7 +18,7 @@ NAMES = [f"layer {i}" for i in range(1_000)]
 
 def limited(job: Any, **budgets: int) -> Any:
     """Let sessions and attempts hold so much from now on."""
-    job.put(BudgetsSet(Budgets().logged().model_dump() | budgets))
+    job.budgets(**Budgets().logged().model_dump() | budgets)
     return job
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gradwatch_server.budgets import Budgets, LoggedBudgets
-from gradwatch_server.core.entries import BudgetsSet, FramesClosed
+from gradwatch_server.core.entries import FramesClosed
 from gradwatch_server.core.frames.step_order import FAR
 from gradwatch_wire import Column
 from gradwatch_wire.names import Label
@@ -26,7 +26,7 @@ NORMS = [1.0] * LAYERS
 def limited(job: Any, limit: int = LIMIT) -> Any:
     """Let the run hold so much from now on."""
     run_bytes = -(-8 * limit // 3)
-    job.put(BudgetsSet(Budgets().logged().model_dump() | {"run_bytes": run_bytes}))
+    job.budgets(**Budgets().logged().model_dump() | {"run_bytes": run_bytes})
     return job
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import math
 import random
 import sqlite3
@@ -430,7 +431,7 @@ def test_new_budgets_hold_from_the_restart_on(start: Start) -> None:
         running = start(endpoint=running.endpoint, budgets=budgets)
 
     assert running.engine._state.budgets == budgets.logged()
-    said = [e.body.budgets for e in running.entries() if isinstance(e.body, BudgetsSet)]
+    said = [json.loads(e.body.budgets) for e in running.entries() if isinstance(e.body, BudgetsSet)]
     assert [own["run_bytes"] for own in said] == [1 << 25]
     assert running.engine._state.runs["gpt"].budgets == budgets.logged()
     assert said[-1].keys() == LoggedBudgets.model_fields.keys()

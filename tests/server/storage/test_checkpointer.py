@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import os
 import shutil
@@ -100,7 +101,7 @@ class Aggregator:
         entry = Entry(self.now_ns, body)
         names = concerned(self.state, entry)
         if isinstance(body, RulesSet):
-            self.state.rules = Rules.model_validate(body.rules)
+            self.state.rules = Rules.model_validate_json(body.rules)
         if isinstance(body, Opened) and body.hello.run not in self.state.runs:
             name = body.hello.run
             began = self.state.beginning(name, self.store.state.forgotten(name).attempts)
@@ -259,9 +260,9 @@ class Story:
             own.put(Tick())
         elif deed == "rules":
             rules = Rules.model_validate({"exploding": {"limit": value}})
-            own.put(RulesSet(rules.model_dump(mode="json")))
+            own.put(RulesSet(rules.json_text))
         elif deed == "budgets":
-            own.put(BudgetsSet(dict.fromkeys(LoggedBudgets.model_fields, value)))
+            own.put(BudgetsSet(json.dumps(dict.fromkeys(LoggedBudgets.model_fields, value))))
         elif deed in ("silence", "unsilence", "ack"):
             self.ask(own, deed, run, value)
         elif deed == "open" or session is None:

@@ -120,8 +120,8 @@ def test_every_kind_of_entry_is_read_back_as_it_was(store: Store) -> None:
         Line("gpt", Entry(7, Lost(SESSION))),
         Line("gpt", Entry(8, Tick())),
         Line("gpt", Entry(8, Began(2, "{}", '{"y": 1}', ({"id": "5f"},)))),
-        Line("gpt", Entry(9, RulesSet(Rules().model_dump(mode="json")))),
-        Line("gpt", Entry(10, BudgetsSet(Budgets().logged().model_dump(mode="json")))),
+        Line("gpt", Entry(9, RulesSet(Rules().json_text))),
+        Line("gpt", Entry(10, BudgetsSet(Budgets().logged().model_dump_json()))),
         Line("gpt", Entry(11, Forgotten("gpt", 3))),
         Line("gpt", Entry(12, FramesClosed("gpt", 3, 1 << 40))),
         Line("gpt", Entry(13, ManifestsDropped(SESSION, 1 << 40))),
@@ -209,7 +209,7 @@ def test_the_name_of_a_run_that_left_memory_is_kept(place: Any) -> None:
 def test_trimming_keeps_what_the_rest_is_read_with(store: Store) -> None:
     """Beginning, HELLO, manifest, rules, budgets and silences stay."""
     began = Line("gpt", Entry(0, Began(0, "{}", "{}")))
-    rules = [Line("gpt", Entry(0, RulesSet({}))), Line("gpt", Entry(0, BudgetsSet({})))]
+    rules = [Line("gpt", Entry(0, RulesSet("{}"))), Line("gpt", Entry(0, BudgetsSet("{}")))]
     silence = Silence("5f", "gpt", "*", "*", 9, 0, "ada", "")
     bodies = (SilenceAdded(silence), SilenceRemoved("5f"))
     silences = [Line("gpt", Entry(0, body)) for body in bodies]

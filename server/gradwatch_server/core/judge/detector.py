@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from gradwatch_server.core.arrays import BoolArray, Float32Array, FloatArray
+from gradwatch_server.core.arrays import BoolArray, Float32Array, FloatArray, any_true
 
 SCALES: Final = (1, 4, 16, 64)
 """Frames of each mean."""
@@ -56,6 +56,9 @@ SCALE_INDEX: Final = np.array(SCALES)
 RISE_WEIGHT: Final = WEIGHT / SQRT_SCALES
 JUDGED_FROM: Final = np.array([[4.0], [8.0], [32.0], [128.0]])
 """(scales, 1) samples from which on a series is judged."""
+
+GROWN: Final = 8.0 / WEIGHT
+"""Samples from which on the weights of a series stay as they are: the smallest is `WEIGHT` / 8."""
 
 NUM_SCALES: Final = len(SCALES)
 FALL_SCALE: Final = 2
@@ -204,10 +207,9 @@ class Detector:
         self._alpha = np.array([kind.alpha for kind in kinds]).T.reshape(shape)
         self._least_deviation = np.array([kind.least_deviation for kind in kinds])
         self._is_loss = np.array([kind.is_loss for kind in kinds], dtype=np.bool_)
-        self._losses = np.flatnonzero(self._is_loss)
         self._least_margin = np.array([kind.least_margin for kind in kinds]).T.reshape(shape)
         self._need = np.log(np.maximum(num_tests, 1.0) / (budget * BUDGET_SHARE / 1e5))
-        self._chance, self._few = np.empty(shape), np.empty(shape)
+        self._factor, self._floor = np.empty(shape), np.empty(shape)
         self._record = np.empty((2, NUM_SIDES, num))
         self._excess = np.empty((2, NUM_SIDES, num))
         self._latest = np.empty((2, NUM_SIDES, num))  # rises and means, falls with their sign
@@ -216,6 +218,7 @@ class Detector:
         self._before = np.empty(shape, np.float32)
         self._unknown = np.empty(shape, np.bool_)
         self._unjudged = np.empty(shape, np.bool_)
+        self._has_young = True
         self.deviation = np.empty(num)
         self.rise_deviation = np.empty(shape)
         self._part = np.empty((NUM_SIDES, num))
@@ -240,6 +243,10 @@ class Detector:
         sample = np.empty((2, 1, len(values)), np.float32)
         sample[0, 0], sample[1, 0] = values, present
         np.copyto(sample[0, 0], 0.0, where=absent)
+        has_young = any_true((state.num_samples < GROWN) & present)
+        if has_young or self._has_young:
+            self._renew_weights()
+        self._has_young = has_young
         self._measure(slot, sample)
         self._judge(absent, patience)
         self._learn_rises()
@@ -277,20 +284,13 @@ class Detector:
 
     def _judge(self, absent: BoolArray, patience: float) -> None:
         """Set `deviation`, `rise_deviation`, `up` and `down`."""
-        state = self.state
-        np.sqrt(state.variance, out=self.deviation)
+        np.sqrt(self.state.variance, out=self.deviation)
         np.maximum(self.deviation, self._least_deviation, out=self.deviation)
-        np.sqrt(state.rise_square, out=self.rise_deviation)
+        np.sqrt(self.state.rise_square, out=self.rise_deviation)
         np.divide(self.deviation, SQRT_SCALES, out=self._scratch)
         np.maximum(self.rise_deviation, self._scratch, out=self.rise_deviation)
-        margin = np.multiply(self.rise_deviation, self._few, out=self._margin)
-        losses = self._losses
-        of_losses = np.maximum(
-            margin[:, losses] * self._chance[:, losses], self._least_margin[:, losses]
-        )
-        margin *= 2.0
-        np.maximum(margin, self._chance, out=margin)
-        margin[:, losses] = of_losses
+        margin = np.multiply(self.rise_deviation, self._factor, out=self._margin)
+        np.maximum(margin, self._floor, out=margin)
         if patience != 1.0:
             margin *= patience
         latest, excess = self._latest, self._excess
@@ -302,42 +302,54 @@ class Detector:
         down /= margin[FALL_SCALE:]
         np.isnan(self.rise, out=self._unknown)
         np.logical_or(self._unknown, absent, out=self._unknown)
-        np.less(state.num_samples, JUDGED_FROM, out=self._unjudged)
-        np.logical_or(self._unjudged, self._unknown, out=self._unjudged)
-        np.copyto(up, -np.inf, where=self._unjudged)
-        np.copyto(down, -np.inf, where=self._unjudged[FALL_SCALE:])
+        unjudged = np.logical_or(self._unripe, self._unknown, out=self._unjudged)
+        np.copyto(up, -np.inf, where=unjudged)
+        np.copyto(down, -np.inf, where=unjudged[FALL_SCALE:])
+
+    def _renew_weights(self) -> None:
+        """Set what depends on the number of samples of each series, while one of them is young.
+
+        What it says of a series that is absent does not count: that one is young when it comes.
+        """
+        num_samples = self.state.num_samples
+        share = 1.0 / (num_samples + 1.0)
+        self._weight = np.maximum(WEIGHT, share)
+        self._rise_weight = np.maximum(RISE_WEIGHT, share)
+        is_cut, is_rise_cut = num_samples >= UNCUT_SAMPLES, num_samples >= UNCUT_RISES
+        self._uncut = np.where(is_cut, 0.0, UNCUT)
+        self._gain = np.where(is_cut, 1.0 / HUBER_VARIANCE, 1.0)
+        self._uncut_rise = np.where(is_rise_cut, 0.0, UNCUT)
+        self._rise_gain = np.where(is_rise_cut, 1.0 / HUBER_VARIANCE, 1.0)
+        self._unripe = num_samples < JUDGED_FROM
 
     def _learn_rises(self) -> None:
         state = self.state
-        is_cut = state.num_samples >= UNCUT_RISES
         limit = np.multiply(self.rise_deviation, HUBER, out=self._scratch)
-        limit += np.where(is_cut, 0.0, UNCUT)
+        limit += self._uncut_rise
         square = np.minimum(self.rise, limit, out=self._margin)
         np.negative(limit, out=limit)
         np.maximum(square, limit, out=square)
         square *= square
-        square *= np.where(is_cut, 1.0 / HUBER_VARIANCE, 1.0)
+        square *= self._rise_gain
         square -= state.rise_square
-        square *= np.maximum(RISE_WEIGHT, 1.0 / (state.num_samples + 1.0), out=limit)
+        square *= self._rise_weight
         np.copyto(square, 0.0, where=self._unknown)
         state.rise_square += square
 
     def _learn_level(self, samples: Float32Array, present: BoolArray) -> None:
         state = self.state
-        weight = np.maximum(WEIGHT, 1.0 / (state.num_samples + 1.0))
-        is_cut = state.num_samples >= UNCUT_SAMPLES
         change = samples - state.level
         limit = HUBER * self.deviation
-        limit += np.where(is_cut, 0.0, UNCUT)
+        limit += self._uncut
         np.minimum(change, limit, out=change)
-        np.maximum(change, -limit, out=change)
+        np.maximum(change, np.negative(limit, out=limit), out=change)
         change *= present
-        step = weight * change
+        step = self._weight * change
         state.level += step
         square = step * change
-        square *= np.where(is_cut, 1.0 / HUBER_VARIANCE, 1.0)
+        square *= self._gain
         square += state.variance
-        square *= 1.0 - weight
+        square *= 1.0 - self._weight
         np.copyto(state.variance, square, where=present)
         state.num_samples += present
 
@@ -364,10 +376,12 @@ class Detector:
             heavy = np.minimum(alpha, HEAVY_TAIL)
             alpha = alpha + (heavy - alpha) * (RING / (RING + in_record))
             chance = np.maximum(self._need - np.log(in_record + frames), 0.0)
-            self._chance[scale] = chance / alpha
+            chance /= alpha
             known = np.maximum(in_record, state.block_samples * YOUNG_SHARE)
             shortness = 1.0 / np.maximum(known, frames) - 1.0 / (BLOCK * RISE_BLOCKS)
-            self._few[scale] = np.exp(6.0 * frames * shortness)
+            few = np.exp(6.0 * frames * shortness)
+            self._factor[scale] = np.where(self._is_loss, few * chance, 2.0 * few)
+            self._floor[scale] = np.where(self._is_loss, self._least_margin[scale], chance)
 
 
 YOUNG_SHARE: Final = 0.25

@@ -13,7 +13,7 @@ from gradwatch_server.budgets import Budgets, LoggedBudgets
 from gradwatch_server.core.alerting import alert_budget
 from gradwatch_server.core.alerting.alert import Alert, ResolvedBy
 from gradwatch_server.core.alerting.alert_budget import MINUTE_NS, AlertBudget
-from gradwatch_server.core.entries import Acknowledged, BudgetsSet
+from gradwatch_server.core.entries import Acknowledged
 from gradwatch_server.core.views.snapshot import view_run
 from gradwatch_wire.health import AlertState, Severity
 from tests.server.core.test_saved_state import restored
@@ -82,7 +82,7 @@ def test_a_log_without_budgets_has_no_bounds() -> None:
 @pytest.mark.usefixtures("few")
 def test_an_alert_whose_event_waits_stays_as_it_is_and_counts() -> None:
     job = Cluster(names=("a",)).start()
-    job.put(BudgetsSet(SMALL))
+    job.budgets(**SMALL)
     step = flap(job, 0, 50)
 
     assert told(job.alerts) == ["firing", "resolved"] * 8
@@ -109,7 +109,7 @@ def test_an_alert_whose_event_waits_stays_as_it_is_and_counts() -> None:
 def test_one_that_fires_stays_so_until_its_end_can_be_told(few: Callable[[int], None]) -> None:
     few(17)
     job = Cluster(names=("a",)).start()
-    job.put(BudgetsSet(SMALL))
+    job.budgets(**SMALL)
     step = flap(job, 0, 30)
 
     assert told(job.alerts)[-1] == "firing"
@@ -129,7 +129,7 @@ def test_one_that_fires_stays_so_until_its_end_can_be_told(few: Callable[[int], 
 def test_the_first_critical_one_of_a_rule_is_told_in_any_case() -> None:
     job = Cluster(names=("a", "b"), groups={"g": (0,), "h": (1,)}).start()
     job.rules(vanishing={"enabled": False}, dead_layer={"enabled": False})
-    job.put(BudgetsSet(SMALL))
+    job.budgets(**SMALL)
     # Once in a group, then as often as it likes in the other one.
     flap(job, 0, 12)
     assert Counter(told(job.alerts)) == {"firing": 8, "resolved": 8}
@@ -148,7 +148,7 @@ def test_what_matters_less_leaves_room_for_what_matters_more() -> None:
         nonfinite={"severity": "info", "layers": ["a"]},
         exploding={"layers": ["b"], "for_steps": 1},
     )
-    job.put(BudgetsSet(SMALL))
+    job.budgets(**SMALL)
     for step in range(240):
         job.step(step, [NAN if step % 12 < 6 else 1.0, 1.0])
     assert told(job.alerts) == ["firing", "resolved"] * 6
@@ -161,7 +161,7 @@ def test_what_matters_less_leaves_room_for_what_matters_more() -> None:
 @pytest.mark.usefixtures("few")
 def test_other_runs_have_budgets_of_their_own() -> None:
     one = Cluster(names=("a",)).start()
-    one.put(BudgetsSet(SMALL))
+    one.budgets(**SMALL)
     flap(one, 0, 20)
     other = Cluster(names=("a",), run="other", state=one.state)
     other.now_ns = one.now_ns
@@ -181,7 +181,7 @@ def test_other_runs_have_budgets_of_their_own() -> None:
 def test_people_are_answered(few: Callable[[int], None]) -> None:
     few(17)
     job = Cluster(names=("a",)).start()
-    job.put(BudgetsSet(SMALL))
+    job.budgets(**SMALL)
     step = flap(job, 0, 30)
     (alert,) = firing(job)
 
@@ -196,7 +196,7 @@ def test_people_are_answered(few: Callable[[int], None]) -> None:
 def test_news_wait_and_come_together() -> None:
     names = [f"l{n}" for n in range(8)]
     job = Cluster(names=names).start()
-    job.put(BudgetsSet({"alert_events_per_min": 1}))
+    job.budgets(alert_events_per_min=1)
     step = flap(job, 0, 7)
     job.step(step, [NAN] + [1.0] * 7)
     for bad in range(2, 9):
@@ -220,7 +220,7 @@ def test_it_goes_on_over_a_restart(place: int) -> None:
         job = Cluster(names=names, groups=groups)
         job.sessions.clear()
         job.start()
-        job.put(BudgetsSet(SMALL))
+        job.budgets(**SMALL)
         for step in range(600):
             if step == at:
                 job.state = restored(job.state)
@@ -237,7 +237,7 @@ def test_it_goes_on_over_a_restart(place: int) -> None:
 def test_how_many_wait_is_counted_once_each(few: Callable[[int], None]) -> None:
     few(17)
     job = Cluster(names=("a",)).start()
-    job.put(BudgetsSet(SMALL))
+    job.budgets(**SMALL)
     flap(job, 0, 30)
     budget = job.state.runs["gpt"].alert_budget
 
@@ -248,7 +248,7 @@ def test_how_many_wait_is_counted_once_each(few: Callable[[int], None]) -> None:
 def test_a_run_with_a_fault_in_every_group_is_told_of_in_full() -> None:
     names = [f"h.{n}.weight" for n in range(64)]
     job = Cluster(names=names, groups={f"g{n}": (n,) for n in range(64)}).start()
-    job.put(BudgetsSet(Budgets().logged().model_dump()))
+    job.budgets(**Budgets().logged().model_dump())
     job.step(0, NAN)
     for step in range(1, 5):
         job.step(step)

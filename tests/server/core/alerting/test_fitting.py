@@ -26,7 +26,6 @@ from gradwatch_server.core.alerting.fitting import MAX_RANKS, NAMES_BYTES, first
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.alerting.sentences import message
 from gradwatch_server.core.alerting.wording import MAX_SHOWN, cut_bytes
-from gradwatch_server.core.entries import BudgetsSet
 from gradwatch_wire import Alert as AlertRecord
 from gradwatch_wire import Envelope, decode, encode
 from gradwatch_wire.health import AlertState, Severity
@@ -147,7 +146,7 @@ def test_what_fits_is_left_as_it_is() -> None:
     """An honest alert has all of its names."""
     names = [f"transformer.h.{n}.attention.weight" for n in range(40)]
     job = Cluster(names=names).start()
-    job.put(BudgetsSet({"alert_bytes": LEAST}))
+    job.budgets(alert_bytes=LEAST)
     (alert,) = job.step(0, math.nan)
     plain = alert.to_dict()
 
@@ -160,7 +159,7 @@ def test_hostile_names_in_a_log_are_told_within_bounds() -> None:
     names = ["\x01" * 500 + f"{n}" for n in range(300)]
     groups = {"\x02" * 400 + f"{n}": tuple(range(n * 5, n * 5 + 5)) for n in range(60)}
     job = Cluster(names=names, groups=groups).start()
-    job.put(BudgetsSet({"alert_bytes": 16_384}))
+    job.budgets(alert_bytes=16_384)
     alerts = job.step(0, math.nan)
 
     assert len(alerts) == 60
