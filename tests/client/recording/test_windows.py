@@ -163,45 +163,40 @@ def check(records: list[Record], *expected: tuple[int, float | None, bool]) -> N
         assert record.norms[-1] == pytest.approx(norm, rel=1e-6, nan_ok=True)
 
 
-def test_two_losses_with_a_retained_graph(model: nn.Sequential) -> None:
-    optimizer = sgd(model)
-    loop, expected = Loop(optimizer), []
-    for step in range(3):
-        optimizer.zero_grad()
-        shared = model[0](torch.ones(2, 4))
-        shared.sum().backward(retain_graph=True)
-        model[2](shared).sum().backward()
-        expected.append((step, norm_of(optimizer), TAKEN))
-        optimizer.step()
-
-    check(loop.close(), *expected)
+def retain_graph(model: nn.Sequential, _step: int) -> None:
+    model.zero_grad()
+    shared = model[0](torch.ones(2, 4))
+    shared.sum().backward(retain_graph=True)
+    model[2](shared).sum().backward()
 
 
-def test_a_gradient_penalty(model: nn.Sequential) -> None:
+def penalize(model: nn.Sequential, step: int) -> None:
     """`autograd.grad` is no pass, and double backward is one."""
+    model.zero_grad()
+    x = torch.ones(2, 4, requires_grad=True)
+    (grad,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+    (loss_of(model, step) + grad.pow(2).sum()).backward()
+
+
+def never_zero(model: nn.Sequential, step: int) -> None:
+    loss_of(model, step).backward()
+
+
+@pytest.mark.parametrize(
+    ("backward", "passes"), [(retain_graph, 2), (penalize, 1), (never_zero, 1)]
+)
+def test_gradients_of(
+    backward: Callable[[nn.Sequential, int], None], passes: int, model: nn.Sequential
+) -> None:
     optimizer = sgd(model)
     loop, expected = Loop(optimizer), []
     for step in range(3):
-        optimizer.zero_grad()
-        x = torch.ones(2, 4, requires_grad=True)
-        (grad,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
-        (loss_of(model, step) + grad.pow(2).sum()).backward()
+        backward(model, step)
         expected.append((step, norm_of(optimizer), TAKEN))
         optimizer.step()
 
     check(loop.close(), *expected)
-    assert [len(record.norms) for record in loop.norms.records] == [1, 1, 1]
-
-
-def test_gradients_that_are_never_zeroed(model: nn.Sequential) -> None:
-    optimizer = sgd(model)
-    loop, expected = Loop(optimizer), []
-    for step in range(3):
-        loss_of(model, step).backward()
-        expected.append((step, norm_of(optimizer), TAKEN))
-        optimizer.step()
-
-    check(loop.close(), *expected)
+    assert [len(record.norms) for record in loop.norms.records] == [passes] * 3
 
 
 def test_a_guard_before_the_backward_pass_leaves_nothing(model: nn.Sequential) -> None:

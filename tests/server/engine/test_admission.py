@@ -305,30 +305,20 @@ def test_nobody_ends_the_session_of_another(start: Start) -> None:
     assert running.ingest.refused == {"another peer": 3}
 
 
-def test_a_session_goes_on_over_another_connection_once_the_first_is_gone(
-    start: Start, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_another_connection_takes_up_a_session_that_is_gone_or_silent(
+    start: Start, monkeypatch: pytest.MonkeyPatch, is_gone: bool
 ) -> None:
-    monkeypatch.setattr(intake, "SILENT_NS", 10**18)
-    running = start()
-    first = running.peer().attach()
-    first.close()
-    second = running.peer()
-    second.session, second.seq = first.session, first.seq
-    second.greet()
-    second.steps(0, 1.0)
-
-    running.shows(frames=1, stored=2)
-
-
-def test_a_session_that_was_silent_may_be_taken_up(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(intake, "SILENT_NS", 200_000_000)
+    monkeypatch.setattr(intake, "SILENT_NS", 10**18 if is_gone else 200_000_000)
     running = start()
     first = running.peer().attach()
     second = running.peer()
     second.session, second.seq = first.session, first.seq
-    assert first.is_silent(0.3)
+    if is_gone:
+        first.close()
+        second.greet()
+    else:
+        assert first.is_silent(0.3)
     second.steps(0, 1.0)
 
     running.shows(frames=1, stored=2)
