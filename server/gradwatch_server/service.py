@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gradwatch_server.addresses import split_address
 from gradwatch_server.api.alert_stream import AlertStream
@@ -45,9 +45,12 @@ from gradwatch_server.notify.notifiers.base import Notifier
 from gradwatch_server.notify.standing import Standing
 from gradwatch_server.open_files import raise_limit, warn_of_limit
 from gradwatch_server.settings import Settings, exposure_warnings, retention_of
-from gradwatch_server.storage.store import Store
-from gradwatch_server.stores import open_delivery_log, open_store
+from gradwatch_server.standby import wait_for_lease
+from gradwatch_server.stores import make_lease, open_delivery_log, open_leased_store, open_store
 from gradwatch_wire.limits import BOOT_ID_BYTES
+
+if TYPE_CHECKING:
+    from gradwatch_server.stores import Lease
 
 SIGHUP: Final = getattr(signal, "SIGHUP", None)
 """None on a system that has none."""
@@ -171,14 +174,15 @@ class GarbageCollector:
 
 def serve(
     settings: Settings,
-    announce: Callable[[str, str], None],
+    announce: Callable[[str, str | None], None],
     reload: Callable[[], Settings] | None = None,
 ) -> None:
     """Run until SIGTERM or SIGINT.
 
     Args:
         settings: What is set.
-        announce: Gets the HTTP and the ingest address once bound.
+        announce: Gets the HTTP and the ingest address once bound, None while it waits for another
+            node.
         reload: Reads the settings anew, of which a SIGHUP takes over the rules.
 
     Raises:
@@ -186,14 +190,30 @@ def serve(
     """
     reloading = RulesReload(settings, reload or (lambda: settings))
     raise_limit()
-    with reloading.listening(), contextlib.ExitStack() as stack:
-        _Aggregator(settings, stack).run(announce, reloading)
+    is_displaced = True
+    with reloading.listening():
+        while is_displaced:
+            with contextlib.ExitStack() as stack:
+                try:
+                    aggregator = _Aggregator(settings, stack, announce)
+                except _StoppedError:
+                    return
+                is_displaced = aggregator.run(announce, reloading)
+
+
+class _StoppedError(Exception):
+    """A node was told to stop while it waited for the lease."""
 
 
 class _Aggregator:
     """All parts of an aggregator, put together; *stack* ends them."""
 
-    def __init__(self, settings: Settings, stack: contextlib.ExitStack) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        stack: contextlib.ExitStack,
+        announce: Callable[[str, str | None], None],
+    ) -> None:
         self._settings, self._stack = settings, stack
         # First what may be refused before anything is opened.
         self._keys = None if settings.keys_dir is None else read_keys(settings.keys_dir)
@@ -206,24 +226,55 @@ class _Aggregator:
         warn_of_limit(budgets.ingest_connections, budgets.http_connections)
         self._limits = ConnectionLimits(self._budget_use)
         self._clock, self._boot_id = Clock(), os.urandom(BOOT_ID_BYTES)
-        self._store = open_store(
-            settings.data,
-            self._clock,
-            allow_network_fs=settings.allow_network_fs,
-            boot=self._boot_id.hex(),
-        )
-        stack.callback(self._store.close)
+        self._lease: Lease | None = None
+        if settings.store is None:
+            self._store = open_store(
+                settings.data,
+                self._clock,
+                allow_network_fs=settings.allow_network_fs,
+                boot=self._boot_id.hex(),
+            )
+            stack.callback(self._store.close)
         self._http_socket = stack.enter_context(bind(settings.http))
         self._http_url = http_url(settings, self._http_socket)
+        page = page_url(settings, self._http_socket)
+        if settings.store is not None:
+            self._lease = make_lease(settings.store.get_secret_value(), page or "")
+            self._wait_for(self._lease, announce)
+            self._store = open_leased_store(self._lease, self._clock)
+            stack.callback(self._store.close)
         self._ingest = Ingest(settings.ingest, self._keys, self._budget_use)
         stack.callback(self._ingest.close)
         self._alert_stream = AlertStream(self._store.alert_events)
-        page = page_url(settings, self._http_socket)
-        self._notifications = stack.enter_context(
-            _notifications(settings, notifiers, self._store, page)
-        )
+        self._notifications = stack.enter_context(self._make_notifications(notifiers, page))
         self._ending = Ending(self._alert_stream)
         self._engine = self._make_engine()
+
+    def _wait_for(self, lease: Lease, announce: Callable[[str, str | None], None]) -> None:
+        """Wait until this node has the lease.
+
+        Raises:
+            _StoppedError: If it was told to stop before.
+        """
+        self._stack.callback(lease.release)
+
+        def on_wait() -> None:
+            announce(self._http_url, None)
+
+        if not wait_for_lease(lease, self._settings, self._limits, self._http_socket, on_wait):
+            raise _StoppedError
+
+    @contextlib.contextmanager
+    def _make_notifications(
+        self, notifiers: Mapping[str, Notifier], page_url: str | None
+    ) -> Iterator[Notifications]:
+        """Open the delivery log where there are targets."""
+        if not notifiers:
+            yield Notifications()
+            return
+        settings, events = self._settings, self._store.alert_events
+        with contextlib.closing(open_delivery_log(settings.data, self._lease)) as log:
+            yield Notifications.to(settings.notify, notifiers, events, log, page_url)
 
     def _make_engine(self) -> Engine:
         settings = self._settings
@@ -247,8 +298,12 @@ class _Aggregator:
         self._alert_stream.wake()
         self._notifications.wake()
 
-    def run(self, announce: Callable[[str, str], None], reloading: RulesReload) -> None:
-        """Run until told to stop."""
+    def run(self, announce: Callable[[str, str | None], None], reloading: RulesReload) -> bool:
+        """Run until told to stop; return True if another node has taken over instead.
+
+        Raises:
+            GradwatchError: If the engine died.
+        """
         stack, engine, collector = self._stack, self._engine, GarbageCollector()
 
         async def every_second() -> None:
@@ -269,14 +324,17 @@ class _Aggregator:
             logger.warning("%s", warning)
         announce(self._http_url, self._ingest.endpoint)
         server.run(sockets=[self._http_socket])
+        if self._lease is not None and self._lease.is_lost:
+            return True
         self._ending.check("the engine failed; the log above says why")
+        return False
 
     def _secured_app(self) -> SecurityMiddleware:
         settings, keys = self._settings, self._keys
         parts = ApiParts(
             connection_limits=self._limits,
             notifications=self._notifications,
-            data=settings.data,
+            data=settings.data if settings.store is None else None,
         )
         app = make_app(self._engine, self._store.alert_events, self._alert_stream, parts)
         policy = AccessPolicy(
@@ -285,15 +343,3 @@ class _Aggregator:
             parts.stream_tokens,
         )
         return SecurityMiddleware(app, policy)
-
-
-@contextlib.contextmanager
-def _notifications(
-    settings: Settings, notifiers: Mapping[str, Notifier], store: Store, page_url: str | None
-) -> Iterator[Notifications]:
-    """Open the delivery log where there are targets."""
-    if not notifiers:
-        yield Notifications()
-        return
-    with contextlib.closing(open_delivery_log(settings.data)) as log:
-        yield Notifications.to(settings.notify, notifiers, store.alert_events, log, page_url)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import Field, ValidationError, ValidationInfo, field_validator
+from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -43,6 +43,10 @@ class Settings(BaseSettings):
         DEFAULT_ENDPOINT, description="ZeroMQ endpoint that clients push to, port 0 for any."
     )
     data: Path = Field(Path("gradwatch-data"), description="Data directory, made if missing.")
+    store: SecretStr | None = Field(
+        None,
+        description="PostgreSQL database in place of the data directory; nodes may share it.",
+    )
     keys_dir: Path | None = Field(
         None,
         description="Directory that `gradwatch keys` made; with it only who has a key or a token "
@@ -136,6 +140,14 @@ class Settings(BaseSettings):
             value.check_rules(info.data["rules"].root)
         return value
 
+    @field_validator("store")
+    @classmethod
+    def _of_postgres(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not value.get_secret_value().startswith(_SCHEMES):
+            msg = "no URL of PostgreSQL"
+            raise ValueError(msg)
+        return value
+
     @field_validator("http")
     @classmethod
     def _host_and_port(cls, value: str) -> str:
@@ -182,6 +194,8 @@ def load_settings(config: Path | None, **given: Any) -> Settings:
     return settings
 
 
+_SCHEMES: Final = ("postgresql://", "postgres://")
+
 _UNKNOWN: Final = ("unknown_rule", "unknown_key")
 
 _ALLOWED: Final[Mapping[str, str]] = {
@@ -214,6 +228,8 @@ def _first(error: ValidationError) -> str:
     if first["type"] in _UNKNOWN:
         return f"setting {key!r} is not known; {says}"
     is_secret = first["loc"][0] == "notify" and not shows_input(first["loc"][1:], first["input"])
+    if first["loc"][0] == "store":
+        return f"setting {key!r}: should be a URL such as postgresql://user@host/database"
     if is_secret or first["input"] is None:
         return f"setting {key!r}: {says}"
     return f"setting {key!r}: {says}, got {ascii(first['input'])[:80]}"

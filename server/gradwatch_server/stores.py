@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gradwatch_server.clock import Clock
+from gradwatch_server.errors import GradwatchError
 from gradwatch_server.storage.deliveries import DeliveryLog
 from gradwatch_server.storage.encoding import EncodedEntry
 from gradwatch_server.storage.inspection import Inspection
@@ -14,6 +17,11 @@ from gradwatch_server.storage.sqlite.history import read_log
 from gradwatch_server.storage.sqlite.inspection import inspect
 from gradwatch_server.storage.sqlite.store import SQLiteStore
 from gradwatch_server.storage.store import Store
+
+if TYPE_CHECKING:
+    from gradwatch_server.storage.postgres.lease import Holder, Lease
+
+    __all__ = ["Holder", "Lease"]
 
 
 def open_store(directory: Path, clock: Clock, *, allow_network_fs: bool, boot: str) -> Store:
@@ -32,13 +40,49 @@ def open_store(directory: Path, clock: Clock, *, allow_network_fs: bool, boot: s
     return SQLiteStore.open(directory, clock, allow_network_fs=allow_network_fs, boot=boot)
 
 
-def open_delivery_log(directory: Path) -> DeliveryLog:
-    """Open or create what is kept of notifications in a data directory that is open.
+def make_lease(url: str, http: str) -> Lease:
+    """Make the tables of a PostgreSQL database where they are missing; return its lease.
+
+    Args:
+        url: `postgresql://user:password@host:port/database`.
+        http: Where people reach this node, empty if nobody knows.
+
+    Raises:
+        GradwatchError: If PostgreSQL refuses, or its driver is not installed.
+    """
+    logging.getLogger("alembic").setLevel(logging.WARNING)  # it tells of itself when imported
+    try:
+        from gradwatch_server.storage.postgres.lease import Lease  # noqa: PLC0415 - an extra
+        from gradwatch_server.storage.postgres.schema import migrate  # noqa: PLC0415
+    except ImportError as error:
+        msg = f"a store in PostgreSQL needs {error.name}; run: pip install 'gradwatch[postgres]'"
+        raise GradwatchError(msg) from error
+    migrate(url)
+    return Lease(url, http)
+
+
+def open_leased_store(lease: Lease, clock: Clock) -> Store:
+    """Open the store of a PostgreSQL database of which this node has the lease.
+
+    Raises:
+        StorageError: If PostgreSQL cannot be reached, or refuses.
+    """
+    from gradwatch_server.storage.postgres.database import PostgresStore  # noqa: PLC0415
+
+    return PostgresStore.open(lease, clock)
+
+
+def open_delivery_log(directory: Path, lease: Lease | None) -> DeliveryLog:
+    """Open or create what is kept of notifications, in a data directory or beside a lease.
 
     Raises:
         StorageError: If it cannot be used.
     """
-    return SQLiteDeliveryLog(directory)
+    if lease is None:
+        return SQLiteDeliveryLog(directory)
+    from gradwatch_server.storage.postgres.deliveries import PostgresDeliveryLog  # noqa: PLC0415
+
+    return PostgresDeliveryLog(lease)
 
 
 def read_stored_log(directory: Path, run: str) -> Iterator[EncodedEntry]:

@@ -38,6 +38,7 @@ def serve(
     http: Annotated[str | None, setting("http")] = None,
     ingest: Annotated[str | None, setting("ingest")] = None,
     data: Annotated[Path | None, setting("data")] = None,
+    store: Annotated[str | None, setting("store")] = None,
     config: Config = None,
     keys_dir: Annotated[Path | None, setting("keys_dir")] = None,
     insecure: Annotated[bool | None, setting("insecure", "--insecure")] = None,
@@ -49,6 +50,7 @@ def serve(
         http=http,
         ingest=ingest,
         data=data,
+        store=store,
         keys_dir=keys_dir,
         insecure=insecure,
     )
@@ -58,13 +60,17 @@ def serve(
     )
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
 
-    def announce(http_url: str, ingest_endpoint: str) -> None:
+    def announce(http_url: str, ingest_endpoint: str | None) -> None:
         print(f"gradwatch {__version__}", flush=False)
         print(f"  http    {http_url}")
+        if ingest_endpoint is None:
+            ingest_endpoint = "closed: this node waits for the lease of the store"
         print(f"  ingest  {ingest_endpoint}")
         if settings.keys_dir is not None:
             print(f"  page    {_page(http_url, settings.keys_dir)}")
-        print(f"  data    {settings.data.resolve()}", flush=True)
+        if settings.store is None:
+            print(f"  data    {settings.data.resolve()}")
+        sys.stdout.flush()
         tell_ready()
 
     def reload() -> Settings:

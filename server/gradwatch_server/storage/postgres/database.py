@@ -1,67 +1,29 @@
 """A PostgreSQL database: the connection that writes, and those that read beside it.
 
-The connection that writes holds an advisory lock, so that one aggregator at a time has the tables.
+The node has the lease of the database: each transaction that writes begins with the fence.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
-import time
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any, Final, Self
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
 
 from gradwatch_server.clock import Clock
-from gradwatch_server.storage.postgres.schema import SCHEMA, migrate
+from gradwatch_server.storage.postgres.lease import Lease, storage_errors
 from gradwatch_server.storage.rows import Loss, StorageError, StorageFault
-from gradwatch_server.storage.saved_state import SAVE_PART
 from gradwatch_server.storage.store import Store
 
 PAGE_BYTES: Final = 8_192
-
-LOCK_S: Final = 3.0
-"""Time in which PostgreSQL lets go of what a killed aggregator had."""
-
-_WRITER: Final = 0x6772_6164_7761_7465
-"""The advisory lock of the aggregator that writes: `gradwate` in ASCII."""
-
-_MARK: Final = "writer"
-"""Part of the saved state by which the aggregator knows that no other one had the tables."""
-
-_FAULTS: Final = {
-    "53100": StorageFault.FULL,  # disk_full
-    "XX001": StorageFault.DAMAGED,  # data_corrupted
-    "XX002": StorageFault.DAMAGED,  # index_corrupted
-    "40001": StorageFault.BUSY,  # serialization_failure
-    "40P01": StorageFault.BUSY,  # deadlock_detected
-    "55P03": StorageFault.BUSY,  # lock_not_available
-}
-"""By SQLSTATE."""
 
 _USED: Final = " + ".join(
     f"(SELECT coalesce(sum(num_bytes), 0) FROM {table})"  # noqa: S608 - a literal
     for table in ("log", "alert_events", "curves")
 )
-
-
-@contextlib.contextmanager
-def storage_errors() -> Iterator[None]:
-    """Raise each error of PostgreSQL inside as a `StorageError` with the same words."""
-    try:
-        yield
-    except psycopg.Error as error:
-        state = error.sqlstate or ""  # none where there is no connection
-        is_cut = state[:2] in ("", "08", "57")
-        fault = _FAULTS.get(state, StorageFault.BUSY if is_cut else StorageFault.FAILED)
-        text = " ".join(str(error).split()) or "the connection is lost"
-        if fault is StorageFault.FULL:
-            text = f"the disk of PostgreSQL is full: {text}"
-        raise StorageError(text, fault) from error
 
 
 @lru_cache(maxsize=256)
@@ -101,51 +63,24 @@ class PostgresDatabase(PostgresReader):
     loss: Loss | None = None
     page_bytes = PAGE_BYTES
 
-    def __init__(self, url: str) -> None:
-        """Make the tables where they are missing, and take them.
+    def __init__(self, lease: Lease) -> None:
+        """Connect.
 
         Args:
-            url: `postgresql://user:password@host:port/database`.
+            lease: The lease of the database, which this node has.
 
         Raises:
-            StorageError: If another aggregator has them, or PostgreSQL refuses.
+            StorageError: If PostgreSQL cannot be reached, or refuses.
         """
-        migrate(url)
-        self._url = url
+        self.lease = lease
         self.is_writing = False
         self._idle: queue.LifoQueue[psycopg.Connection[Any]] = queue.LifoQueue()
-        super().__init__(self._take())
-        self._mark = os.urandom(16)
-        self.execute(SAVE_PART, (_MARK, self._mark))
+        super().__init__(lease.connect())
 
     @property
     def name(self) -> str:
         """The address of the database, without a password."""
-        own = conninfo_to_dict(self._url)
-        port = own.get("port", 5432)
-        return f"postgresql://{own.get('host', 'localhost')}:{port}/{own.get('dbname', '')}"
-
-    def _connect(self) -> psycopg.Connection[Any]:
-        with storage_errors():
-            connection = psycopg.connect(self._url, autocommit=True)
-            connection.execute(f"SET search_path TO {SCHEMA}".encode())
-        return connection
-
-    def _take(self) -> psycopg.Connection[Any]:
-        """Return a connection that keeps other aggregators out."""
-        connection = self._connect()
-        reader = PostgresReader(connection)
-        deadline_s = time.monotonic() + LOCK_S
-        try:
-            while not reader.row("SELECT pg_try_advisory_lock(?)", (_WRITER,))[0]:
-                if time.monotonic() > deadline_s:
-                    msg = f"another aggregator has {self.name}; end it, or choose another database"
-                    raise StorageError(msg, StorageFault.LOCKED)
-                time.sleep(0.02)
-        except StorageError:
-            connection.close()
-            raise
-        return connection
+        return self.lease.name
 
     def _find(self, sql: str, values: Any) -> psycopg.Cursor[Any]:
         try:
@@ -153,23 +88,8 @@ class PostgresDatabase(PostgresReader):
         except StorageError:
             if self.is_writing or not self._connection.broken:
                 raise
-            self._retake()  # PostgreSQL was restarted, or the network was away
+            self._connection = self.lease.connect()  # it was restarted, or the network was away
             return super()._find(sql, values)
-
-    def _retake(self) -> None:
-        """Connect anew, unless another aggregator had the tables meanwhile.
-
-        Raises:
-            StorageError: If it had, or PostgreSQL is still away.
-        """
-        connection = self._take()
-        reader = PostgresReader(connection)
-        found = reader.row("SELECT body FROM saved_state WHERE part = ?", (_MARK,))
-        if found is None or bytes(found[0]) != self._mark:
-            connection.close()
-            msg = f"another aggregator had {self.name} while this one was cut off from it"
-            raise StorageError(f"{msg}; start this one again", StorageFault.GONE)
-        self._connection = connection
 
     def execute(self, sql: str, values: Any = ()) -> int:
         """Run one statement; return the number of rows that it changed."""
@@ -188,10 +108,10 @@ class PostgresDatabase(PostgresReader):
             yield
             return
         if self._connection.broken:
-            self._retake()
+            self._connection = self.lease.connect()
         self.is_writing = True
         try:
-            self.execute("BEGIN")
+            self._begin()
             yield
             self.execute("COMMIT")
         except BaseException:
@@ -200,6 +120,23 @@ class PostgresDatabase(PostgresReader):
             raise
         finally:
             self.is_writing = False
+
+    def _begin(self) -> None:
+        """Begin a transaction, in which no other node can take over.
+
+        Raises:
+            StorageError: If another node has the lease.
+        """
+        with storage_errors():
+            cursor = self._connection.execute(self.lease.begin)
+            cursor.nextset()
+            if cursor.fetchone() is None:
+                self.lease.is_lost = True
+                raise self._gone()
+
+    def _gone(self) -> StorageError:
+        msg = f"another node has taken over {self.name}: this one was stopped or cut off from it"
+        return StorageError(msg, StorageFault.GONE)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[PostgresReader]:
@@ -219,7 +156,7 @@ class PostgresDatabase(PostgresReader):
         while True:
             is_new = self._idle.empty()
             with contextlib.suppress(queue.Empty):
-                connection = self._connect() if is_new else self._idle.get_nowait()
+                connection = self.lease.connect() if is_new else self._idle.get_nowait()
                 try:
                     with storage_errors():
                         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -240,7 +177,9 @@ class PostgresDatabase(PostgresReader):
         return False
 
     def check_present(self) -> None:
-        """Do nothing: what is written to a connection is found again."""
+        """Raise a `StorageError` if another node has taken over."""
+        if self.lease.is_lost:
+            raise self._gone()
 
     def reset(self, why: object) -> None:
         """Refuse: PostgreSQL's own backups are for that.
@@ -259,17 +198,20 @@ class PostgresDatabase(PostgresReader):
 
 
 class PostgresStore(Store):
-    """The store in a PostgreSQL database."""
+    """The store in a PostgreSQL database; with the store the lease is given back."""
+
+    db: PostgresDatabase
 
     @classmethod
-    def open(cls, url: str, clock: Clock) -> Self:
-        """Open or make the store of a database.
-
-        Args:
-            url: `postgresql://user:password@host:port/database`.
-            clock: Gives the time.
+    def open(cls, lease: Lease, clock: Clock) -> Self:
+        """Open the store of the database of a lease that this node has.
 
         Raises:
-            StorageError: If another aggregator has it, or PostgreSQL refuses.
+            StorageError: If PostgreSQL cannot be reached, or refuses.
         """
-        return cls(PostgresDatabase(url), clock)
+        return cls(PostgresDatabase(lease), clock)
+
+    def close(self) -> None:
+        """Close all connections, and let another node take over."""
+        super().close()
+        self.db.lease.release()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any, Final
 
@@ -62,7 +61,6 @@ def _make_schema(connection: sqlalchemy.Connection) -> None:
 
 
 def _upgrade(connection: sqlalchemy.Connection) -> None:
-    logging.getLogger("alembic").setLevel(logging.WARNING)
     config = Config()
     # Percent signs are alembic's own in an option.
     place = str(Path(__file__).with_name("migrations")).replace("%", "%%")

@@ -18,10 +18,33 @@ _TABLES = statements(
     bytes_="bytea",
 )
 
+_OF_NODES = """
+    CREATE TABLE nodes (
+        node text PRIMARY KEY, epoch bigint NOT NULL DEFAULT 0, holds boolean,
+        http text NOT NULL, version text NOT NULL,
+        seen_at timestamptz NOT NULL DEFAULT clock_timestamp()
+    ) WITH (fillfactor = 50);
+    CREATE UNIQUE INDEX one_holds ON nodes (holds) WHERE holds;
+    CREATE TABLE delivery_targets (
+        target text PRIMARY KEY, cursor bigint NOT NULL, sending text,
+        failing_since_s double precision, succeeded_s double precision,
+        num_attempts bigint NOT NULL, error text
+    );
+    CREATE TABLE delivery_entries (
+        target text NOT NULL, alert_id text NOT NULL, "group" text NOT NULL, run text NOT NULL,
+        rule text NOT NULL, severity text NOT NULL, state text NOT NULL, cursor bigint NOT NULL,
+        is_told boolean NOT NULL, is_pending boolean NOT NULL, PRIMARY KEY (target, alert_id)
+    );
+    CREATE TABLE delivery_groups (
+        target text NOT NULL, "group" text NOT NULL, since_s double precision NOT NULL,
+        sent_s double precision NOT NULL, PRIMARY KEY (target, "group")
+    )
+"""
+
 
 def upgrade() -> None:
     """Make the tables and their indices."""
-    for statement in _TABLES:
+    for statement in (*_TABLES, *_OF_NODES.split(";")):
         op.execute(statement)
     # Packed already, and read in parts.
     for table in ("log", "blocks"):

@@ -1,0 +1,112 @@
+"""Wait for the lease of a PostgreSQL database while another node has it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from http import HTTPStatus
+from socket import socket
+from typing import TYPE_CHECKING, Final
+
+import uvicorn
+from starlette.responses import RedirectResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from gradwatch_server.api.connection_limits import ConnectionLimits
+from gradwatch_server.api.problems import Json, Problem
+from gradwatch_server.errors import GradwatchError
+from gradwatch_server.http_server import http_config, quiet_signals
+from gradwatch_server.settings import Settings
+from gradwatch_wire import __version__
+
+if TYPE_CHECKING:
+    from gradwatch_server.stores import Holder, Lease
+
+logger = logging.getLogger(__name__)
+
+RETRY_AFTER_S: Final = 3
+"""Seconds after which whoever was refused may ask again: a lease."""
+
+
+class Standby:
+    """A node without the lease: it answers HTTP only, and asks once a second.
+
+    Args:
+        lease: The lease that it waits for.
+        holder: The node that has it.
+    """
+
+    def __init__(self, lease: Lease, holder: Holder) -> None:
+        self._lease = lease
+        self._holder: Holder | None = holder
+        self._fault = ""
+
+    def wait(self, settings: Settings, limits: ConnectionLimits, listening: socket) -> bool:
+        """Return True once this node has the lease, False if it was told to stop."""
+
+        async def ask() -> None:
+            if not server.should_exit:
+                await asyncio.to_thread(self._ask)
+                server.should_exit = self._holder is None
+
+        server = uvicorn.Server(http_config(settings, self, limits, ask))
+        with quiet_signals(server):
+            server.run(sockets=[listening.dup()])  # it closes what it is given
+        return self._holder is None
+
+    def _ask(self) -> None:
+        try:
+            self._holder = self._lease.acquire()
+        except GradwatchError as error:
+            if not self._fault:
+                logger.error("cannot ask %s for the lease: %s", self._lease.name, error)
+            self._fault = str(error)
+        else:
+            self._fault = ""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer `/healthz`, and say of all else which node has it."""
+        if scope["type"] == "http":
+            await self._answer(scope["path"], scope["query_string"])(scope, receive, send)
+
+    def _answer(self, path: str, query: bytes) -> Response:
+        if path == "/healthz":
+            return Json({"status": "waiting", "version": __version__})
+        http = "" if self._holder is None else self._holder.http
+        if http and path != "/readyz":
+            where = f"{http}{path}?{query.decode('latin-1')}".rstrip("?")
+            return RedirectResponse(where, HTTPStatus.TEMPORARY_REDIRECT)
+        who = f"the node at {http}" if http else "another node"
+        why = f"; {self._fault}" if self._fault else ""
+        waits = f"this node waits: {who} has the lease of {self._lease.name}{why}"
+        problem = Problem(HTTPStatus.SERVICE_UNAVAILABLE, waits)
+        problem.headers["Retry-After"] = str(RETRY_AFTER_S)
+        return problem
+
+
+def wait_for_lease(
+    lease: Lease,
+    settings: Settings,
+    limits: ConnectionLimits,
+    listening: socket,
+    on_wait: Callable[[], None],
+) -> bool:
+    """Return True once this node has the lease, False if it was told to stop before.
+
+    Args:
+        lease: The lease.
+        settings: How HTTP is served meanwhile.
+        limits: Limits of its connections.
+        listening: Socket that takes them.
+        on_wait: Called if another node has the lease.
+
+    Raises:
+        StorageError: If the database cannot be reached, or refuses.
+    """
+    holder = lease.acquire()
+    if holder is None:
+        return True
+    logger.info("waiting: another node has the lease of %s", lease.name)
+    on_wait()
+    return Standby(lease, holder).wait(settings, limits, listening)

@@ -1,0 +1,244 @@
+"""The lease of a database: one node writes, the others wait and take over.
+
+Each node has a row in `nodes`, and one of them has the lease. A transaction of a store begins with
+the fence: it locks the node's row, unless another node has the lease by then. So a node that was
+stopped, or cut off, writes nothing after a takeover, however late its statement comes. The clock of
+the database alone decides whether a lease has run out.
+
+The fence is `FOR KEY SHARE`: a renewal may pass a commit that takes long, a takeover waits for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from gradwatch_server.storage.postgres.schema import SCHEMA
+from gradwatch_server.storage.rows import StorageError, StorageFault
+from gradwatch_wire import __version__
+
+logger = logging.getLogger(__name__)
+
+LEASE_S: Final = 3.0
+"""Seconds without a renewal after which another node takes over."""
+
+RENEWALS: Final = 4
+"""Renewals within a lease."""
+
+_NET: Final[dict[str, Any]] = {
+    "connect_timeout": 3,
+    "tcp_user_timeout": 5_000,  # ms
+    "keepalives_idle": 2,
+    "keepalives_interval": 1,
+    "keepalives_count": 3,
+}
+"""Options of each connection: a database that does not answer is noticed within seconds."""
+
+_SETTINGS: Final = """
+    SET search_path TO {schema};
+    SET statement_timeout = '60s';
+    SET idle_in_transaction_session_timeout = '30s'
+"""
+
+_REGISTER: Final = """
+    INSERT INTO nodes (node, http, version) VALUES (%s, %s, %s)
+    ON CONFLICT (node) DO UPDATE SET seen_at = clock_timestamp()
+"""
+
+_HOLDER: Final = """
+    SELECT node, http, seen_at < clock_timestamp() - make_interval(secs => %s) FROM nodes
+    WHERE holds
+"""
+
+_END_BACKENDS: Final = """
+    SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+    WHERE datname = current_database() AND application_name = %s
+"""
+
+_DISPLACE: Final = """
+    UPDATE nodes SET holds = NULL, epoch = epoch + 1 WHERE node IN (
+        SELECT node FROM nodes
+        WHERE holds AND seen_at < clock_timestamp() - make_interval(secs => %s) FOR UPDATE
+    )
+"""
+
+_TAKE: Final = """
+    UPDATE nodes SET holds = true, epoch = epoch + 1, seen_at = clock_timestamp() WHERE node = %s
+    RETURNING epoch
+"""
+
+_FORGET: Final = """
+    DELETE FROM nodes WHERE holds IS NULL AND seen_at < clock_timestamp() - interval '1 day'
+"""
+
+_RENEW: Final = """
+    UPDATE nodes SET seen_at = clock_timestamp() WHERE node = %s AND epoch = %s AND holds
+"""
+
+_RELEASE: Final = "DELETE FROM nodes WHERE node = %s"
+
+_FAULTS: Final = {
+    "53100": StorageFault.FULL,  # disk_full
+    "XX001": StorageFault.DAMAGED,  # data_corrupted
+    "XX002": StorageFault.DAMAGED,  # index_corrupted
+    "40001": StorageFault.BUSY,  # serialization_failure
+    "40P01": StorageFault.BUSY,  # deadlock_detected
+    "55P03": StorageFault.BUSY,  # lock_not_available
+}
+"""By SQLSTATE."""
+
+
+@contextlib.contextmanager
+def storage_errors() -> Iterator[None]:
+    """Raise each error of PostgreSQL inside as a `StorageError` with the same words."""
+    try:
+        yield
+    except psycopg.Error as error:
+        state = error.sqlstate or ""  # none where there is no connection
+        is_cut = state[:2] in ("", "08", "57")
+        fault = _FAULTS.get(state, StorageFault.BUSY if is_cut else StorageFault.FAILED)
+        text = " ".join(str(error).split()) or "the connection is lost"
+        if fault is StorageFault.FULL:
+            text = f"the disk of PostgreSQL is full: {text}"
+        raise StorageError(text, fault) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The node that has the lease.
+
+    Args:
+        node: Its id.
+        http: Where people reach it, empty if it does not know.
+    """
+
+    node: str
+    http: str
+
+
+class Lease:
+    """Right of one node to write into a database, renewed by a thread of its own.
+
+    Attributes:
+        url: `postgresql://user:password@host:port/database`.
+        node: Random id of the node; a node that lost its lease registers under another one.
+        is_lost: Whether another node has taken over.
+    """
+
+    def __init__(self, url: str, http: str = "", lease_s: float = LEASE_S) -> None:
+        """Prepare to ask for it.
+
+        Args:
+            url: The database, whose tables are there.
+            http: Where people reach this node, for the others.
+            lease_s: Seconds without a renewal after which others take over; all nodes must agree.
+        """
+        self.url = url
+        self.node = os.urandom(8).hex()
+        self.is_lost = False
+        self._http = http
+        self._lease_s = lease_s
+        self._epoch = 0
+        self._connection: psycopg.Connection[Any] | None = None
+        self._lock = threading.Lock()  # over the connection
+        self._ended = threading.Event()
+        self._keeper = threading.Thread(target=self._keep, name="gradwatch-lease", daemon=True)
+
+    @property
+    def name(self) -> str:
+        """The address of the database, without a password."""
+        own = conninfo_to_dict(self.url)
+        port = own.get("port", 5432)
+        return f"postgresql://{own.get('host', 'localhost')}:{port}/{own.get('dbname', '')}"
+
+    @property
+    def begin(self) -> bytes:
+        """`BEGIN` and the fence, which finds a row while this node has the lease."""
+        mine = f"node = '{self.node}' AND epoch = {self._epoch} AND holds"
+        return f"BEGIN; SELECT 1 FROM nodes WHERE {mine} FOR KEY SHARE".encode()  # noqa: S608
+
+    def connect(self) -> psycopg.Connection[Any]:
+        """Open a connection of this node.
+
+        Raises:
+            StorageError: If PostgreSQL cannot be reached, or refuses.
+        """
+        with storage_errors():
+            connection = psycopg.connect(
+                self.url, autocommit=True, application_name=_application(self.node), **_NET
+            )
+            connection.execute(_SETTINGS.format(schema=SCHEMA).encode())
+        return connection
+
+    def acquire(self) -> Holder | None:
+        """Take the lease if nobody has it, and keep it; return who has it instead.
+
+        Raises:
+            StorageError: If PostgreSQL cannot be reached, or refuses.
+        """
+        with storage_errors(), self._lock:
+            connection = self._open()
+            connection.execute(_REGISTER, (self.node, self._http, __version__))
+            holder = connection.execute(_HOLDER, (self._lease_s,)).fetchone()
+            if holder is not None and not holder[2]:
+                return Holder(*holder[:2])
+            if holder is not None:  # or what it locked is waited for until it wakes up
+                connection.execute(_END_BACKENDS, (_application(holder[0]),))
+            try:
+                self._take(connection)
+            except psycopg.errors.UniqueViolation:  # another one was first
+                return Holder("", "")
+        self._keeper.start()
+        return None
+
+    def _take(self, connection: psycopg.Connection[Any]) -> None:
+        with connection.transaction():
+            connection.execute(_DISPLACE, (self._lease_s,))
+            connection.execute(_FORGET)
+            (self._epoch,) = connection.execute(_TAKE, (self.node,)).fetchall()[0]
+
+    def release(self) -> None:
+        """Give the lease back, so that another node need not wait."""
+        if self._ended.is_set():
+            return
+        self._ended.set()
+        if self._keeper.ident is not None:
+            self._keeper.join()
+        with contextlib.suppress(StorageError, psycopg.Error), self._lock:
+            connection = self._open()
+            connection.execute(_RELEASE, (self.node,))
+            connection.close()
+
+    def _keep(self) -> None:
+        has_failed = False
+        while not self._ended.wait(self._lease_s / RENEWALS):
+            try:
+                with storage_errors(), self._lock:
+                    renewed = self._open().execute(_RENEW, (self.node, self._epoch)).rowcount
+            except StorageError as error:
+                if not has_failed:
+                    logger.error("the lease of %s cannot be renewed: %s", self.name, error)
+                has_failed = True
+                continue
+            if not renewed:
+                self.is_lost = True
+                return
+            has_failed = False
+
+    def _open(self) -> psycopg.Connection[Any]:
+        if self._connection is None or self._connection.closed or self._connection.broken:
+            self._connection = self.connect()
+        return self._connection
+
+
+def _application(node: str) -> str:
+    """Return the name under which PostgreSQL lists the connections of a node."""
+    return f"gradwatch {node}"
