@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import (
@@ -139,6 +140,14 @@ class Settings(BaseSettings):
         if "rules" in info.data:
             value.check_rules(info.data["rules"].root)
         return value
+
+    @property
+    def data_name(self) -> str:
+        """The data directory, or the database without user and password, for people."""
+        if self.store is None:
+            return str(self.data.absolute())
+        url = urlsplit(self.store.get_secret_value())
+        return f"postgresql://{url.netloc.rpartition('@')[2]}{url.path}"
 
     @field_validator("store")
     @classmethod

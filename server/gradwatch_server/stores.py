@@ -61,6 +61,15 @@ def make_lease(url: str, http: str) -> Lease:
     return Lease(url, http)
 
 
+def describe_nodes(url: str) -> str:
+    """Return which nodes a PostgreSQL database has, for people.
+
+    Raises:
+        GradwatchError: If PostgreSQL refuses, or its driver is not installed.
+    """
+    return make_lease(url, "").describe()
+
+
 def open_leased_store(lease: Lease, clock: Clock) -> Store:
     """Open the store of a PostgreSQL database of which this node has the lease.
 

@@ -56,7 +56,7 @@ class PostgresServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._numbers = count(1)
         self._initialise()
-        self._start()
+        self.start()
 
     def _initialise(self) -> None:
         secret = self.directory / "password"
@@ -79,7 +79,14 @@ class PostgresServer:
             self._command(name, *arguments), check=True, capture_output=True, cwd=self.directory
         )
 
-    def _start(self) -> None:
+    def kill(self) -> None:
+        """End it at once, as a power failure does; `start` brings it back with what it had."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGQUIT)
+        self._process.wait(PATIENCE_S)
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
         chosen = _SETTINGS | {"port": str(self._port.number)}
         options = [part for name, value in chosen.items() for part in ("-c", f"{name}={value}")]
         with (self.directory / "log.txt").open("ab") as log:

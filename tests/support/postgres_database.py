@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from gradwatch_server.clock import Clock
+from gradwatch_server.storage.postgres.database import PostgresStore
+from gradwatch_server.storage.postgres.lease import LEASE_S, Lease
+from gradwatch_server.storage.postgres.schema import migrate
 from tests.support.postgres import PostgresServer
+from tests.support.waiting import wait_until
 
 # The words of PostgreSQL where the file system has no space.
 _FILL: Final = """
@@ -42,6 +47,17 @@ class FreshDatabase:
     def __init__(self, server: PostgresServer) -> None:
         self._server = server
         self.url = server.make_database()
+
+    def lease(self, lease_s: float = LEASE_S) -> Lease:
+        """Return the lease that this process may take."""
+        migrate(self.url)
+        return Lease(self.url, lease_s=lease_s)
+
+    def open(self) -> PostgresStore:
+        """Open the store as a new process does, once no other one has it."""
+        lease = self.lease()
+        wait_until(lambda: lease.acquire() is None, "the lease")
+        return PostgresStore.open(lease, Clock())
 
     def execute(self, sql: str, *values: Any) -> list[Any]:
         """Run statements in it as its superuser; return the rows of the last one."""

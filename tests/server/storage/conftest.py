@@ -10,6 +10,8 @@ from typing import Protocol
 import pytest
 
 from gradwatch_server.clock import Clock
+from gradwatch_server.storage.postgres.database import PostgresStore
+from gradwatch_server.storage.rows import StorageError, StorageFault
 from gradwatch_server.storage.sqlite.database import PAGE_BYTES
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME, SQLiteStore
 from gradwatch_server.storage.store import Store
@@ -130,12 +132,16 @@ class InPostgres:
         self._database = FreshDatabase(server)
 
     def open(self) -> Store:
-        return Store(StoppingPostgres(self._database.url), Clock())
+        lease = self._database.lease()
+        if lease.acquire() is not None:
+            lease.release()
+            msg = "another node has the lease"
+            raise StorageError(msg, StorageFault.LOCKED)
+        return PostgresStore(StoppingPostgres(lease), Clock())
 
     def kill(self, store: Store) -> None:
-        """Close its connection, as the system does with that of a killed process."""
-        assert isinstance(store.db, StoppingPostgres)
-        store.db.close()
+        """Close its connections, and let its lease run out."""
+        store.close()
 
     def stop_at(self, store: Store, write: int) -> None:
         assert isinstance(store.db, StoppingPostgres)

@@ -20,8 +20,10 @@ from gradwatch_server.storage.deliveries import (
     SavedTarget,
     TargetChange,
 )
+from gradwatch_server.storage.postgres.deliveries import PostgresDeliveryLog
 from gradwatch_server.storage.rows import StorageError
 from gradwatch_server.storage.sqlite.deliveries import DELIVERIES_NAME, VERSION, SQLiteDeliveryLog
+from tests.support.postgres_database import FreshDatabase
 
 ENTRY = Entry("a1", "gpt", "gpt", "nonfinite", "critical", "firing", 7, is_pending=True)
 
@@ -31,10 +33,16 @@ PROGRESS = Progress(7, "gpt", 1.5, 0.5, 3, "it answers 503")
 OpenLog: TypeAlias = Callable[[], AbstractContextManager[DeliveryLog]]
 
 
-@pytest.fixture
-def open_log(tmp_path: Path) -> OpenLog:
+@pytest.fixture(params=["sqlite", "postgres"])
+def open_log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OpenLog]:
     """Open what is kept as one more process does."""
-    return lambda: closing(SQLiteDeliveryLog(tmp_path))
+    if request.param == "sqlite":
+        yield lambda: closing(SQLiteDeliveryLog(tmp_path))
+        return
+    lease = FreshDatabase(request.getfixturevalue("postgres")).lease()
+    assert lease.acquire() is None
+    yield lambda: closing(PostgresDeliveryLog(lease))
+    lease.release()
 
 
 @pytest.fixture

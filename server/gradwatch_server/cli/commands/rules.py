@@ -19,6 +19,7 @@ from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.alerting.rules.table import BUDGET
 from gradwatch_server.core.printable import printable
+from gradwatch_server.errors import GradwatchError
 from gradwatch_server.settings import load_settings
 from gradwatch_server.storage.retrial import judge_again
 from gradwatch_server.stores import read_stored_log
@@ -105,6 +106,9 @@ def check(
     if run is None:
         _print_valid(file, settings.rules, as_json=as_json)
         return
+    if settings.store is not None:
+        msg = "rules are tried on the log of a data directory; this store is in PostgreSQL"
+        raise GradwatchError(msg)
     log = read_stored_log(settings.data, run)
     alerts = judge_again(log, run, settings.rules, settings.window_steps)
     if as_json:

@@ -68,9 +68,7 @@ def serve(
         print(f"  ingest  {ingest_endpoint}")
         if settings.keys_dir is not None:
             print(f"  page    {_page(http_url, settings.keys_dir)}")
-        if settings.store is None:
-            print(f"  data    {settings.data.resolve()}")
-        sys.stdout.flush()
+        print(f"  data    {settings.data_name}", flush=True)
         tell_ready()
 
     def reload() -> Settings:

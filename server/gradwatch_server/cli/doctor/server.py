@@ -27,7 +27,7 @@ from gradwatch_server.keys import read_keys
 from gradwatch_server.notify.notifications import make_notifiers
 from gradwatch_server.settings import Settings, exposure_warnings, load_settings
 from gradwatch_server.storage.inspection import Inspection
-from gradwatch_server.stores import inspect_store
+from gradwatch_server.stores import describe_nodes, inspect_store
 from gradwatch_wire import __version__
 from gradwatch_wire.keyfile import read_private
 from gradwatch_wire.session.peer import Speaks, look_at
@@ -77,6 +77,8 @@ class ServerSide:
     @property
     def is_own(self) -> bool:
         """True if the aggregator that answers has this data directory."""
+        if self.settings.store is not None:  # which node it is does not matter
+            return self.running is not None
         boot = self.store.boot
         return self.running is not None and boot is not None and self.running.fields["boot"] == boot
 
@@ -111,7 +113,7 @@ def _settings(side: ServerSide) -> Finding:
         make_notifiers(settings.notify)
     except GradwatchError as fault:  # serve would not start; the rest can be looked at
         return error(str(fault), advice, blocks_others=False)
-    return ok(f"http {settings.http}, ingest {settings.ingest}, data {settings.data.absolute()}")
+    return ok(f"http {settings.http}, ingest {settings.ingest}, data {settings.data_name}")
 
 
 def _keys(side: ServerSide) -> Finding:
@@ -133,6 +135,8 @@ def _keys(side: ServerSide) -> Finding:
 
 def _directory(side: ServerSide) -> Finding:
     directory = side.settings.data
+    if side.settings.store is not None:
+        return skipped("nothing is kept on this disk")
     if directory.exists() and not directory.is_dir():
         return error(f"{directory} is no directory", f"move it away, {_ANOTHER}")
     there = _existing(directory)
@@ -160,6 +164,8 @@ def _directory(side: ServerSide) -> Finding:
 
 def _disk(side: ServerSide) -> Finding:
     settings = side.settings
+    if settings.store is not None:
+        return skipped("nothing is kept on this disk")
     sizes = os.statvfs(_existing(settings.data))
     free = sizes.f_bavail * sizes.f_frsize
     most = settings.log_max_bytes + settings.curves_max_bytes + settings.alerts_max_bytes
@@ -174,6 +180,11 @@ def _disk(side: ServerSide) -> Finding:
 
 
 def _database(side: ServerSide) -> Finding:
+    if side.settings.store is not None:
+        try:
+            return ok(describe_nodes(side.settings.store.get_secret_value()))
+        except GradwatchError as fault:
+            return error(str(fault), "see to PostgreSQL, or choose another one with --store")
     store, directory = side.store, side.settings.data
     if store.written_ns is None:
         return skipped("there is none yet")

@@ -58,6 +58,11 @@ _HOLDER: Final = """
     WHERE holds
 """
 
+_NODES: Final = """
+    SELECT http, holds FROM nodes
+    WHERE seen_at > clock_timestamp() - make_interval(secs => %s) ORDER BY http
+"""
+
 _END_BACKENDS: Final = """
     SELECT pg_terminate_backend(pid) FROM pg_stat_activity
     WHERE datname = current_database() AND application_name = %s
@@ -150,6 +155,7 @@ class Lease:
         self._connection: psycopg.Connection[Any] | None = None
         self._lock = threading.Lock()  # over the connection
         self._ended = threading.Event()
+        self._is_released = False
         self._keeper = threading.Thread(target=self._keep, name="gradwatch-lease", daemon=True)
 
     @property
@@ -205,10 +211,25 @@ class Lease:
             connection.execute(_FORGET)
             (self._epoch,) = connection.execute(_TAKE, (self.node,)).fetchall()[0]
 
+    def describe(self) -> str:
+        """Return which nodes there are, for people.
+
+        Raises:
+            StorageError: If PostgreSQL cannot be reached, or refuses.
+        """
+        with storage_errors(), self._lock:
+            nodes = self._open().execute(_NODES, (self._lease_s,)).fetchall()
+        holders = [http or "unnamed" for http, holds in nodes if holds]
+        waiting = [http or "unnamed" for http, holds in nodes if not holds]
+        has_lease = f"the node {holders[0]} has the lease" if holders else "no node has the lease"
+        waits = f", waiting: {', '.join(waiting)}" if waiting else ", none waits"
+        return f"{self.name}: {has_lease}{waits}"
+
     def release(self) -> None:
         """Give the lease back, so that another node need not wait."""
-        if self._ended.is_set():
+        if self._is_released:
             return
+        self._is_released = True
         self._ended.set()
         if self._keeper.ident is not None:
             self._keeper.join()

@@ -16,7 +16,9 @@ from tests.support.postgres_database import FreshDatabase
 from tests.support.waiting import PATIENCE_S, wait_until
 
 TABLES = [
-    *("alert_events", "blocks", "curves", "forgotten_runs", "log"),
+    *("alert_events", "blocks", "curves"),
+    *("delivery_entries", "delivery_groups", "delivery_targets"),
+    *("forgotten_runs", "log", "nodes"),
     *("saved_attempts", "saved_runs", "saved_state", "schema_version"),
 ]
 

@@ -1,0 +1,166 @@
+"""Nodes that share a PostgreSQL database: real processes that are killed, stopped and ended."""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.aggregator import Aggregator
+from tests.support.peer import Peer
+from tests.support.postgres import PostgresServer
+from tests.support.postgres_database import FreshDatabase
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.slow
+
+LOGGED = "SELECT count(*) FROM gradwatch.log WHERE is_head = 0"
+
+ALERTS = "SELECT state FROM gradwatch.alert_events ORDER BY cursor"
+
+
+class Nodes:
+    """A node that has the lease and one that waits for it."""
+
+    def __init__(self, directory: Path, database: FreshDatabase) -> None:
+        self.database = database
+        self.directory = directory
+        names = ("one", "two")
+        self.has_lease, self.waits = (
+            Aggregator(directory / name / "data", GRADWATCH_STORE=database.url) for name in names
+        )
+        self.has_lease.start()
+        self.waits.start()
+
+    def exchange(self) -> None:
+        """Wait until the second one serves; it is the first one from then on."""
+        self.has_lease, self.waits = self.waits, self.has_lease
+        wait_until(self.has_lease.answers, "the other node takes over")
+
+
+def is_waiting(node: Aggregator) -> bool:
+    try:
+        return bool(node.json("/healthz")["status"] == "waiting")
+    except httpx.TransportError:  # its port is opened anew
+        return False
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, postgres: PostgresServer) -> Iterator[Nodes]:
+    made = Nodes(tmp_path, FreshDatabase(postgres))
+    yield made
+    for node in (made.has_lease, made.waits):
+        node.close()
+
+
+@pytest.fixture
+def peer(nodes: Nodes) -> Iterator[Callable[[], Peer]]:
+    """Connect to the node that has the lease, and go on with the same session."""
+    peers: list[Peer] = []
+
+    def connect() -> Peer:
+        made = nodes.has_lease.peer(run="gpt")
+        if peers:
+            made.session, made.seq = peers[-1].session, peers[-1].seq
+            made.greet()
+        else:
+            made.attach()
+        peers.append(made)
+        return made
+
+    yield connect
+    for made in peers:
+        made.close()
+
+
+def test_a_node_that_waits_says_so_and_sends_people_to_the_other(nodes: Nodes) -> None:
+    waits, has_lease = nodes.waits, nodes.has_lease
+    assert waits.announced["ingest"].startswith("closed")
+    assert waits.announced["data"] == "postgresql://" + nodes.database.url.partition("@")[2]
+    answer = waits.get("/readyz")
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "3")
+    assert f"the node at {has_lease.url} has the lease" in answer.json()["detail"]
+    assert waits.json("/healthz")["status"] == "waiting"
+    answer = waits.get("/runs?sort=name")
+    assert (answer.status_code, answer.headers["location"]) == (
+        307,
+        f"{has_lease.url}/runs?sort=name",
+    )
+    assert waits.stop() == 0
+    for node in ("one", "two"):
+        assert [path.name for path in (nodes.directory / node).iterdir()] == ["stderr.txt"]
+
+
+@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP])
+def test_another_node_goes_on_with_all_that_was_acknowledged(
+    fault: signal.Signals, nodes: Nodes, peer: Callable[[], Peer]
+) -> None:
+    first = peer()
+    first.steps(0, *[1.0] * 20)
+    first.stats(20, (math.nan, 1.0))
+    wait_until(lambda: nodes.has_lease.json("/alerts"), "the alert")
+    before = nodes.has_lease
+    if fault is signal.SIGSTOP:
+        before.send(fault)
+    else:
+        before.stop(fault)
+    nodes.exchange()
+
+    second = peer()
+    second.steps(21, 1.0, 1.0)
+    nodes.has_lease.reaches("gpt", 22)
+    records = nodes.has_lease.health("gpt")["records"]
+    assert (records["stored"], records["lost"]) == (24, 0)
+    assert nodes.database.execute(ALERTS)[0] == ("firing",)
+    assert len(nodes.has_lease.json("/alerts", params={"after": 0})) == len(
+        nodes.database.execute(ALERTS)
+    )
+    if fault is signal.SIGSTOP:
+        logged = nodes.database.execute(LOGGED)
+        before.send(signal.SIGCONT)
+        wait_until(lambda: is_waiting(before), "it waits again")
+        assert "another node has taken over" in before.errors
+        assert nodes.database.execute(LOGGED) == logged
+    else:
+        before.start()
+    nodes.has_lease.stop(signal.SIGKILL)
+    nodes.exchange()
+    assert nodes.has_lease.health("gpt")["records"] == records
+
+
+def test_a_wrong_address_is_one_line(tmp_path: Path) -> None:
+    for url, message in (
+        ("mysql://db/gradwatch", "should be a URL such as postgresql://user@host/database"),
+        ("postgresql://127.0.0.1:1/none", "PostgreSQL cannot make the tables"),
+    ):
+        node = Aggregator(tmp_path / "data", "--store", url)
+        with pytest.raises(AssertionError):
+            node.start()
+        node.close()
+        last = node.errors.splitlines()[-1]
+        assert last.startswith("gradwatch: ")
+        assert message in last
+        assert "Traceback" not in node.errors
+
+
+def test_the_database_is_away_for_a_while(
+    nodes: Nodes, peer: Callable[[], Peer], postgres: PostgresServer
+) -> None:
+    """Nobody writes meanwhile; afterwards one of both goes on, and has all."""
+    first = peer()
+    first.steps(0, *[1.0] * 5)
+    nodes.has_lease.reaches("gpt", 4)
+    postgres.kill()
+    try:
+        wait_until(lambda: nodes.has_lease.get("/readyz").status_code == 503, "it says so")
+    finally:
+        postgres.start()
+
+    both = (nodes.has_lease, nodes.waits)
+    (ready,) = wait_until(lambda: [own for own in both if own.answers()], "one goes on")
+    assert ready.health("gpt")["records"]["stored"] == 6
+    assert all(httpx.get(f"{own.url}/healthz").is_success for own in both)
