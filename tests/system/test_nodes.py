@@ -14,6 +14,8 @@ from tests.support.aggregator import Aggregator
 from tests.support.peer import Peer
 from tests.support.postgres import PostgresServer
 from tests.support.postgres_database import FreshDatabase
+from tests.support.records import stats_of
+from tests.support.relay import Relay
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -130,6 +132,40 @@ def test_another_node_goes_on_with_all_that_was_acknowledged(
     nodes.has_lease.stop(signal.SIGKILL)
     nodes.exchange()
     assert nodes.has_lease.health("gpt")["records"] == records
+
+
+def test_a_node_that_is_cut_off_from_the_database_writes_nothing(
+    tmp_path: Path, postgres: PostgresServer
+) -> None:
+    """Nothing answers it and nothing refuses it, as where a network is cut."""
+    database = FreshDatabase(postgres)
+    there = database.url.rpartition("@")[2].partition("/")[0]
+    relay = Relay(f"tcp://{there}")
+    through = database.url.replace(there, relay.endpoint.removeprefix("tcp://"))
+    cut_off = Aggregator(tmp_path / "one" / "data", GRADWATCH_STORE=through)
+    other = Aggregator(tmp_path / "two" / "data", GRADWATCH_STORE=database.url)
+    try:
+        cut_off.start()
+        other.start()
+        first = cut_off.peer(run="gpt").attach()
+        first.steps(0, 1.0, 1.0)
+        cut_off.reaches("gpt", 1)
+        relay.hang()
+        first.send(stats_of(2, [1.0, 1.0]))
+        wait_until(other.answers, "the other node takes over")
+
+        second = other.peer(run="gpt")
+        second.session, second.seq = first.session, first.seq - 1
+        second.greet()
+        second.steps(2, 1.0)
+        other.reaches("gpt", 2)
+        relay.resume()
+        wait_until(lambda: is_waiting(cut_off), "it waits")
+        assert other.health("gpt")["records"]["stored"] == 4
+    finally:
+        for node in (cut_off, other):
+            node.close()
+        relay.close()
 
 
 def test_a_wrong_address_is_one_line(tmp_path: Path) -> None:
