@@ -62,3 +62,19 @@ def test_an_aggregator_that_was_cut_off_writes_nothing_after_another_one(
     assert "another node has taken over postgresql://127.0.0.1" in str(running.published.fault)
     assert database.execute("SELECT count(*) FROM gradwatch.log WHERE is_head = 0") == [(0,)]
     assert store.log.last("gpt") > 0
+
+
+def test_what_a_failover_lost_is_noticed(start: Start, postgres: PostgresServer) -> None:
+    database = FreshDatabase(postgres)
+    running, peer = attached(start(open_store=database.open))
+    for step in range(3):
+        peer.steps(step, 1.0)
+        running.shows(frames=step + 1)
+    newest = "SELECT id FROM gradwatch.log ORDER BY id DESC LIMIT 2"
+    database.execute(f"DELETE FROM gradwatch.log WHERE id IN ({newest})")
+    cut_off_all(database)
+    peer.stats(3, (1.0, 1.0))
+
+    assert running.failed.wait(PATIENCE_S)
+    assert "has lost the newest 2 rows of the log" in str(running.published.fault)
+    assert database.execute("SELECT count(*) FROM gradwatch.log WHERE is_head = 0") == [(1,)]

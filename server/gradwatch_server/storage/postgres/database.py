@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 import psycopg
 
 from gradwatch_server.clock import Clock
+from gradwatch_server.storage.log import Log
 from gradwatch_server.storage.postgres.lease import Lease, storage_errors
 from gradwatch_server.storage.rows import Loss, StorageError, StorageFault
 from gradwatch_server.storage.store import Store
@@ -58,7 +59,12 @@ class PostgresReader:
 
 
 class PostgresDatabase(PostgresReader):
-    """The connection that writes. One thread at a time may use it."""
+    """The connection that writes. One thread at a time may use it.
+
+    Attributes:
+        lease: The lease, which this node has.
+        num_cuts: How often the connection was lost, and another one was opened.
+    """
 
     loss: Loss | None = None
     page_bytes = PAGE_BYTES
@@ -73,6 +79,7 @@ class PostgresDatabase(PostgresReader):
             StorageError: If PostgreSQL cannot be reached, or refuses.
         """
         self.lease = lease
+        self.num_cuts = 0
         self.is_writing = False
         self._idle: queue.LifoQueue[psycopg.Connection[Any]] = queue.LifoQueue()
         super().__init__(lease.connect())
@@ -88,8 +95,12 @@ class PostgresDatabase(PostgresReader):
         except StorageError:
             if self.is_writing or not self._connection.broken:
                 raise
-            self._connection = self.lease.connect()  # it was restarted, or the network was away
+            self._reconnect()  # it was restarted, or the network was away
             return super()._find(sql, values)
+
+    def _reconnect(self) -> None:
+        self._connection = self.lease.connect()
+        self.num_cuts += 1
 
     def execute(self, sql: str, values: Any = ()) -> int:
         """Run one statement; return the number of rows that it changed."""
@@ -108,7 +119,7 @@ class PostgresDatabase(PostgresReader):
             yield
             return
         if self._connection.broken:
-            self._connection = self.lease.connect()
+            self._reconnect()
         self.is_writing = True
         try:
             self._begin()
@@ -131,10 +142,10 @@ class PostgresDatabase(PostgresReader):
             cursor = self._connection.execute(self.lease.begin)
             cursor.nextset()
             if cursor.fetchone() is None:
-                self.lease.is_lost = True
                 raise self._gone()
 
     def _gone(self) -> StorageError:
+        self.lease.is_lost = True
         msg = f"another node has taken over {self.name}: this one was stopped or cut off from it"
         return StorageError(msg, StorageFault.GONE)
 
@@ -201,6 +212,7 @@ class PostgresStore(Store):
     """The store in a PostgreSQL database; with the store the lease is given back."""
 
     db: PostgresDatabase
+    _num_checked_cuts = 0
 
     @classmethod
     def open(cls, lease: Lease, clock: Clock) -> Self:
@@ -210,6 +222,30 @@ class PostgresStore(Store):
             StorageError: If PostgreSQL cannot be reached, or refuses.
         """
         return cls(PostgresDatabase(lease), clock)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Commit what is written inside, unless PostgreSQL has lost what was committed before."""
+        with super().transaction():
+            if self.db.num_cuts != self._num_checked_cuts:
+                self._check_tail()
+            yield
+
+    def _check_tail(self) -> None:
+        """Compare the log with what was committed over the connection before this one.
+
+        Raises:
+            StorageError: If rows are missing: what is in memory follows from them.
+        """
+        had, has = self.log.last_row, Log(self.db).last_row
+        if has < had:
+            self.db.lease.is_lost = True
+            msg = (
+                f"{self.name} has lost the newest {had - has} rows of the log, in a failover "
+                "without a synchronous standby or a restore; this node begins anew"
+            )
+            raise StorageError(msg, StorageFault.GONE)
+        self._num_checked_cuts = self.db.num_cuts
 
     def close(self) -> None:
         """Close all connections, and let another node take over."""

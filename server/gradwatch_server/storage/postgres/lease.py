@@ -14,6 +14,7 @@ import contextlib
 import logging
 import os
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -32,6 +33,9 @@ LEASE_S: Final = 3.0
 
 RENEWALS: Final = 4
 """Renewals within a lease."""
+
+CLOCK_S: Final = 2.0
+"""Difference of clocks above which a node says so."""
 
 _NET: Final[dict[str, Any]] = {
     "connect_timeout": 3,
@@ -77,7 +81,7 @@ _DISPLACE: Final = """
 
 _TAKE: Final = """
     UPDATE nodes SET holds = true, epoch = epoch + 1, seen_at = clock_timestamp() WHERE node = %s
-    RETURNING epoch
+    RETURNING epoch, extract(epoch FROM clock_timestamp())::float8
 """
 
 _FORGET: Final = """
@@ -209,7 +213,14 @@ class Lease:
         with connection.transaction():
             connection.execute(_DISPLACE, (self._lease_s,))
             connection.execute(_FORGET)
-            (self._epoch,) = connection.execute(_TAKE, (self.node,)).fetchall()[0]
+            self._epoch, now_s = connection.execute(_TAKE, (self.node,)).fetchall()[0]
+        if abs(ahead_s := time.time() - now_s) > CLOCK_S:
+            logger.warning(
+                "the clock of this node is %.0f s %s that of %s: alerts are dated by it",
+                abs(ahead_s),
+                "ahead of" if ahead_s > 0 else "behind",
+                self.name,
+            )
 
     def describe(self) -> str:
         """Return which nodes there are, for people.

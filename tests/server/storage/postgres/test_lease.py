@@ -124,3 +124,14 @@ def test_a_wrong_password_is_one_line(database: FreshDatabase) -> None:
     with pytest.raises((StorageError, psycopg.Error)) as refused:
         lease.acquire()
     assert "\n" not in str(refused.value)
+
+
+def test_a_clock_that_differs_is_told(
+    database: FreshDatabase, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now_s = time.time() - 60
+    monkeypatch.setattr("gradwatch_server.storage.postgres.lease.time.time", lambda: now_s)
+    lease = database.lease()
+    assert lease.acquire() is None
+    assert "the clock of this node is 60 s behind that of postgresql://127.0.0.1" in caplog.text
+    lease.release()
