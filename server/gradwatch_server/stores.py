@@ -50,15 +50,11 @@ def make_lease(url: str, http: str) -> Lease:
     Raises:
         GradwatchError: If PostgreSQL refuses, or its driver is not installed.
     """
-    logging.getLogger("alembic").setLevel(logging.WARNING)  # it tells of itself when imported
-    try:
-        from gradwatch_server.storage.postgres.lease import Lease  # noqa: PLC0415 - an extra
-        from gradwatch_server.storage.postgres.schema import migrate  # noqa: PLC0415
-    except ImportError as error:
-        msg = f"a store in PostgreSQL needs {error.name}; run: pip install 'gradwatch[postgres]'"
-        raise GradwatchError(msg) from error
+    lease = _lease(url, http)
+    from gradwatch_server.storage.postgres.schema import migrate  # noqa: PLC0415
+
     migrate(url)
-    return Lease(url, http)
+    return lease
 
 
 def describe_nodes(url: str) -> str:
@@ -67,7 +63,17 @@ def describe_nodes(url: str) -> str:
     Raises:
         GradwatchError: If PostgreSQL refuses, or its driver is not installed.
     """
-    return make_lease(url, "").describe()
+    return _lease(url, "").describe()
+
+
+def _lease(url: str, http: str) -> Lease:
+    logging.getLogger("alembic").setLevel(logging.WARNING)  # it tells of itself when imported
+    try:
+        from gradwatch_server.storage.postgres.lease import Lease  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        msg = f"a store in PostgreSQL needs {error.name}; run: pip install 'gradwatch[postgres]'"
+        raise GradwatchError(msg) from error
+    return Lease(url, http)
 
 
 def open_leased_store(lease: Lease, clock: Clock) -> Store:

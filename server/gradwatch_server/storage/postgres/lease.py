@@ -229,7 +229,10 @@ class Lease:
             StorageError: If PostgreSQL cannot be reached, or refuses.
         """
         with storage_errors(), self._lock:
-            nodes = self._open().execute(_NODES, (self._lease_s,)).fetchall()
+            try:
+                nodes = self._open().execute(_NODES, (self._lease_s,)).fetchall()
+            except psycopg.errors.UndefinedTable:
+                return f"{self.name}: no tables yet, serve makes them"
         holders = [http or "unnamed" for http, holds in nodes if holds]
         waiting = [http or "unnamed" for http, holds in nodes if not holds]
         has_lease = f"the node {holders[0]} has the lease" if holders else "no node has the lease"

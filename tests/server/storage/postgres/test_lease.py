@@ -119,6 +119,13 @@ def test_a_node_that_cannot_reach_the_database_is_told_when_it_can_again(
     assert database.execute("SELECT * FROM gradwatch.nodes") == []
 
 
+def test_a_look_makes_no_tables(database: FreshDatabase) -> None:
+    lease = Lease(database.url)
+    assert lease.describe().endswith("no tables yet, serve makes them")
+    assert database.tables() == []
+    lease.release()
+
+
 def test_a_wrong_password_is_one_line(database: FreshDatabase) -> None:
     lease = Lease(database.url.replace("postgresql://", "postgresql://nobody-at-all:x@", 1))
     with pytest.raises((StorageError, psycopg.Error)) as refused:
