@@ -63,7 +63,11 @@ def describe_nodes(url: str) -> str:
     Raises:
         GradwatchError: If PostgreSQL refuses, or its driver is not installed.
     """
-    return _lease(url, "").describe()
+    lease = _lease(url, "")
+    try:
+        return lease.describe()
+    finally:
+        lease.release()
 
 
 def _lease(url: str, http: str) -> Lease:

@@ -248,9 +248,8 @@ class Lease:
         if self._keeper.ident is not None:
             self._keeper.join()
         with contextlib.suppress(StorageError, psycopg.Error), self._lock:
-            connection = self._open()
-            connection.execute(_RELEASE, (self.node,))
-            connection.close()
+            with contextlib.closing(self._open()) as connection:
+                connection.execute(_RELEASE, (self.node,))
 
     def _keep(self) -> None:
         has_failed = False
