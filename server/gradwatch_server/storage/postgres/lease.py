@@ -247,9 +247,9 @@ class Lease:
         self._ended.set()
         if self._keeper.ident is not None:
             self._keeper.join()
-        with contextlib.suppress(StorageError, psycopg.Error), self._lock:
-            with contextlib.closing(self._open()) as connection:
-                connection.execute(_RELEASE, (self.node,))
+        away = contextlib.suppress(StorageError, psycopg.Error)
+        with away, self._lock, contextlib.closing(self._open()) as connection:
+            connection.execute(_RELEASE, (self.node,))
 
     def _keep(self) -> None:
         has_failed = False
