@@ -99,6 +99,12 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
         pages=("reliability.md",),
         options={"quick": False, "records": 1_000_000},
     ),
+    "nodes": Benchmark(
+        module="nodes",
+        figures="records lost and doubled when a node over PostgreSQL fails; time until it goes on",
+        pages=("cluster.md",),
+        options={"quick": False, "rounds": 20},
+    ),
     "fairness": Benchmark(
         module="fairness",
         figures="acknowledgements and answers of an honest peer beside each attack",
