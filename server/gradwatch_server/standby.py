@@ -78,8 +78,9 @@ class Standby:
             where = f"{http}{path}?{query.decode('latin-1')}".rstrip("?")
             return RedirectResponse(where, HTTPStatus.TEMPORARY_REDIRECT)
         who = f"the node at {http}" if http else "another node"
-        why = f"; {self._fault}" if self._fault else ""
-        waits = f"this node waits: {who} has the lease of {self._lease.name}{why}"
+        # Whoever asks need not know where the database is; the log says why.
+        why = "; the database cannot be asked now" if self._fault else ""
+        waits = f"this node waits: {who} has the lease{why}"
         problem = Problem(HTTPStatus.SERVICE_UNAVAILABLE, waits)
         problem.headers["Retry-After"] = str(RETRY_AFTER_S)
         return problem
