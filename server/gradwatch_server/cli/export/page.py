@@ -63,11 +63,6 @@ class Page:
     buckets: Mapping[str, Mapping[str, npt.NDArray[Any]]]
     facts: Mapping[str, Any]
 
-    @property
-    def num_numbers(self) -> int:
-        """Number of rows of layers and of the run, about."""
-        return len(self.steps) * (1 + len(self.places))
-
     @classmethod
     def decode(cls, body: bytes) -> Self:
         """Read an answer.

@@ -207,7 +207,7 @@ class DeviationFinder:
             loss_parts > SUPPORTED, loss_parts + TOTAL_ADDS * min(of_total, 1.0), loss_parts
         )
         supported[:, PACE] = up[:, PACE]
-        state = _FrameState(self, frame, detector, maker, of_loss, of_total)
+        state = _FrameState(self, frame, detector, maker, of_total)
         up_places, down_places = np.argwhere(supported >= 1.0), np.argwhere(down >= 1.0)
         found = [state.rise(int(at[0]), int(at[1]), supported) for at in up_places]
         found += [state.fall(FALL_SCALE + int(at[0]), int(at[1])) for at in down_places]
@@ -238,12 +238,11 @@ class _FrameState:
         frame: FrameNumbers,
         detector: Detector,
         maker: SeriesMaker,
-        of_loss: float,
         of_total: float,
     ) -> None:
         self._detector = detector
         self._finder = finder
-        self._of_loss, self._of_total = of_loss, of_total
+        self._of_total = of_total
         self._is_raw_loss = maker.is_raw_loss
         self._loss_floor = float(maker.floor[LOSS_SERIES])
         self._has_loss = not math.isnan(frame.loss)
