@@ -42,13 +42,16 @@ def main(
     backlog_mib: Annotated[
         float, typer.Option(min=0.1, help="Size of a backlog of --crowd.")
     ] = 1.0,
+    record_bytes: Annotated[
+        int, typer.Option(min=1000, max=1 << 20, help="Size of a record of --crowd.")
+    ] = RECORD_BYTES,
 ) -> None:
     """Simulate clusters and check that nothing is lost, nothing doubled, nothing forgotten.
 
     Each seed that breaks a promise is printed with what happened last; then the exit code is 1.
     """
     if crowd:
-        _run_crowd(crowd, backlog_mib)
+        _run_crowd(crowd, backlog_mib, record_bytes)
         return
     run = functools.partial(simulate, is_long=long)
     again = "scripts/simulate" + " --long" * long
@@ -77,11 +80,11 @@ def main(
     print(f"{seeds} seeds kept every promise, {seeds / took_s:.0f} seeds/s: {told}")
 
 
-def _run_crowd(sessions: int, backlog_mib: float) -> None:
+def _run_crowd(sessions: int, backlog_mib: float, record_bytes: int) -> None:
     """Print what becomes of sessions that all have a backlog, and of a few idle ones beside."""
-    records = max(1, round(backlog_mib * (1 << 20) / RECORD_BYTES))
+    records = max(1, round(backlog_mib * (1 << 20) / record_bytes))
     backlogs = [records] * sessions + [0] * NUM_IDLE
-    found = Crowd(backlogs, QUEUE_BYTES, RATE_BYTES, ROUND_TRIP_S).run()
+    found = Crowd(backlogs, QUEUE_BYTES, RATE_BYTES, ROUND_TRIP_S, record_bytes).run()
     print(
         f"{sessions} sessions of {records} records, queue {QUEUE_BYTES >> 20} MiB, "
         f"{RATE_BYTES / 1e6:g} MB/s: {found.num_again} sent again, "

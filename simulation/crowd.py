@@ -28,7 +28,7 @@ RECORD_BYTES: Final = 11_000
 IDLE_EVERY_S: Final = 2.0
 """Time between two records of a session without a backlog."""
 
-_BODY: Final = encode_body(Event(name="x" * 500, step=0))[1].ljust(RECORD_BYTES, b"\0")
+_EVENT: Final = encode_body(Event(name="x" * 500, step=0))[1]
 
 
 @dataclass(slots=True)
@@ -37,14 +37,16 @@ class Backlog:
 
     Args:
         last: Number of the last one.
+        body: Body of each.
     """
 
     last: int
+    body: bytes
     counters: Counter[str] = field(default_factory=Counter)
 
     def get(self, seq: int) -> BufferedRecord | None:
         """Return a record."""
-        return BufferedRecord(seq, Kind.EVENT, 0, _BODY) if seq <= self.last else None
+        return BufferedRecord(seq, Kind.EVENT, 0, self.body) if seq <= self.last else None
 
     def first_from(self, seq: int) -> BufferedRecord | None:
         """Return the same: none is ever gone."""
@@ -95,18 +97,29 @@ class Crowd:
         queue_bytes: Size of the queue.
         rate_bytes: Bytes that leave it in a second.
         round_trip_s: Round trip of the network.
+        record_bytes: Size of the body of each record.
     """
 
     def __init__(
-        self, backlogs: list[int], queue_bytes: int, rate_bytes: float, round_trip_s: float
+        self,
+        backlogs: list[int],
+        queue_bytes: int,
+        rate_bytes: float,
+        round_trip_s: float,
+        record_bytes: int = RECORD_BYTES,
     ) -> None:
+        body = _EVENT.ljust(record_bytes, b"\0")
         self._credit = Credit(queue_bytes)
         self._rate_bytes, self._delay_s = rate_bytes, round_trip_s / 2
         self._now_s = 1_000.0
         self._began_s = self._now_s
         self._clients = {
             number.to_bytes(16, "big"): _Client(
-                Session(number.to_bytes(16, "big"), Hello(run="r", rank=0, world=1), Backlog(last))
+                Session(
+                    number.to_bytes(16, "big"),
+                    Hello(run="r", rank=0, world=1),
+                    Backlog(last, body),
+                )
             )
             for number, last in enumerate(backlogs)
         }

@@ -251,7 +251,31 @@ class Credit:
             own.need_bytes = 0
             del self._waiting[session]
             served.append(session)
-        return served
+        return served or self._take_from_waiting(now_s)
+
+    def _take_from_waiting(self, now_s: float) -> list[bytes]:
+        """Take back from the last that wait what the first one lacks; return these.
+
+        A window that is too small for the next record is of no use to its session. If all that wait
+        kept theirs, none would ever be served.
+        """
+        first = next(iter(self._waiting), b"")
+        if not first:
+            return []
+        own, found = self._accounts[first], []
+        free_bytes = self.free_bytes if own.has_sent else min(self.free_bytes, self._free_for(own))
+        lacking = own.need_bytes - own.promised_bytes - free_bytes
+        for session in reversed(self._waiting):
+            if lacking <= 0 or session == first:
+                break
+            other = self._accounts[session]
+            lacking -= other.taken_back_bytes  # on its way already
+            is_of_use = own.has_sent or not other.has_sent
+            if is_of_use and other.promised_bytes and not other.taken_back_bytes:
+                lacking -= other.promised_bytes
+                self._shrink(other, other.promised_bytes, now_s)
+                found.append(session)
+        return found
 
     def reclaim(self, now_s: float) -> list[bytes]:
         """Return idle sessions that hold what others wait for: their answer takes it back.
@@ -302,13 +326,17 @@ class Credit:
         floor = own.record_bytes if self._records_bytes <= self.max_bytes // 2 else 0
         excess = own.promised_bytes - floor
         if excess > 0 and not own.taken_back_bytes:
-            own.promised_bytes -= excess
-            self._count_new(own, -excess)
-            own.taken_back_bytes += excess
-            own.taken_back_s = now_s
-            own.shrink += 1
+            self._shrink(own, excess, now_s)
         elif excess < 0 and not self._waiting:
             self._grant(own, -excess)
+
+    def _shrink(self, own: _Account, num_bytes: int, now_s: float) -> None:
+        """Take bytes back, which are free once the client has confirmed it."""
+        own.promised_bytes -= num_bytes
+        self._count_new(own, -num_bytes)
+        own.taken_back_bytes += num_bytes
+        own.taken_back_s = now_s
+        own.shrink += 1
 
     def _note_active(self, session: bytes, own: _Account, now_s: float) -> None:
         own.active_s = now_s

@@ -229,3 +229,16 @@ def test_a_crowd_with_backlogs_sends_nothing_twice() -> None:
     assert result.most_granted <= 1.0
     assert result.finish_ratio < 1.3
     assert result.idle_p99_s < 0.5
+
+
+@pytest.mark.parametrize("record_bytes", [70_000, 110_000, 1_000_000])
+def test_a_crowd_whose_records_are_larger_than_the_first_window_starves_nobody(
+    record_bytes: int,
+) -> None:
+    """Each has a window that is of no use to it, and none is left to make one of them wider."""
+    found = Crowd([5] * 200, 40 * record_bytes, 40 * record_bytes / 0.1, 0.01, record_bytes)
+    result = found.run()
+    assert result.num_again == 0
+    assert result.num_dropped == 0
+    assert result.most_granted <= 1.0
+    assert result.seconds < 10.0
