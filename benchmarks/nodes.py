@@ -1,4 +1,4 @@
-"""What is lost and doubled when a node over PostgreSQL fails, and how long nobody judges.
+"""Faults of nodes over PostgreSQL: records lost and doubled, and the time until one goes on.
 
 A real PostgreSQL, two nodes, a training process with the real client, real signals. What was stored
 is counted in the log in the database, session by session.
@@ -117,7 +117,7 @@ FAULTS: Final[dict[str, Callable[[Nodes], None]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one fault.
+    """Result of one fault.
 
     Args:
         produced: Records that the client numbered.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from typing import Final
+from urllib.parse import urlsplit
 
 from gradwatch_server.errors import GradwatchError
 from gradwatch_wire.names import DEFAULT_ENDPOINT, DEFAULT_HTTP
@@ -69,3 +70,9 @@ def is_ip_address(host: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def database_name(url: str) -> str:
+    """Return the URL of a database without user, password and options, for people."""
+    parts = urlsplit(url)
+    return f"postgresql://{parts.netloc.rpartition('@')[2]}{parts.path}"

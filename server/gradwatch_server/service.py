@@ -239,7 +239,9 @@ class _Aggregator:
         self._http_url = http_url(settings, self._http_socket)
         page = page_url(settings, self._http_socket)
         if settings.store is not None:
-            self._lease = make_lease(settings.store.get_secret_value(), page or "")
+            self._lease = make_lease(
+                settings.store.get_secret_value(), self._boot_id.hex(), page or ""
+            )
             self._wait_for(self._lease, announce)
             self._store = open_leased_store(self._lease, self._clock)
             stack.callback(self._store.close)

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import (
@@ -18,6 +17,7 @@ from pydantic_settings import (
 )
 
 from gradwatch_server.addresses import (
+    database_name,
     endpoint_host,
     is_loopback,
     split_address,
@@ -146,8 +146,7 @@ class Settings(BaseSettings):
         """The data directory, or the database without user and password, for people."""
         if self.store is None:
             return str(self.data.absolute())
-        url = urlsplit(self.store.get_secret_value())
-        return f"postgresql://{url.netloc.rpartition('@')[2]}{url.path}"
+        return database_name(self.store.get_secret_value())
 
     @field_validator("store")
     @classmethod

@@ -4,29 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from http import HTTPStatus
 from socket import socket
 from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
 
 import uvicorn
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gradwatch_server.api.connection_limits import ConnectionLimits
 from gradwatch_server.api.problems import Json, Problem
+from gradwatch_server.core.alerting.alert import isotime
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.http_server import http_config, quiet_signals
 from gradwatch_server.settings import Settings
 from gradwatch_wire import __version__
 
 if TYPE_CHECKING:
-    from gradwatch_server.stores import Holder, Lease
+    from gradwatch_server.stores import Lease, Node
 
 logger = logging.getLogger(__name__)
 
 RETRY_AFTER_S: Final = 3
 """Seconds after which whoever was refused may ask again: a lease."""
+
+_OF_THIS_NODE: Final = frozenset({"/readyz", "/metrics"})
+"""Paths that are asked of each node: the numbers of another one would be taken for its own."""
+
+_IN_A_URL: Final = ":/%#?=@[]!$&'()*+,;"
 
 
 class Standby:
@@ -37,9 +45,9 @@ class Standby:
         holder: The node that has it.
     """
 
-    def __init__(self, lease: Lease, holder: Holder) -> None:
+    def __init__(self, lease: Lease, holder: Node) -> None:
         self._lease = lease
-        self._holder: Holder | None = holder
+        self._holder: Node | None = holder
         self._fault = ""
 
     def wait(self, settings: Settings, limits: ConnectionLimits, listening: socket) -> bool:
@@ -72,17 +80,20 @@ class Standby:
 
     def _answer(self, path: str, query: bytes) -> Response:
         if path == "/healthz":
-            return Json({"status": "waiting", "version": __version__})
+            now = isotime(time.time_ns())
+            boot = self._lease.node
+            return Json({"status": "waiting", "version": __version__, "boot": boot, "now": now})
         http = "" if self._holder is None else self._holder.http
-        if http and path != "/readyz":
-            where = f"{http}{path}?{query.decode('latin-1')}".rstrip("?")
-            return RedirectResponse(where, HTTPStatus.TEMPORARY_REDIRECT)
-        who = f"the node at {http}" if http else "another node"
+        who = f"the node at {http} has the lease" if http else "another node has the lease"
         # Whoever asks need not know where the database is; the log says why.
-        why = "; the database cannot be asked now" if self._fault else ""
-        waits = f"this node waits: {who} has the lease{why}"
-        problem = Problem(HTTPStatus.SERVICE_UNAVAILABLE, waits)
+        why = "; the database cannot be asked now" if self._fault else f"; ask {http or 'that one'}"
+        problem = Problem(HTTPStatus.SERVICE_UNAVAILABLE, f"this node waits: {who}{why}")
         problem.headers["Retry-After"] = str(RETRY_AFTER_S)
+        if http and path not in _OF_THIS_NODE:
+            problem.status_code = HTTPStatus.TEMPORARY_REDIRECT
+            problem.headers["Location"] = quote(f"{http}{path}", safe=_IN_A_URL)
+            if query:
+                problem.headers["Location"] += f"?{query.decode('latin-1')}"
         return problem
 
 

@@ -19,9 +19,9 @@ from gradwatch_server.storage.sqlite.store import SQLiteStore
 from gradwatch_server.storage.store import Store
 
 if TYPE_CHECKING:
-    from gradwatch_server.storage.postgres.lease import Holder, Lease
+    from gradwatch_server.storage.postgres.lease import Lease, Node
 
-    __all__ = ["Holder", "Lease"]
+    __all__ = ["Lease", "Node"]
 
 
 def open_store(directory: Path, clock: Clock, *, allow_network_fs: bool, boot: str) -> Store:
@@ -40,44 +40,45 @@ def open_store(directory: Path, clock: Clock, *, allow_network_fs: bool, boot: s
     return SQLiteStore.open(directory, clock, allow_network_fs=allow_network_fs, boot=boot)
 
 
-def make_lease(url: str, http: str) -> Lease:
+def make_lease(url: str, node: str, http: str) -> Lease:
     """Make the tables of a PostgreSQL database where they are missing; return its lease.
 
     Args:
         url: `postgresql://user:password@host:port/database`.
+        node: Hexadecimal digits that no other start of a node has.
         http: Where people reach this node, empty if nobody knows.
 
     Raises:
         GradwatchError: If PostgreSQL refuses, or its driver is not installed.
     """
-    lease = _lease(url, http)
+    lease = _lease(url, node, http)
     from gradwatch_server.storage.postgres.schema import migrate  # noqa: PLC0415
 
     migrate(url)
     return lease
 
 
-def describe_nodes(url: str) -> str:
-    """Return which nodes a PostgreSQL database has, for people.
+def find_nodes(url: str) -> list[Node]:
+    """Return the nodes of a PostgreSQL database; it is only read.
 
     Raises:
         GradwatchError: If PostgreSQL refuses, or its driver is not installed.
     """
-    lease = _lease(url, "")
+    lease = _lease(url)
     try:
-        return lease.describe()
+        return lease.nodes()
     finally:
         lease.release()
 
 
-def _lease(url: str, http: str) -> Lease:
+def _lease(url: str, node: str = "", http: str = "") -> Lease:
     logging.getLogger("alembic").setLevel(logging.WARNING)  # it tells of itself when imported
     try:
         from gradwatch_server.storage.postgres.lease import Lease  # noqa: PLC0415 - an extra
     except ImportError as error:
         msg = f"a store in PostgreSQL needs {error.name}; run: pip install 'gradwatch[postgres]'"
         raise GradwatchError(msg) from error
-    return Lease(url, http)
+    return Lease(url, node, http)
 
 
 def open_leased_store(lease: Lease, clock: Clock) -> Store:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, Final
 
 from gradwatch_server.clock import Clock
@@ -51,7 +52,7 @@ class FreshDatabase:
     def lease(self, lease_s: float = LEASE_S) -> Lease:
         """Return the lease that this process may take."""
         migrate(self.url)
-        return Lease(self.url, lease_s=lease_s)
+        return Lease(self.url, os.urandom(8).hex(), lease_s=lease_s)
 
     def open(self) -> PostgresStore:
         """Open the store as a new process does, once no other one has it."""

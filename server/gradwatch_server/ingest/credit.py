@@ -28,6 +28,9 @@ without windows: whoever opens thousands of them leaves the rest to those that s
 MAX_LOOKED: Final = 512
 """Waiting sessions that are looked at in one round."""
 
+LOOK_EVERY_S: Final = 0.05
+"""Time between two looks at all that wait, where the first of them cannot be served."""
+
 CONFIRM_S: Final = 6.0
 """Time after which a client that confirms nothing has to say HELLO again."""
 
@@ -102,6 +105,7 @@ class Credit:
         self._new_bytes = {False: 0, True: 0}
         self._records_bytes = 0  # a record for each
         self._waiting: OrderedDict[bytes, None] = OrderedDict()
+        self._looked_s = float("-inf")
         self._busy: OrderedDict[bytes, None] = OrderedDict()  # by when they were last active
 
     @property
@@ -260,8 +264,9 @@ class Credit:
         kept theirs, none would ever be served.
         """
         first = next(iter(self._waiting), b"")
-        if not first:
+        if not first or now_s - self._looked_s < LOOK_EVERY_S:
             return []
+        self._looked_s = now_s
         own, found = self._accounts[first], []
         free_bytes = self.free_bytes if own.has_sent else min(self.free_bytes, self._free_for(own))
         lacking = own.need_bytes - own.promised_bytes - free_bytes

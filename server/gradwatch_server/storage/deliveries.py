@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, field
+from typing import Any, Final, Protocol, TypeAlias
+
+Row: TypeAlias = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,50 @@ class TargetChange:
     forgotten: Collection[str] = ()
     groups: Mapping[str, GroupTimes] = field(default_factory=dict)
     ended: Collection[str] = ()
+
+
+GET_TARGET: Final = "SELECT * FROM delivery_targets WHERE target = ?"
+GET_ENTRIES: Final = "SELECT * FROM delivery_entries WHERE target = ? ORDER BY cursor"
+GET_GROUPS: Final = "SELECT * FROM delivery_groups WHERE target = ?"
+"""Columns: after the target the fields of Progress, Entry, GroupTimes in their order."""
+
+_KEYS: Final = {"targets": "", "entries": " AND alert_id = ?", "groups": ' AND "group" = ?'}
+"""Tables, and the rest of the key of each."""
+
+
+def from_rows(target: Row, entries: Iterable[Row], groups: Iterable[Row]) -> SavedTarget:
+    """Return the target that rows of the three tables stand for."""
+    return SavedTarget(
+        Progress(*target[1:]),
+        [Entry(*row[1:-2], *map(bool, row[-2:])) for row in entries],
+        {group: GroupTimes(*times) for _, group, *times in groups},
+    )
+
+
+def changing(target: str, change: TargetChange) -> Iterator[tuple[str, list[Row]]]:
+    """Yield the statements of a change, for databases of both kinds, each with its rows."""
+    entries = [(target, *astuple(entry)) for entry in change.entries]
+    groups = [(target, name, *astuple(times)) for name, times in change.groups.items()]
+    yield from _replacing("targets", [(target,)], [(target, *astuple(change.progress))])
+    gone = [(target, alert_id) for alert_id in change.forgotten]
+    yield from _replacing("entries", [*(row[:2] for row in entries), *gone], entries)
+    gone = [(target, group) for group in change.ended]
+    yield from _replacing("groups", [*(row[:2] for row in groups), *gone], groups)
+
+
+def forgetting(targets: Iterable[str]) -> Iterator[tuple[str, list[Row]]]:
+    """Yield the statements that forget targets, each with its rows."""
+    rows: list[Row] = [(target,) for target in targets]
+    for table in _KEYS:
+        yield f"DELETE FROM delivery_{table} WHERE target = ?", rows  # noqa: S608 - of the code
+
+
+def _replacing(table: str, keys: list[Row], rows: list[Row]) -> Iterator[tuple[str, list[Row]]]:
+    if keys:
+        yield f"DELETE FROM delivery_{table} WHERE target = ?{_KEYS[table]}", keys  # noqa: S608
+    if rows:
+        values = ", ".join("?" * len(rows[0]))
+        yield f"INSERT INTO delivery_{table} VALUES ({values})", rows  # noqa: S608
 
 
 class DeliveryLog(Protocol):

@@ -34,7 +34,7 @@ TAKEN, SKIPPED = True, False
 
 @dataclass
 class Record:
-    """What a window came to."""
+    """Result of a window."""
 
     optimizer: int
     step: int

@@ -18,6 +18,7 @@ def doctor(
     http: Annotated[str | None, setting("http")] = None,
     ingest: Annotated[str | None, setting("ingest")] = None,
     data: Annotated[Path | None, setting("data")] = None,
+    store: Annotated[str | None, setting("store")] = None,
     config: Config = None,
     keys_dir: Annotated[Path | None, setting("keys_dir")] = None,
     insecure: Annotated[bool | None, setting("insecure", "--insecure")] = None,
@@ -52,6 +53,7 @@ def doctor(
         "http": http,
         "ingest": ingest,
         "data": data,
+        "store": store,
         "keys_dir": keys_dir,
         "insecure": insecure,
     }

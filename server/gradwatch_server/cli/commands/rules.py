@@ -107,7 +107,7 @@ def check(
         _print_valid(file, settings.rules, as_json=as_json)
         return
     if settings.store is not None:
-        msg = "rules are tried on the log of a data directory; this store is in PostgreSQL"
+        msg = "rules are tried on the log of a data directory: unset `store` and give --data"
         raise GradwatchError(msg)
     log = read_stored_log(settings.data, run)
     alerts = judge_again(log, run, settings.rules, settings.window_steps)

@@ -43,7 +43,7 @@ class Answer:
     @property
     def is_aggregator(self) -> bool:
         """True for an aggregator's answer to `/healthz`."""
-        return self.status == http.client.OK and {"version", "cursor"} <= self.fields.keys()
+        return self.status == http.client.OK and {"version", "now"} <= self.fields.keys()
 
     @property
     def why(self) -> str:

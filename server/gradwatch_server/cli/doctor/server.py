@@ -12,7 +12,7 @@ import stat
 import time
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import zmq
 
@@ -27,10 +27,13 @@ from gradwatch_server.keys import read_keys
 from gradwatch_server.notify.notifications import make_notifiers
 from gradwatch_server.settings import Settings, exposure_warnings, load_settings
 from gradwatch_server.storage.inspection import Inspection
-from gradwatch_server.stores import describe_nodes, inspect_store
+from gradwatch_server.stores import find_nodes, inspect_store
 from gradwatch_wire import __version__
 from gradwatch_wire.keyfile import read_private
 from gradwatch_wire.session.peer import Speaks, look_at
+
+if TYPE_CHECKING:
+    from gradwatch_server.stores import Node
 
 LEAST_FREE_BYTES: Final = 256 << 20
 """Below this a disk counts as full: what is written between two looks at the sizes has to fit."""
@@ -64,6 +67,12 @@ class ServerSide:
         return inspect_store(self.settings.data)
 
     @cached_property
+    def nodes(self) -> list[Node]:
+        """The nodes of the database, none without one."""
+        store = self.settings.store
+        return [] if store is None else find_nodes(store.get_secret_value())
+
+    @cached_property
     def running(self) -> Answer | None:
         """The answer of an aggregator at our HTTP address; None without one."""
         if split_address(self.settings.http)[1] == 0:
@@ -76,11 +85,13 @@ class ServerSide:
 
     @property
     def is_own(self) -> bool:
-        """True if the aggregator that answers has this data directory."""
-        if self.settings.store is not None:  # which node it is does not matter
-            return self.running is not None
-        boot = self.store.boot
-        return self.running is not None and boot is not None and self.running.fields["boot"] == boot
+        """True if the aggregator that answers has this data."""
+        if self.running is None:
+            return False
+        boot = self.running.fields["boot"]
+        if self.settings.store is not None:
+            return any(node.id == boot for node in self.nodes)
+        return self.store.boot is not None and self.store.boot == boot
 
     def ask(self, path: str) -> Answer:
         """Ask at our HTTP address, whosever it is."""
@@ -181,10 +192,7 @@ def _disk(side: ServerSide) -> Finding:
 
 def _database(side: ServerSide) -> Finding:
     if side.settings.store is not None:
-        try:
-            return ok(describe_nodes(side.settings.store.get_secret_value()))
-        except GradwatchError as fault:
-            return error(str(fault), "see to PostgreSQL, or choose another one with --store")
+        return _nodes(side)
     store, directory = side.store, side.settings.data
     if store.written_ns is None:
         return skipped("there is none yet")
@@ -197,6 +205,17 @@ def _database(side: ServerSide) -> Finding:
     if store.holder is not None:
         return ok(f"{_size(store.used_bytes)}, in use by an aggregator (pid {store.holder})")
     return ok(f"{_size(store.used_bytes)}, no aggregator has it")
+
+
+def _nodes(side: ServerSide) -> Finding:
+    try:
+        nodes = [(node.http or "one without an address", node.has_lease) for node in side.nodes]
+    except GradwatchError as fault:
+        return error(str(fault), "see to PostgreSQL, or choose another one with --store")
+    holders = [name for name, has_lease in nodes if has_lease]
+    waiting = [name for name, has_lease in nodes if not has_lease]
+    says = f"has the lease: {holders[0]}" if holders else "no node has the lease"
+    return ok(f"{side.settings.data_name}: {says}; waiting: {', '.join(waiting) or 'none'}")
 
 
 def _http_address(side: ServerSide) -> Finding:
@@ -261,8 +280,8 @@ def _clock(side: ServerSide) -> Finding:
 
 def _taken(side: ServerSide, address: str, option: str, *, is_own: bool) -> Finding:
     if is_own:
-        return ok(f"{address} is taken by the aggregator that has this data directory")
-    says = f"{address} is taken by an aggregator that does not have {side.settings.data}"
+        return ok(f"{address} is taken by the aggregator that has this data")
+    says = f"{address} is taken by an aggregator that does not have {side.settings.data_name}"
     return error(says, f"give the --data of that one, or a free address with {option}")
 
 

@@ -218,7 +218,6 @@ class Detector:
         self._before = np.empty(shape, np.float32)
         self._unknown = np.empty(shape, np.bool_)
         self._unjudged = np.empty(shape, np.bool_)
-        self._has_young = True
         self.deviation = np.empty(num)
         self.rise_deviation = np.empty(shape)
         self._part = np.empty((NUM_SIDES, num))
@@ -227,6 +226,7 @@ class Detector:
         self.up: FloatArray = self._part[:NUM_SCALES]
         self.down: FloatArray = self._part[NUM_SCALES:]
         self._renew_records()
+        self._renew_weights()
 
     def update(self, values: FloatArray, patience: float = 1.0) -> None:
         """Judge a frame, and learn from it.
@@ -243,10 +243,8 @@ class Detector:
         sample = np.empty((2, 1, len(values)), np.float32)
         sample[0, 0], sample[1, 0] = values, present
         np.copyto(sample[0, 0], 0.0, where=absent)
-        has_young = any_true((state.num_samples < GROWN) & present)
-        if has_young or self._has_young:
+        if any_true((state.num_samples < GROWN) & present):
             self._renew_weights()
-        self._has_young = has_young
         self._measure(slot, sample)
         self._judge(absent, patience)
         self._learn_rises()

@@ -15,7 +15,8 @@ import psycopg
 
 from gradwatch_server.clock import Clock
 from gradwatch_server.storage.log import Log
-from gradwatch_server.storage.postgres.lease import Lease, storage_errors
+from gradwatch_server.storage.postgres.connection import storage_errors
+from gradwatch_server.storage.postgres.lease import Lease
 from gradwatch_server.storage.rows import Loss, StorageError, StorageFault
 from gradwatch_server.storage.store import Store
 

@@ -12,18 +12,16 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
 
-from gradwatch_server.storage.postgres.schema import SCHEMA
-from gradwatch_server.storage.rows import StorageError, StorageFault
+from gradwatch_server.addresses import database_name
+from gradwatch_server.storage.postgres.connection import connect, storage_errors
+from gradwatch_server.storage.rows import StorageError
 from gradwatch_wire import __version__
 
 logger = logging.getLogger(__name__)
@@ -37,21 +35,6 @@ RENEWALS: Final = 4
 CLOCK_S: Final = 2.0
 """Difference of clocks above which a node says so."""
 
-_NET: Final[dict[str, Any]] = {
-    "connect_timeout": 3,
-    "tcp_user_timeout": 5_000,  # ms
-    "keepalives_idle": 2,
-    "keepalives_interval": 1,
-    "keepalives_count": 3,
-}
-"""Options of each connection: a database that does not answer is noticed within seconds."""
-
-_SETTINGS: Final = """
-    SET search_path TO {schema};
-    SET statement_timeout = '60s';
-    SET idle_in_transaction_session_timeout = '30s'
-"""
-
 _REGISTER: Final = """
     INSERT INTO nodes (node, http, version) VALUES (%s, %s, %s)
     ON CONFLICT (node) DO UPDATE SET seen_at = clock_timestamp()
@@ -63,7 +46,7 @@ _HOLDER: Final = """
 """
 
 _NODES: Final = """
-    SELECT http, holds FROM nodes
+    SELECT node, http, holds FROM nodes
     WHERE seen_at > clock_timestamp() - make_interval(secs => %s) ORDER BY http
 """
 
@@ -94,43 +77,20 @@ _RENEW: Final = """
 
 _RELEASE: Final = "DELETE FROM nodes WHERE node = %s"
 
-_FAULTS: Final = {
-    "53100": StorageFault.FULL,  # disk_full
-    "XX001": StorageFault.DAMAGED,  # data_corrupted
-    "XX002": StorageFault.DAMAGED,  # index_corrupted
-    "40001": StorageFault.BUSY,  # serialization_failure
-    "40P01": StorageFault.BUSY,  # deadlock_detected
-    "55P03": StorageFault.BUSY,  # lock_not_available
-}
-"""By SQLSTATE."""
-
-
-@contextlib.contextmanager
-def storage_errors() -> Iterator[None]:
-    """Raise each error of PostgreSQL inside as a `StorageError` with the same words."""
-    try:
-        yield
-    except psycopg.Error as error:
-        state = error.sqlstate or ""  # none where there is no connection
-        is_cut = state[:2] in ("", "08", "57")
-        fault = _FAULTS.get(state, StorageFault.BUSY if is_cut else StorageFault.FAILED)
-        text = " ".join(str(error).split()) or "the connection is lost"
-        if fault is StorageFault.FULL:
-            text = f"the disk of PostgreSQL is full: {text}"
-        raise StorageError(text, fault) from error
-
 
 @dataclass(frozen=True, slots=True)
-class Holder:
-    """The node that has the lease.
+class Node:
+    """A node of a database.
 
     Args:
-        node: Its id.
+        id: Tells its start from others; empty if it is not known.
         http: Where people reach it, empty if it does not know.
+        has_lease: Whether it has the lease.
     """
 
-    node: str
+    id: str
     http: str
+    has_lease: bool = True
 
 
 class Lease:
@@ -138,20 +98,21 @@ class Lease:
 
     Attributes:
         url: `postgresql://user:password@host:port/database`.
-        node: Random id of the node; a node that lost its lease registers under another one.
+        node: Id of the node; a node that lost its lease registers under another one.
         is_lost: Whether another node has taken over.
     """
 
-    def __init__(self, url: str, http: str = "", lease_s: float = LEASE_S) -> None:
+    def __init__(self, url: str, node: str, http: str = "", lease_s: float = LEASE_S) -> None:
         """Prepare to ask for it.
 
         Args:
             url: The database, whose tables are there.
+            node: Hexadecimal digits that no other start of a node has.
             http: Where people reach this node, for the others.
             lease_s: Seconds without a renewal after which others take over; all nodes must agree.
         """
         self.url = url
-        self.node = os.urandom(8).hex()
+        self.node = node
         self.is_lost = False
         self._http = http
         self._lease_s = lease_s
@@ -165,9 +126,7 @@ class Lease:
     @property
     def name(self) -> str:
         """The address of the database, without a password."""
-        own = conninfo_to_dict(self.url)
-        port = own.get("port", 5432)
-        return f"postgresql://{own.get('host', 'localhost')}:{port}/{own.get('dbname', '')}"
+        return database_name(self.url)
 
     @property
     def begin(self) -> bytes:
@@ -181,14 +140,9 @@ class Lease:
         Raises:
             StorageError: If PostgreSQL cannot be reached, or refuses.
         """
-        with storage_errors():
-            connection = psycopg.connect(
-                self.url, autocommit=True, application_name=_application(self.node), **_NET
-            )
-            connection.execute(_SETTINGS.format(schema=SCHEMA).encode())
-        return connection
+        return connect(self.url, _application(self.node))
 
-    def acquire(self) -> Holder | None:
+    def acquire(self) -> Node | None:
         """Take the lease if nobody has it, and keep it; return who has it instead.
 
         Raises:
@@ -199,13 +153,13 @@ class Lease:
             connection.execute(_REGISTER, (self.node, self._http, __version__))
             holder = connection.execute(_HOLDER, (self._lease_s,)).fetchone()
             if holder is not None and not holder[2]:
-                return Holder(*holder[:2])
+                return Node(*holder[:2])
             if holder is not None:  # or what it locked is waited for until it wakes up
                 connection.execute(_END_BACKENDS, (_application(holder[0]),))
             try:
                 self._take(connection)
             except psycopg.errors.UniqueViolation:  # another one was first
-                return Holder("", "")
+                return Node("", "")
         self._keeper.start()
         return None
 
@@ -222,22 +176,16 @@ class Lease:
                 self.name,
             )
 
-    def describe(self) -> str:
-        """Return which nodes there are, for people.
+    def nodes(self) -> list[Node]:
+        """Return the nodes that were heard of within a lease.
 
         Raises:
             StorageError: If PostgreSQL cannot be reached, or refuses.
         """
-        with storage_errors(), self._lock:
-            try:
-                nodes = self._open().execute(_NODES, (self._lease_s,)).fetchall()
-            except psycopg.errors.UndefinedTable:
-                return f"{self.name}: no tables yet, serve makes them"
-        holders = [http or "unnamed" for http, holds in nodes if holds]
-        waiting = [http or "unnamed" for http, holds in nodes if not holds]
-        has_lease = f"the node {holders[0]} has the lease" if holders else "no node has the lease"
-        waits = f", waiting: {', '.join(waiting)}" if waiting else ", none waits"
-        return f"{self.name}: {has_lease}{waits}"
+        with storage_errors(), self._lock, contextlib.suppress(psycopg.errors.UndefinedTable):
+            rows = self._open().execute(_NODES, (self._lease_s,)).fetchall()
+            return [Node(node, http, has_lease=bool(holds)) for node, http, holds in rows]
+        return []
 
     def release(self) -> None:
         """Give the lease back, so that another node need not wait."""

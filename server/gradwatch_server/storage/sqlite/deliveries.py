@@ -7,16 +7,18 @@ import logging
 import sqlite3
 import threading
 from collections.abc import Collection, Iterator
-from dataclasses import astuple
 from pathlib import Path
 from typing import Final
 
 from gradwatch_server.storage.deliveries import (
-    Entry,
-    GroupTimes,
-    Progress,
+    GET_ENTRIES,
+    GET_GROUPS,
+    GET_TARGET,
     SavedTarget,
     TargetChange,
+    changing,
+    forgetting,
+    from_rows,
 )
 from gradwatch_server.storage.rows import StorageError, StorageFault
 from gradwatch_server.storage.sqlite.files import quarantine
@@ -30,7 +32,7 @@ DELIVERIES_NAME: Final = "notifications.sqlite"
 BUSY_S: Final = 5.0
 """How long it waits for who looks into the file from outside."""
 
-VERSION: Final = 2
+VERSION: Final = 3
 
 _PRAGMAS: Final = (
     "journal_mode=WAL",
@@ -40,26 +42,20 @@ _PRAGMAS: Final = (
     "journal_size_limit=1048576",
 )
 
-# The columns are, after the target, the fields of Progress, Entry and GroupTimes in their order.
 _TABLES: Final = (
-    """CREATE TABLE targets (target TEXT PRIMARY KEY, cursor INTEGER NOT NULL, sending TEXT,
+    """CREATE TABLE delivery_targets (
+        target TEXT PRIMARY KEY, cursor INTEGER NOT NULL, sending TEXT,
         failing_since_s REAL, succeeded_s REAL, num_attempts INTEGER NOT NULL, error TEXT)""",
-    """CREATE TABLE entries (target TEXT NOT NULL, alert_id TEXT NOT NULL, "group" TEXT NOT NULL,
+    """CREATE TABLE delivery_entries (
+        target TEXT NOT NULL, alert_id TEXT NOT NULL, "group" TEXT NOT NULL,
         run TEXT NOT NULL, rule TEXT NOT NULL, severity TEXT NOT NULL, state TEXT NOT NULL,
         cursor INTEGER NOT NULL, is_told INTEGER NOT NULL, is_pending INTEGER NOT NULL,
         PRIMARY KEY (target, alert_id))""",
-    """CREATE TABLE groups (target TEXT NOT NULL, "group" TEXT NOT NULL, since_s REAL NOT NULL,
+    """CREATE TABLE delivery_groups (
+        target TEXT NOT NULL, "group" TEXT NOT NULL, since_s REAL NOT NULL,
         sent_s REAL NOT NULL, PRIMARY KEY (target, "group"))""",
     f"PRAGMA user_version={VERSION}",
 )
-
-
-_PUT_TARGET: Final = "INSERT OR REPLACE INTO targets VALUES (?, ?, ?, ?, ?, ?, ?)"
-_PUT_ENTRY: Final = "INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_PUT_GROUP: Final = "INSERT OR REPLACE INTO groups VALUES (?, ?, ?, ?)"
-_GET_TARGET: Final = "SELECT * FROM targets WHERE target = ?"
-_GET_ENTRIES: Final = "SELECT * FROM entries WHERE target = ? ORDER BY cursor"
-_GET_GROUPS: Final = "SELECT * FROM groups WHERE target = ?"
 
 
 class SQLiteDeliveryLog:
@@ -130,44 +126,26 @@ class SQLiteDeliveryLog:
     def load(self, target: str) -> SavedTarget | None:
         """Return what is kept of a target, None if it is new."""
         with self._lock, storage_errors():
-            row = self._connection.execute(_GET_TARGET, (target,)).fetchone()
+            row = self._connection.execute(GET_TARGET, (target,)).fetchone()
             if row is None:
                 return None
-            entries = self._connection.execute(_GET_ENTRIES, (target,)).fetchall()
-            groups = self._connection.execute(_GET_GROUPS, (target,)).fetchall()
-        return SavedTarget(
-            Progress(*row[1:]),
-            [Entry(*own[1:-2], *map(bool, own[-2:])) for own in entries],
-            {group: GroupTimes(*times) for _, group, *times in groups},
-        )
+            of_target = (
+                self._connection.execute(sql, (target,)) for sql in (GET_ENTRIES, GET_GROUPS)
+            )
+            return from_rows(row, *of_target)
 
     def save(self, target: str, change: TargetChange) -> None:
         """Keep what changed, all or none."""
         with self._writing() as connection:
-            connection.execute(_PUT_TARGET, (target, *astuple(change.progress)))
-            connection.executemany(_PUT_ENTRY, [(target, *astuple(own)) for own in change.entries])
-            connection.executemany(
-                "DELETE FROM entries WHERE target = ? AND alert_id = ?",
-                [(target, own) for own in change.forgotten],
-            )
-            connection.executemany(
-                _PUT_GROUP,
-                [(target, group, *astuple(times)) for group, times in change.groups.items()],
-            )
-            connection.executemany(
-                'DELETE FROM groups WHERE target = ? AND "group" = ?',
-                [(target, own) for own in change.ended],
-            )
+            for sql, rows in changing(target, change):
+                connection.executemany(sql, rows)
 
     def keep_only(self, targets: Collection[str]) -> None:
         """Forget all targets but these."""
         with self._writing() as connection:
-            kept = [target for (target,) in connection.execute("SELECT target FROM targets")]
-            for table in ("targets", "entries", "groups"):
-                connection.executemany(
-                    f"DELETE FROM {table} WHERE target = ?",  # noqa: S608 - of the code
-                    [(own,) for own in kept if own not in targets],
-                )
+            known = connection.execute("SELECT target FROM delivery_targets").fetchall()
+            for sql, rows in forgetting(name for (name,) in known if name not in targets):
+                connection.executemany(sql, rows)
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:

@@ -186,13 +186,13 @@ def test_the_aggregator_that_runs_with_this_data_is_no_error(
     assert (found.code, found.status) == (0, "ok")
     assert f"(pid {service.process.pid})" in found.says("database")[0]
     for name in ("http-address", "ingest-address"):
-        assert "is taken by the aggregator that has this data directory" in found.says(name)[0]
+        assert "is taken by the aggregator that has this data" in found.says(name)[0]
     assert found.says("aggregator")[0] == f"version {__version__} runs, and takes records in"
 
     other = doctor(*same, "--data", "other")
     for name in ("http-address", "ingest-address"):
         assert other.level(name) == "error"
-        assert "by an aggregator that does not have other" in other.says(name)[0]
+        assert "by an aggregator that does not have /" in other.says(name)[0]
 
     second = serve("--data", str(tmp_path / "second"))
     crossed = doctor(*same, "--data", tmp_path / "second")

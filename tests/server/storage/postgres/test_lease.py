@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from gradwatch_server.storage.postgres.database import PostgresDatabase
-from gradwatch_server.storage.postgres.lease import Holder, Lease
+from gradwatch_server.storage.postgres.lease import Lease, Node
 from gradwatch_server.storage.rows import StorageError, StorageFault
 from tests.support.postgres import PostgresServer
 from tests.support.postgres_database import FreshDatabase
@@ -44,9 +44,10 @@ def test_a_second_node_waits_while_the_first_one_renews(database: FreshDatabase)
         db.execute(WRITE, ("long",))
         until_s = time.monotonic() + 3 * SHORT_S
         while time.monotonic() < until_s:
-            assert second.acquire() == Holder(first.node, "")
+            assert second.acquire() == Node(first.node, "")
     assert written(database) == ["long"]
-    assert second.describe().endswith("the node unnamed has the lease, waiting: unnamed")
+    found = {node.id: node.has_lease for node in second.nodes()}
+    assert found == {first.node: True, second.node: False}
     db.close()
 
     first.release()
@@ -120,14 +121,14 @@ def test_a_node_that_cannot_reach_the_database_is_told_when_it_can_again(
 
 
 def test_a_look_makes_no_tables(database: FreshDatabase) -> None:
-    lease = Lease(database.url)
-    assert lease.describe().endswith("no tables yet, serve makes them")
+    lease = Lease(database.url, "")
+    assert lease.nodes() == []
     assert database.tables() == []
     lease.release()
 
 
 def test_a_wrong_password_is_one_line(database: FreshDatabase) -> None:
-    lease = Lease(database.url.replace("postgresql://", "postgresql://nobody-at-all:x@", 1))
+    lease = Lease(database.url.replace("postgresql://", "postgresql://nobody-at-all:x@", 1), "")
     with pytest.raises((StorageError, psycopg.Error)) as refused:
         lease.acquire()
     assert "\n" not in str(refused.value)
