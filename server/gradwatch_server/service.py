@@ -11,7 +11,7 @@ import resource
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -41,7 +41,6 @@ from gradwatch_server.ingest.socket import Ingest
 from gradwatch_server.keys import read_keys
 from gradwatch_server.log_limits import LogLimits
 from gradwatch_server.notify.notifications import Notifications, make_notifiers
-from gradwatch_server.notify.notifiers.base import Notifier
 from gradwatch_server.notify.standing import Standing
 from gradwatch_server.open_files import raise_limit, warn_of_limit
 from gradwatch_server.settings import Settings, exposure_warnings, retention_of
@@ -194,31 +193,18 @@ def serve(
     with reloading.listening():
         while is_displaced:
             with contextlib.ExitStack() as stack:
-                try:
-                    aggregator = _Aggregator(settings, stack, announce)
-                except _StoppedError:
-                    return
-                is_displaced = aggregator.run(announce, reloading)
-
-
-class _StoppedError(Exception):
-    """A node was told to stop while it waited for the lease."""
+                is_displaced = _Aggregator(settings, stack).run(announce, reloading)
 
 
 class _Aggregator:
     """All parts of an aggregator, put together; *stack* ends them."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        stack: contextlib.ExitStack,
-        announce: Callable[[str, str | None], None],
-    ) -> None:
+    def __init__(self, settings: Settings, stack: contextlib.ExitStack) -> None:
         self._settings, self._stack = settings, stack
         # First what may be refused before anything is opened.
         self._keys = None if settings.keys_dir is None else read_keys(settings.keys_dir)
         check_tls(settings.http_tls_cert, settings.http_tls_key)
-        notifiers = make_notifiers(settings.notify)
+        self._notifiers = make_notifiers(settings.notify)
         self._budget_use = BudgetUse(settings.budgets)
         self._log_limits = LogLimits(self._budget_use)
         stack.enter_context(self._log_limits.guarding())
@@ -227,6 +213,10 @@ class _Aggregator:
         self._limits = ConnectionLimits(self._budget_use)
         self._clock, self._boot_id = Clock(), os.urandom(BOOT_ID_BYTES)
         self._lease: Lease | None = None
+
+    def _open(self, announce: Callable[[str, str | None], None]) -> bool:
+        """Open store and ports; return False if told to stop while another node has the store."""
+        settings, stack = self._settings, self._stack
         if settings.store is None:
             self._store = open_store(
                 settings.data,
@@ -239,44 +229,34 @@ class _Aggregator:
         self._http_url = http_url(settings, self._http_socket)
         page = page_url(settings, self._http_socket)
         if settings.store is not None:
-            self._lease = make_lease(
-                settings.store.get_secret_value(), self._boot_id.hex(), page or ""
-            )
-            self._wait_for(self._lease, announce)
-            self._store = open_leased_store(self._lease, self._clock)
+            url, boot = settings.store.get_secret_value(), self._boot_id.hex()
+            lease = self._lease = make_lease(url, boot, page or "")
+            stack.callback(lease.release)
+
+            def on_wait() -> None:
+                announce(self._http_url, None)
+
+            if not wait_for_lease(lease, settings, self._limits, self._http_socket, on_wait):
+                return False
+            self._store = open_leased_store(lease, self._clock)
             stack.callback(self._store.close)
         self._ingest = Ingest(settings.ingest, self._keys, self._budget_use)
         stack.callback(self._ingest.close)
         self._alert_stream = AlertStream(self._store.alert_events)
-        self._notifications = stack.enter_context(self._make_notifications(notifiers, page))
+        self._notifications = stack.enter_context(self._make_notifications(page))
         self._ending = Ending(self._alert_stream)
         self._engine = self._make_engine()
-
-    def _wait_for(self, lease: Lease, announce: Callable[[str, str | None], None]) -> None:
-        """Wait until this node has the lease.
-
-        Raises:
-            _StoppedError: If it was told to stop before.
-        """
-        self._stack.callback(lease.release)
-
-        def on_wait() -> None:
-            announce(self._http_url, None)
-
-        if not wait_for_lease(lease, self._settings, self._limits, self._http_socket, on_wait):
-            raise _StoppedError
+        return True
 
     @contextlib.contextmanager
-    def _make_notifications(
-        self, notifiers: Mapping[str, Notifier], page_url: str | None
-    ) -> Iterator[Notifications]:
+    def _make_notifications(self, page_url: str | None) -> Iterator[Notifications]:
         """Open the delivery log where there are targets."""
-        if not notifiers:
+        if not self._notifiers:
             yield Notifications()
             return
         settings, events = self._settings, self._store.alert_events
         with contextlib.closing(open_delivery_log(settings.data, self._lease)) as log:
-            yield Notifications.to(settings.notify, notifiers, events, log, page_url)
+            yield Notifications.to(settings.notify, self._notifiers, events, log, page_url)
 
     def _make_engine(self) -> Engine:
         settings = self._settings
@@ -306,6 +286,8 @@ class _Aggregator:
         Raises:
             GradwatchError: If the engine died.
         """
+        if not self._open(announce):
+            return False
         stack, engine, collector = self._stack, self._engine, GarbageCollector()
 
         async def every_second() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gradwatch_server.addresses import endpoint_host, is_loopback, split_address
+from gradwatch_server.addresses import database_name, endpoint_host, is_loopback, split_address
 from gradwatch_server.errors import GradwatchError
 
 
@@ -90,3 +90,9 @@ def test_what_is_no_endpoint_is_refused(endpoint: str) -> None:
 def test_only_addresses_of_this_machine_are_loopback(host: str, loopback: bool) -> None:
     """A name that merely looks like one is not."""
     assert is_loopback(host) is loopback
+
+
+def test_the_name_of_a_database_has_no_password_and_no_options() -> None:
+    url = "postgresql://me:s3kret%40@db.example:5433/runs?sslmode=require&password=again"
+    assert database_name(url) == "postgresql://db.example:5433/runs"
+    assert database_name("postgresql:///runs") == "postgresql:///runs"
