@@ -25,6 +25,9 @@ from gradwatch_wire.session.session import Session
 TICK_S: Final = 0.005
 BOOT_ID: Final = bytes(16)
 RECORD_BYTES: Final = 11_000
+RECLAIM_EVERY_S: Final = 1.0
+"""Time between two looks at idle sessions that hold what others wait for."""
+
 IDLE_EVERY_S: Final = 2.0
 """Time between two records of a session without a backlog."""
 
@@ -112,7 +115,7 @@ class Crowd:
         self._credit = Credit(queue_bytes)
         self._rate_bytes, self._delay_s = rate_bytes, round_trip_s / 2
         self._now_s = 1_000.0
-        self._began_s = self._now_s
+        self._began_s = self._reclaimed_s = self._now_s
         self._clients = {
             number.to_bytes(16, "big"): _Client(
                 Session(
@@ -164,6 +167,12 @@ class Crowd:
             self._arrive(heapq.heappop(self._up)[2])
         answers = dict.fromkeys(self._take())
         answers |= dict.fromkeys(self._credit.serve(self._now_s))
+        if self._now_s - self._reclaimed_s >= RECLAIM_EVERY_S:
+            self._reclaimed_s = self._now_s
+            lost_or_idle = self._credit.reclaim(
+                self._now_s, lambda name: not self._queue.holds(name)
+            )
+            answers |= dict.fromkeys(lost_or_idle)
         for name in answers:
             window_bytes, shrink = self._credit.answer(name, self._now_s)
             ack = Ack(

@@ -143,7 +143,7 @@ class Intake:
             known = self._state.sessions.get(session)
             if known is None or known.state is not RankState.ALIVE:
                 self._credit.forget(session)
-        for session in self._credit.reclaim(now_ns / 1e9):
+        for session in self._credit.reclaim(now_ns / 1e9, self._ingest.is_heard):
             batch.answer(session, self._credit.peer_of(session))
 
     def forget(self, session: bytes) -> None:

@@ -13,7 +13,7 @@ first in, first out. It knows neither sockets nor clocks. Typical use::
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
@@ -282,15 +282,21 @@ class Credit:
                 found.append(session)
         return found
 
-    def reclaim(self, now_s: float) -> list[bytes]:
+    def reclaim(self, now_s: float, is_heard: Callable[[bytes], bool]) -> list[bytes]:
         """Return idle sessions that hold what others wait for: their answer takes it back.
 
         Those that confirm nothing for long are forgotten.
+
+        Args:
+            now_s: The time it is, seconds.
+            is_heard: Whether all that came on a connection has left the queue. A confirmation that
+                waits there is the queue's delay, not the client's.
         """
         found = []
         for session, own in list(self._accounts.items()):
             is_idle = now_s - own.active_s >= IDLE_S and session not in self._waiting
-            if own.taken_back_bytes and now_s - own.taken_back_s >= CONFIRM_S:
+            is_late = own.taken_back_bytes and now_s - own.taken_back_s >= CONFIRM_S
+            if is_late and is_heard(own.peer):
                 self.forget(session)
             elif self._waiting and is_idle and own.promised_bytes and not own.is_fixed:
                 found.append(session)

@@ -31,8 +31,8 @@ SLOW_DECAY: Final = 0.99
 """Likewise of what the messages of a group cost: whatever it is, its peers are to stay together."""
 
 HEAD_START_S: Final = 0.05
-"""How far a peer that was idle may be ahead of those that were not: one that sends now and then is
-served before one that always does."""
+"""Time that all peers that were idle may be ahead of a waiting one, together: a peer that sends now
+and then is served before one that always does, and thousands of them cannot hold that one up."""
 
 MAX_IDLE: Final = 4_096
 """Peers without messages that are remembered."""
@@ -97,6 +97,10 @@ class FairQueue(Generic[T]):
         own = self._waiting.get(peer)
         return own is None or own.num_bytes <= self._max_bytes_per_peer // 2
 
+    def holds(self, peer: bytes) -> bool:
+        """Tell whether a message of a peer waits."""
+        return peer in self._waiting
+
     def put(
         self, peer: bytes, message: T, num_bytes: int, limit: int | None = None
     ) -> list[tuple[bytes, T]]:
@@ -118,7 +122,8 @@ class FairQueue(Generic[T]):
         if own is None:
             own = self._peers[peer] = _Peer(_Group(num_peers=1), self._floor_s)
         if not own.waiting:
-            own.served_s = max(own.served_s, self._floor_s - HEAD_START_S)
+            head_start_s = HEAD_START_S / (1 + len(self._waiting))
+            own.served_s = max(own.served_s, self._floor_s - head_start_s)
             self._waiting[peer] = own
         own.waiting.append((message, num_bytes))
         self._count(own, num_bytes)

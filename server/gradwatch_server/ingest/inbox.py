@@ -224,6 +224,10 @@ class Inbox(ABC):
         """Tell whether a peer may be asked to send again what was dropped."""
         return self._queue.has_room(peer)
 
+    def is_heard(self, peer: bytes) -> bool:
+        """Tell whether no message of a peer waits."""
+        return not self._queue.holds(peer)
+
     @property
     def has_waiting(self) -> bool:
         """True while a message waits for its turn."""

@@ -14,6 +14,11 @@ KIB, MIB = 1 << 10, 1 << 20
 A, B, C = b"a", b"b", b"c"
 
 
+def heard(peer: bytes) -> bool:
+    """Say that nothing of any connection waits."""
+    return True
+
+
 def window_of(credit: Credit, session: bytes, now_s: float = 0.0) -> int:
     window_bytes, _ = credit.answer(session, now_s)
     assert window_bytes is not None
@@ -83,7 +88,7 @@ def test_idle_sessions_keep_nothing_that_others_wait_for() -> None:
         credit.beat(name, 0, FIRST_RECORD_BYTES, 0.0)
     served: list[bytes] = []
     for second in range(1, 20):
-        for name in credit.reclaim(second):
+        for name in credit.reclaim(second, heard):
             _, shrink = credit.answer(name, second)
             credit.beat(name, shrink, 0, second)
         for name in credit.serve(second):
@@ -111,9 +116,11 @@ def test_who_confirms_nothing_is_forgotten() -> None:
     credit.take(A, 10_000, 0.0)
     credit.open(B, B, 0.0)
     credit.beat(B, 0, MIB, 0.0)
-    assert credit.reclaim(IDLE_S) == [A]
+    assert credit.reclaim(IDLE_S, heard) == [A]
     credit.answer(A, IDLE_S)
-    credit.reclaim(IDLE_S + CONFIRM_S)
+    credit.reclaim(IDLE_S + CONFIRM_S, lambda peer: peer != A)  # it waits in the queue
+    assert A in credit
+    credit.reclaim(IDLE_S + CONFIRM_S, heard)
     assert A not in credit
 
 

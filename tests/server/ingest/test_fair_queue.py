@@ -101,6 +101,28 @@ def test_being_alone_is_no_debt() -> None:
     assert abs(lead) * 0.01 <= HEAD_START_S + WORK_S
 
 
+def test_thousands_that_come_back_hold_up_nobody_who_was_alone_before() -> None:
+    others = [number.to_bytes(2, "big") for number in range(1_000)]
+    queue, cost_s = queue_of(), {b"early": 0.001} | dict.fromkeys(others, 1e-6)
+    for other in others:
+        queue.put(other, 0, 1)
+    while queue:
+        turn(queue, cost_s)
+    cost_s |= dict.fromkeys(others, 0.001)
+    for number in range(20):
+        queue.put(b"early", number, 1)
+        turn(queue, cost_s)
+    queue.put(b"early", 0, 1)
+    before: list[bytes] = []
+    while b"early" not in before:
+        for other in others:
+            if not queue.holds(other):
+                queue.put(other, 0, 1)
+        before += turn(queue, cost_s)
+
+    assert len(before) <= 3 * len(others)
+
+
 def test_one_peer_cannot_fill_the_queue() -> None:
     queue = queue_of(max_bytes=1_000, max_bytes_per_peer=300)
     dropped = [pair for n in range(10) for pair in queue.put(b"greedy", n, 100)]
