@@ -1,79 +1,237 @@
-"""The path for small models on the CPU: a few calls for all tensors together, in float64.
+"""The path for small tensors on the CPU: a few calls for all of them together.
 
-Below some size the machinery of the other paths costs more than the numbers. Every square of a
-float32 or shorter lies inside float64's range, so the plain sum of squares is exact enough. Tiny
-tensors are put into one and summed by segments: torch's fused norm costs microseconds for each.
+A call costs more than the numbers of such a tensor. So all of one dtype are put into one flat
+tensor, ordered by size, in which those of one size are the rows of a matrix. Sums of its rows are
+float32's; a norm between two limits certifies them. Where there are many sizes and few elements,
+and for all that is not certified, the flat tensor is summed by segments in float64, in whose range
+lies every square of a float32 or shorter.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 from operator import attrgetter
-from typing import Final
+from typing import Final, TypeAlias
 
 import torch
 from torch import Tensor
 from torch._utils import _flatten_dense_tensors
 
-from gradwatch._statistics.gradients import count_nonfinite
-from gradwatch_wire.columns import INFS, L2, NANS
+from gradwatch_wire.columns import INFS, L1, L2, LINF, NANS, ZEROS
 
-MAX_ELEMENTS: Final = 1 << 17
-"""Elements of all gradients together up to which this path is faster than rows in float32."""
+MAX_ELEMENTS: Final = 4_096
+"""Elements of a tensor below which it is cheaper among others than by itself. Summed in float32 as
+one row they have an error below 3e-6, measured."""
 
-MAX_MEAN_ELEMENTS: Final = 1 << 10
-"""Elements per tensor up to which to put them into one is faster than the fused norm."""
+SMALL_DTYPES: Final = frozenset({torch.float32, torch.bfloat16, torch.float16})
 
-_COLUMNS: Final = frozenset({L2, NANS, INFS})
-_DTYPES: Final = frozenset({torch.float32, torch.bfloat16, torch.float16})
+_PIECE_ELEMENTS: Final = 1 << 18
+"""Elements that are put together at once: 2 MB in float64, of which there are some at a time."""
 
+_MATRIX_ELEMENTS: Final = 1_024
+"""Elements per size from which calls for each size are cheaper than float64."""
 
-def is_small(gradients: Sequence[Tensor], columns: Sequence[str]) -> bool:
-    """Tell whether these tensors and columns are for this path."""
-    return (
-        _COLUMNS.issuperset(columns)
-        and sum(map(Tensor.numel, gradients)) <= MAX_ELEMENTS
-        and _DTYPES.issuperset(map(attrgetter("dtype"), gradients))
-    )
+_SAFE_PER_ELEMENT: Final = 1e-16
+"""A float32 norm above this times sqrt(numel) lost less than 1e-6 to squares that underflow."""
+
+_LEAST_BITS: Final = 1 << 23
+"""Bits of the smallest normal float32; what is below the CPU may be set to see as zero."""
+
+_COUNTS: Final = frozenset({NANS, INFS})
+
+_Counts: TypeAlias = tuple[Tensor, Tensor, Tensor]
+"""Places of tensors that are not finite, (tensors,) int64; their numbers of NaN and of Inf."""
 
 
 def small_statistics(gradients: Sequence[Tensor], columns: Sequence[str]) -> dict[str, Tensor]:
     """Return each column, (gradients,) float64; see `statistics`.
 
+    Args:
+        gradients: Of `SMALL_DTYPES`; of any size, but large ones are copied.
+        columns: Which of the wire's `MEASURED_COLUMNS`.
+
     Raises:
-        ValueError: If a column is none of `l2`, `nans`, `infs`.
-        AttributeError: If torch has the fused norm no more.
-        RuntimeError: If it refuses the tensors.
+        RuntimeError: If torch refuses the tensors.
     """
-    if unknown := [name for name in columns if name not in _COLUMNS]:
-        msg = f"columns: l2, nans and infs, got {unknown[0]!r}"
-        raise ValueError(msg)
-    norms = _norms(gradients)
-    values = {L2: norms}
-    if len(columns) > 1 or L2 not in columns:
-        values[NANS], values[INFS] = norms.new_zeros(2, len(norms))
-        # The tensors are on the CPU: to look at a number waits for nothing.
-        if not math.isfinite(norms.sum().item()):
-            for place in (~norms.isfinite()).nonzero().flatten().tolist():
-                values[NANS][place], values[INFS][place] = count_nonfinite(gradients[place])
-    return {name: values[name] for name in columns}
+    dtypes = set(map(attrgetter("dtype"), gradients))
+    if len(dtypes) == 1:
+        return _Numbers(columns).of(gradients)
+    values = {name: torch.zeros(len(gradients), dtype=torch.float64) for name in columns}
+    for dtype in dtypes:
+        places = [place for place, each in enumerate(gradients) if each.dtype is dtype]
+        found = _Numbers(columns).of([gradients[place] for place in places])
+        for name in columns:
+            values[name][places] = found[name]
+    return values
 
 
-def _norms(gradients: Sequence[Tensor]) -> Tensor:
-    """Return (gradients,) float64."""
-    sizes = tuple(map(Tensor.numel, gradients))
-    dtype = gradients[0].dtype
-    is_tiny = 0 < sum(sizes) <= MAX_MEAN_ELEMENTS * len(sizes)
-    if not is_tiny or any(gradient.dtype is not dtype for gradient in gradients):
-        return torch.stack(torch._foreach_norm(list(gradients), 2.0, dtype=torch.float64))
-    # A copy in float64: it may be written to.
-    squares = _flatten_dense_tensors(gradients).to(torch.float64).square_()
-    return torch.segment_reduce(squares, "sum", lengths=_lengths(sizes), unsafe=True).sqrt_()
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Some tensors that are put together.
+
+    Args:
+        order: Their places, by size.
+        places: The same, (tensors,) int64.
+        is_given: Whether that is all of them, as they were given.
+        sizes: Elements of each, (tensors,) int64.
+        limits: Float32 norm of each above which it is certified, (tensors,) float64.
+        groups: Of each size: its tensors' begin and end among these, and the size.
+        is_by_size: Whether calls for each size are cheaper than float64 for all.
+    """
+
+    order: tuple[int, ...]
+    places: Tensor
+    is_given: bool
+    sizes: Tensor
+    limits: Tensor
+    groups: tuple[tuple[int, int, int], ...]
+    is_by_size: bool
 
 
 @lru_cache(maxsize=64)
-def _lengths(sizes: tuple[int, ...]) -> Tensor:
-    """Return the sizes as a tensor; those of a model are the same in each step."""
-    return torch.tensor(sizes, dtype=torch.int64, device="cpu")
+def _plan(sizes: tuple[int, ...]) -> list[_Piece]:
+    """Return how to put tensors of these sizes together; those of a model are always the same."""
+    pieces, order, total = [], list[int](), 0
+    for place in sorted(range(len(sizes)), key=sizes.__getitem__):
+        if order and total + sizes[place] > _PIECE_ELEMENTS:
+            pieces.append(_piece(order, sizes))
+            order, total = [], 0
+        if sizes[place]:
+            order.append(place)
+            total += sizes[place]
+    return [*pieces, _piece(order, sizes)] if order else pieces
+
+
+def _piece(order: list[int], all_sizes: Sequence[int]) -> _Piece:
+    sizes = [all_sizes[place] for place in order]
+    groups, begin = [], 0
+    for size, same in groupby(sizes):
+        end = begin + len(list(same))
+        groups.append((begin, end, size))
+        begin = end
+    lengths = _int_tensor(sizes)
+    return _Piece(
+        order=tuple(order),
+        places=_int_tensor(order),
+        is_given=order == list(range(len(all_sizes))),
+        sizes=lengths,
+        limits=lengths.double().sqrt_() * _SAFE_PER_ELEMENT,
+        groups=tuple(groups),
+        is_by_size=sum(sizes) > _MATRIX_ELEMENTS * len(groups),
+    )
+
+
+def _int_tensor(numbers: Sequence[int]) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.int64, device="cpu")
+
+
+class _Numbers:
+    """Numbers of tensors of one dtype: rows of a table, and counts of NaN and Inf where they are.
+
+    Args:
+        columns: Which of the wire's `MEASURED_COLUMNS`.
+    """
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        self._columns = columns
+        self._names = [L2, *(name for name in (L1, LINF, ZEROS) if name in columns)]
+        self._rows = {name: row for row, name in enumerate(self._names)}
+        self._has_counts = bool(_COUNTS.intersection(columns))
+
+    def of(self, gradients: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Return each column, (gradients,) float64."""
+        pieces = _plan(tuple(map(Tensor.numel, gradients)))
+        if len(pieces) == 1 and pieces[0].is_given:
+            table, bad = self._measure(gradients, pieces[0])
+            return self._named(table, bad)
+        table = torch.zeros(len(self._names), len(gradients), dtype=torch.float64, device="cpu")
+        bad = []
+        for piece in pieces:
+            found, counts = self._measure([gradients[place] for place in piece.order], piece)
+            table.index_copy_(1, piece.places, found)
+            bad += [(piece.places[places], nans, infs) for places, nans, infs in counts]
+        return self._named(table, bad)
+
+    def _named(self, table: Tensor, bad: Sequence[_Counts]) -> dict[str, Tensor]:
+        values = dict(zip(self._names, table.unbind(), strict=True))
+        if self._has_counts:
+            values[NANS], values[INFS] = table.new_zeros(2, table.shape[1]).unbind()
+            for places, nans, infs in bad:
+                values[NANS][places], values[INFS][places] = nans, infs
+        return {name: values[name] for name in self._columns}
+
+    def _measure(self, tensors: Sequence[Tensor], piece: _Piece) -> tuple[Tensor, list[_Counts]]:
+        """Return (names, tensors) float64, and the counts of what is not finite."""
+        flat = _flatten_dense_tensors(tensors)
+        if not piece.is_by_size:
+            return self._by_segment(tensors, flat, piece.sizes)
+        found = self._by_size(flat, piece)
+        is_safe = found[0].gt(piece.limits).logical_and_(found[0].isfinite())
+        if is_safe.all():
+            return found, []
+        left = is_safe.logical_not_().nonzero().flatten()
+        odd = [tensors[place] for place in left.tolist()]
+        exact, counts = self._by_segment(odd, _flatten_dense_tensors(odd), piece.sizes[left])
+        found.index_copy_(1, left, exact)
+        return found, [(left[places], nans, infs) for places, nans, infs in counts]
+
+    def _by_size(self, flat: Tensor, piece: _Piece) -> Tensor:
+        """Return (names, tensors) float64 of sums in float32."""
+        own = flat.float()
+        found = torch.empty(len(self._names), len(piece.order), dtype=torch.float64, device="cpu")
+        if len(self._names) > 1:
+            own.abs_()
+        bits = own.view(torch.int32)
+        has_zeros = False
+        if ZEROS in self._rows:
+            found[self._rows[ZEROS]] = 0.0
+            has_zeros = bits.amin().item() < _LEAST_BITS
+        stop = 0
+        for begin, end, size in piece.groups:
+            start, stop = stop, stop + (end - begin) * size
+            rows = own[start:stop].view(end - begin, size)
+            found[0, begin:end] = torch.linalg.vector_norm(rows, dim=1)
+            if L1 in self._rows:
+                found[self._rows[L1], begin:end] = rows.sum(1)
+            if LINF in self._rows:  # bits of magnitudes are in their order, NaN above all
+                most = bits[start:stop].view(end - begin, size).amax(1)
+                found[self._rows[LINF], begin:end] = most.view(torch.float32)
+            if has_zeros:
+                found[self._rows[ZEROS], begin:end] = (rows == 0.0).sum(1)
+        return found
+
+    def _by_segment(
+        self, tensors: Sequence[Tensor], flat: Tensor, sizes: Tensor
+    ) -> tuple[Tensor, list[_Counts]]:
+        """Return (names, tensors) float64 of sums in float64, and the counts."""
+        wide = flat.double()
+        if len(self._names) == 1:
+            found = _reduce(wide.square_(), sizes).sqrt_().unsqueeze(0)
+        else:
+            found = torch.empty(len(self._names), len(sizes), dtype=torch.float64, device="cpu")
+            wide.abs_()
+            if ZEROS in self._rows:  # before a square may become one
+                zeros = (flat.float() == 0.0).double()
+                found[self._rows[ZEROS]] = _reduce(zeros, sizes)
+            if L1 in self._rows:
+                found[self._rows[L1]] = _reduce(wide, sizes)
+            if LINF in self._rows:
+                found[self._rows[LINF]] = _reduce(wide, sizes, "max")
+            found[0] = _reduce(wide.square_(), sizes).sqrt_()
+        if not self._has_counts or math.isfinite(found[0].sum().item()):
+            return found, []
+        bad = found[0].isfinite().logical_not_().nonzero().flatten()
+        if len(bad) < len(sizes):
+            flat = _flatten_dense_tensors([tensors[place] for place in bad.tolist()])
+            sizes = sizes[bad]
+        nans, infs = (_reduce(each.double(), sizes) for each in (flat.isnan(), flat.isinf()))
+        return found, [(bad, nans, infs)]
+
+
+def _reduce(flat: Tensor, sizes: Tensor, how: str = "sum") -> Tensor:
+    """Return (tensors,) of one flat tensor that holds the elements of all."""
+    return torch.segment_reduce(flat, how, lengths=sizes, unsafe=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from torch import Tensor
 from gradwatch._statistics.cuda import is_public_forced, kernel_statistics
 from gradwatch._statistics.foreach import foreach_statistics, public_statistics
 from gradwatch._statistics.rows import row_statistics
-from gradwatch._statistics.small import is_small, small_statistics
+from gradwatch._statistics.small import MAX_ELEMENTS, SMALL_DTYPES, small_statistics
 from gradwatch_wire.columns import L2
 
 Path = Callable[[Sequence[Tensor], Sequence[str]], dict[str, Tensor]]
@@ -63,7 +64,7 @@ def _statistics(
         return Statistics(empty, "rows")
     if gradients[0].is_cuda and not torch.compiler.is_compiling() and not is_public_forced():
         return cuda_statistics(gradients, columns, out)
-    return _by_first(_paths(gradients, columns), gradients, columns)
+    return _by_first(_paths(gradients), gradients, columns)
 
 
 def _by_first(
@@ -81,19 +82,43 @@ def _by_first(
     raise AssertionError
 
 
-def _paths(gradients: Sequence[Tensor], columns: Sequence[str]) -> Iterator[tuple[str, Path]]:
+def _paths(gradients: Sequence[Tensor]) -> Iterator[tuple[str, Path]]:
     """Yield the paths to try, the best one first."""
     if torch.compiler.is_compiling():
         # One graph for all inputs: without branches on values.
         yield "foreach", foreach_statistics
     elif not is_public_forced():
         if gradients[0].device.type == "cpu":
-            if is_small(gradients, columns):
-                yield "small", small_statistics
-            yield "rows", row_statistics
+            yield from _cpu_paths(gradients)
         else:
             yield "foreach", foreach_statistics
     yield "public", public_statistics
+
+
+def _cpu_paths(gradients: Sequence[Tensor]) -> Iterator[tuple[str, Path]]:
+    sizes = tuple(map(Tensor.numel, gradients))
+    if max(sizes) < MAX_ELEMENTS and SMALL_DTYPES.issuperset(map(attrgetter("dtype"), gradients)):
+        yield "small", small_statistics
+    elif min(sizes) < MAX_ELEMENTS:
+        yield "rows", _mixed_statistics
+    yield "rows", row_statistics
+
+
+def _mixed_statistics(gradients: Sequence[Tensor], columns: Sequence[str]) -> dict[str, Tensor]:
+    """Measure the small ones together, and the others by rows."""
+    small, large = list[int](), list[int]()
+    for place, each in enumerate(gradients):
+        is_small = each.numel() < MAX_ELEMENTS and each.dtype in SMALL_DTYPES
+        (small if is_small else large).append(place)
+    found = small_statistics([gradients[place] for place in small], columns)
+    others = row_statistics([gradients[place] for place in large], columns)
+    return {name: _joined(found[name], small, others[name], large) for name in columns}
+
+
+def _joined(one: Tensor, places: list[int], other: Tensor, others: list[int]) -> Tensor:
+    values = one.new_empty(len(places) + len(others))
+    values[places], values[others] = one, other
+    return values
 
 
 def cuda_statistics(
@@ -107,10 +132,10 @@ def cuda_statistics(
     if not measured.left:
         return Statistics(measured.values, "triton")
     if not measured.values:
-        found = _by_first(_paths(gradients, columns), gradients, columns)
+        found = _by_first(_paths(gradients), gradients, columns)
         return Statistics(found.values, found.path, measured.cause or found.declined)
     others = [
-        _by_first(_paths([gradients[place]], columns), [gradients[place]], columns).values
+        _by_first(_paths([gradients[place]]), [gradients[place]], columns).values
         for place in measured.left
     ]
     values = {

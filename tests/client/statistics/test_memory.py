@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from gradwatch._statistics.foreach import foreach_statistics, public_statistics
 from gradwatch._statistics.rows import row_statistics
-from gradwatch._statistics.statistics import Path, cuda_statistics
+from gradwatch._statistics.statistics import Path, cuda_statistics, statistics
 from gradwatch_wire.columns import MEASURED_COLUMNS
 
 pytest.importorskip("triton")
@@ -64,6 +64,7 @@ def by_kernel(gradients: Sequence[Tensor], columns: Sequence[str]) -> dict[str, 
 
 
 PATHS: dict[str, Path] = {
+    "cpu": lambda gradients, columns: statistics(gradients, columns).values,
     "rows": row_statistics,
     "triton": by_kernel,
     "foreach": foreach_statistics,
@@ -101,6 +102,16 @@ def test_all_that_a_path_makes_has_room_in_16_mb(
     with PeakMemory() as seen:
         PATHS[name]([gradient], MEASURED_COLUMNS)
 
+    assert 0 < seen.peak <= PROMISED
+
+
+def test_100_000_small_tensors_have_room_in_16_mb() -> None:
+    """Also where all are measured again in float64, and counted (row A11)."""
+    gradients = torch.full((100_000, 256), math.nan).unbind()
+    with PeakMemory() as seen:
+        found = statistics(gradients, MEASURED_COLUMNS)
+
+    assert (found.path, found.declined) == ("small", "")
     assert 0 < seen.peak <= PROMISED
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gradwatch._statistics.foreach import foreach_statistics, public_statistics
 from gradwatch._statistics.gradients import CHUNK, count_nonfinite, flats
 from gradwatch._statistics.rows import BLOCK_ROWS, DIRECT_ROWS, NORM_ROWS, WIDTH, row_statistics
-from gradwatch._statistics.small import MAX_ELEMENTS, small_statistics
+from gradwatch._statistics.small import MAX_ELEMENTS
 from gradwatch._statistics.statistics import Path, cuda_statistics, statistics
 from gradwatch_wire.columns import MEASURED_COLUMNS
 
@@ -30,7 +30,15 @@ def by_kernel(gradients: Sequence[torch.Tensor], columns: Sequence[str]) -> dict
     return found.values
 
 
+def by_small(gradients: Sequence[torch.Tensor], columns: Sequence[str]) -> dict[str, torch.Tensor]:
+    """The path of the CPU as `statistics` chooses it: small tensors together, others by rows."""
+    found = statistics(gradients, columns)
+    assert (found.declined, found.path) in (("", "small"), ("", "rows"))
+    return found.values
+
+
 PATHS: dict[str, Path] = {
+    "small": by_small,
     "rows": row_statistics,
     "triton": by_kernel,
     "foreach": foreach_statistics,
@@ -121,24 +129,6 @@ def gradients(draw: st.DrawFn) -> torch.Tensor:
 @given(batch=st.lists(gradients(), min_size=1, max_size=4))
 def test_any_tensor_is_measured_right(name: str, batch: list[torch.Tensor]) -> None:
     assert_right(PATHS[name], *batch)
-
-
-@pytest.mark.slow
-@BRIEFLY
-@given(batch=st.lists(gradients(), min_size=1, max_size=4))
-def test_any_small_tensor_is_measured_right(batch: list[torch.Tensor]) -> None:
-    short = [each for each in batch if each.dtype is not torch.float64]
-    if short:
-        found = small_statistics(short, ("l2", "nans", "infs"))
-        for place, gradient in enumerate(short):
-            expected = reference(gradient)
-            for name, values in found.items():
-                assert values[place].item() == close(expected[name]), (name, place)
-
-
-def test_the_path_for_small_models_refuses_what_it_does_not_have() -> None:
-    with pytest.raises(ValueError, match="'zeros'"):
-        small_statistics([torch.ones(4)], ("l2", "zeros"))
 
 
 def test_a_norm_just_below_the_threshold_stays_below_it() -> None:
@@ -387,7 +377,7 @@ def test_the_path_on_this_device_is_the_best_one() -> None:
     assert (found.path, found.declined) == ("small", "")
     assert found.values["l2"].tolist() == [2.0]
     assert (many.path, many.declined) == ("rows", "")
-    assert statistics([torch.ones(4)], MEASURED_COLUMNS).path == "rows"
+    assert statistics([torch.ones(4)], MEASURED_COLUMNS).path == "small"
     assert statistics([torch.ones(4, dtype=torch.float64)]).path == "rows"
 
 
@@ -450,7 +440,7 @@ def test_another_path_takes_over_and_says_why(
 ) -> None:
     if problem == "missing":
         monkeypatch.delattr(torch, "_foreach_norm")
-    monkeypatch.setattr("gradwatch._statistics.statistics.is_small", lambda *_: False)
+    monkeypatch.setattr("gradwatch._statistics.statistics.MAX_ELEMENTS", 0)
     gradient = torch.ones(4).to_sparse() if problem == "refuses" else torch.ones(4)
     monkeypatch.setattr("gradwatch._statistics.statistics.row_statistics", foreach_statistics)
     if problem == "refuses":
