@@ -1,8 +1,8 @@
 """The end of a backward pass: the point at which all gradients are complete and reduced.
 
-A hook on a few parameters queues a callback in the autograd engine, and that callback queues itself
-once more: it then runs after the callbacks of DDP and FSDP, which finish the reduction, and before
-`backward()` returns. It does not matter who calls `backward()`.
+A hook on a few parameters queues a callback in the autograd engine. Where ranks reduce, the
+callback queues itself once more: it then runs after those of DDP and FSDP, which finish the
+reduction, and before `backward()` returns. It does not matter who calls `backward()`.
 
 What is known besides is whether a pass began on fresh gradients (none, or zeroed since the last
 pass) or added to those of the pass before.
@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
-from typing import Final, TypeVar
+from functools import partial
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -21,16 +21,19 @@ from torch.autograd import Variable
 from torch.utils.hooks import RemovableHandle, unserializable_hook
 
 from gradwatch._faults import Faults
+from gradwatch._hooks.untraced import untraced
 from gradwatch._statistics.capture import in_capture
 
-MAX_TRIGGERS: Final = 8
+MAX_TRIGGERS: Final = 3
 """Hooked parameters per owner: their cost does not grow with the model."""
 
 MAX_OPEN_PASSES: Final = 64
 """Passes noted as running; more are left over from passes that raised."""
 
-T = TypeVar("T", bound=Callable[..., object])
 OnEnd = Callable[[Mapping[int, bool]], None]
+
+_graph_task: Final[Callable[[], int]] = torch._C._current_graph_task_id
+"""Number of the running backward pass, unique and growing; -1 outside."""
 
 
 class BackwardPasses:
@@ -54,11 +57,13 @@ class BackwardPasses:
         self._fresh: dict[int, dict[int, bool]] = {}  # graph task -> owner -> whether fresh
         self._triggers: list[_Trigger] = []
         self._active = True
+        self._looks_before = _has_process_group()
 
     def watch(self, owner: int, parameters: Sequence[Tensor]) -> None:
         """Hook a few of an owner's parameters, spread over all.
 
-        Those that were hooked before and are still among them stay so.
+        Those that were hooked before and are still among them stay so. Where none of them has a
+        gradient and another parameter has, that one is hooked, too: passes may reach no other.
 
         Args:
             owner: A number that stands for these parameters, such as an optimizer's.
@@ -71,9 +76,16 @@ class BackwardPasses:
                 trigger.remove()
                 self._triggers.remove(trigger)
         hooked = {id(each.parameter) for each in self._triggers if each.owner == owner}
-        for parameter in _spread(leaves, MAX_TRIGGERS):
+        chosen = _spread(leaves, MAX_TRIGGERS)
+        own = [each.parameter for each in self._triggers if each.owner == owner]
+        if all(parameter.grad is None for parameter in own + chosen):
+            chosen += [parameter for parameter in leaves if parameter.grad is not None][:1]
+        for parameter in chosen:
             if id(parameter) not in hooked:
-                self._triggers.append(_Trigger(self, owner, parameter))
+                trigger = _Trigger(self, owner, parameter)
+                self._triggers.append(trigger)
+                if self._looks_before:
+                    trigger.look_before()
 
     def disable(self) -> None:
         """Tell nobody from here on; the hooks stay."""
@@ -101,7 +113,7 @@ class BackwardPasses:
             fresh = trigger.is_fresh(parameter, trust_version=not self._has_dead(task))
             found[trigger.owner] = found.get(trigger.owner, False) or fresh
 
-    def touch(self, trigger: _Trigger, parameter: Tensor) -> None:
+    def touch(self, trigger: _Trigger) -> None:
         """Note that the running pass reached a parameter, and ask to be told of its end."""
         task = _graph_task()
         if task < 0 or not self._active:
@@ -111,12 +123,27 @@ class BackwardPasses:
             if in_capture(self._faults):
                 return
             found = self._fresh.setdefault(task, {})
-        if trigger.task != task:  # hooks before accumulation do not run on FSDP2's parameters
+        trigger.num_reached += 1
+        if trigger.task != task:  # no hook ran before the accumulation
             trigger.task = task
-            found[trigger.owner] = found.get(trigger.owner, False) or trigger.is_another(parameter)
+            found[trigger.owner] = found.get(trigger.owner, False) or self._was_fresh(trigger)
         found.setdefault(trigger.owner, False)
         if task not in self._open:  # nearly always: the first of several has asked
             self._ask(task)
+
+    def _was_fresh(self, trigger: _Trigger) -> bool:
+        """Tell, after accumulation, whether the pass began on a fresh gradient."""
+        if not torch.is_grad_enabled():
+            return trigger.was_fresh()
+        # `create_graph=True` puts another tensor in its place in any case.
+        self._look_before()
+        return False
+
+    def _look_before(self) -> None:
+        """Look at gradients before the accumulation, too, from here on."""
+        self._looks_before = True
+        for trigger in self._triggers:
+            trigger.look_before()
 
     def _ask(self, task: int) -> None:
         token = object()
@@ -124,12 +151,17 @@ class BackwardPasses:
             self._open.clear()
         # `setdefault` is atomic: hooks of one pass may run in several threads.
         if self._open.setdefault(task, token) is token:
-            _queue(partial(_disabled_later(), self, task, 1))
+            # What finishes a reduction over ranks is queued as well: go behind it.
+            is_reduced = _has_process_group()
+            if is_reduced and not self._looks_before:
+                self._look_before()
+            _queue(partial(BackwardPasses._later, self, task, int(is_reduced)))
 
+    @untraced
     def _later(self, task: int, again: int) -> None:
         """Run in the engine once the pass is over, or after the callbacks that ran at its end."""
         if again:
-            _queue(partial(_disabled_later(), self, task, again - 1))
+            _queue(partial(BackwardPasses._later, self, task, again - 1))
             return
         self._open.pop(task, None)
         found = self._fresh.pop(task, {})
@@ -163,7 +195,7 @@ class BackwardPasses:
                 mine[owner] = mine.get(owner, False) or fresh
             self._ask(task)
 
-        handle = nearest.register_prehook(_disabled(go_on))
+        handle = nearest.register_prehook(untraced(go_on))
         return True
 
     def _tell(self, found: Mapping[int, bool]) -> None:
@@ -171,7 +203,10 @@ class BackwardPasses:
         if on_end is None or not found or not self._active or in_capture(self._faults):
             return
         try:
-            with torch.no_grad():
+            if torch.is_grad_enabled():
+                with torch.no_grad():
+                    on_end(found)
+            else:
                 on_end(found)
         except Exception as error:  # noqa: BLE001 - nothing may be raised into training
             self._faults.note("backward", repr(error))
@@ -194,23 +229,35 @@ class _Trigger:
         self._grad: weakref.ref[Tensor] | None = None
         self._version = -1
         self.task = -1  # the last pass that reached it
-        known = weakref.ref(passes)
+        self.num_reached = 0  # accumulations since the end of the last pass
+        self._passes = known = weakref.ref(passes)
         me = weakref.ref(self)
+
+        def after(_: Tensor) -> None:
+            passes, trigger = known(), me()
+            if passes is not None and trigger is not None:
+                passes.touch(trigger)
+
+        self._handles: list[RemovableHandle] = [
+            parameter.register_post_accumulate_grad_hook(untraced(after))
+        ]
+
+    def look_before(self) -> None:
+        """Hook the moment before accumulation, too.
+
+        A reduction over ranks writes to gradients, or puts others in their place: afterwards
+        nothing shows whether they were fresh.
+        """
+        if len(self._handles) > 1:
+            return
+        known, me = self._passes, weakref.ref(self)
 
         def before(_: Tensor) -> None:
             passes, trigger = known(), me()
             if passes is not None and trigger is not None:
                 passes.note_fresh(trigger, trigger.parameter)
 
-        def after(reached: Tensor) -> None:
-            passes, trigger = known(), me()
-            if passes is not None and trigger is not None:
-                passes.touch(trigger, reached)
-
-        self._handles: list[RemovableHandle] = [
-            parameter.register_hook(unserializable_hook(_disabled(before))),
-            parameter.register_post_accumulate_grad_hook(_disabled(after)),
-        ]
+        self._handles.append(self.parameter.register_hook(unserializable_hook(untraced(before))))
 
     def is_fresh(self, parameter: Tensor, *, trust_version: bool) -> bool:
         """Tell, before accumulation, whether the gradient was dropped or zeroed since the end.
@@ -224,9 +271,14 @@ class _Trigger:
             return True
         return trust_version and not grad._is_view() and grad._version != self._version
 
-    def is_another(self, parameter: Tensor) -> bool:
-        """Tell, after accumulation, whether the gradient is another tensor than at the end."""
-        return self._grad is not None and self._grad() is not parameter.grad
+    def was_fresh(self) -> bool:
+        """Tell, after accumulation, whether the gradient was dropped or zeroed since the end."""
+        if self._grad is None:
+            return False
+        grad = self.parameter.grad
+        if grad is None or self._grad() is not grad:
+            return True
+        return not grad._is_view() and grad._version != self._version + self.num_reached
 
     def was_dropped(self) -> bool:
         """Tell, of a parameter that no pass has reached since, whether its gradient is gone."""
@@ -235,6 +287,7 @@ class _Trigger:
     def note(self) -> None:
         """Remember the gradient as it is at the end of a pass."""
         grad = self.parameter.grad
+        self.num_reached = 0
         if grad is None:
             self._grad = None
         else:
@@ -246,26 +299,13 @@ class _Trigger:
             handle.remove()
 
 
-def _graph_task() -> int:
-    """Return the number of the running backward pass, unique and growing; -1 outside."""
-    return torch._C._current_graph_task_id()
+def _has_process_group() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def _queue(callback: Callable[[], None]) -> None:
     # `torch.autograd.graph.queue_callback` is public from torch 2.15 on.
     Variable._execution_engine.queue_callback(callback)
-
-
-@cache
-def _disabled_later() -> Callable[[BackwardPasses, int, int], None]:
-    """Return what goes on with a pass: made once, which takes longer than to run it."""
-    return _disabled(BackwardPasses._later)
-
-
-def _disabled(hook: T) -> T:
-    """Keep Dynamo from tracing a hook into the user's compiled function."""
-    disabled: T = torch.compiler.disable(hook)
-    return disabled
 
 
 def _spread(items: Sequence[Tensor], most: int) -> list[Tensor]:

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
-import torch
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from gradwatch._faults import Faults, tell
+from gradwatch._hooks.untraced import untraced
 from gradwatch._recording.windows import StepWindows
 from gradwatch._statistics.capture import in_capture
 
@@ -105,24 +105,30 @@ class OptimizerSteps:
         # The number is bound here: wrappers hand their inner optimizer to hooks, or themselves.
         def before(_: Optimizer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
             listener = self._listener()
-            if listener is not None and not in_capture(self._faults):
-                with self._faults.noting("optimizer step"), torch.no_grad():
-                    listener.begin_step(
-                        number,
-                        has_closure=_has_closure(args, kwargs),
-                        is_nested=_is_nested,
-                        is_artificial=_is_artificial,
-                    )
+            if listener is None or in_capture(self._faults):
+                return
+            try:  # a context manager of Python would take as long as all the rest
+                listener.begin_step(
+                    number,
+                    has_closure=_has_closure(args, kwargs),
+                    is_nested=_is_nested,
+                    is_artificial=_is_artificial,
+                )
+            except Exception as error:  # noqa: BLE001 - nothing may be raised into training
+                self._faults.note("optimizer step", repr(error))
 
         def after(_: Optimizer, _args: object, _kwargs: object) -> None:
             listener = self._listener()
-            if listener is not None and not in_capture(self._faults):
-                with self._faults.noting("optimizer step"), torch.no_grad():
-                    listener.end_step(number)
+            if listener is None or in_capture(self._faults):
+                return
+            try:
+                listener.end_step(number)
+            except Exception as error:  # noqa: BLE001 - nothing may be raised into training
+                self._faults.note("optimizer step", repr(error))
 
         return [
-            optimizer.register_step_pre_hook(torch.compiler.disable(before)),
-            optimizer.register_step_post_hook(torch.compiler.disable(after)),
+            optimizer.register_step_pre_hook(untraced(before)),
+            optimizer.register_step_post_hook(untraced(after)),
         ]
 
 
@@ -191,9 +197,11 @@ def _meeting(steps: OptimizerSteps) -> Callable[..., None]:
 
     def hook(optimizer: Optimizer, _args: object, _kwargs: object) -> None:
         me = known()
-        if me is not None:
-            with me._faults.noting("optimizer step"):
-                me.meet(optimizer)
+        if me is None:
+            return
+        try:
+            me.meet(optimizer)
+        except Exception as error:  # noqa: BLE001 - nothing may be raised into training
+            me._faults.note("optimizer step", repr(error))
 
-    disabled: Callable[..., None] = torch.compiler.disable(hook)
-    return disabled
+    return untraced(hook)

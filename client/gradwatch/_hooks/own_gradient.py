@@ -12,9 +12,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, TypeVar
 
-import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle, unserializable_hook
+
+from gradwatch._hooks.untraced import untraced
 
 Numbers = TypeVar("Numbers")
 
@@ -65,7 +66,7 @@ class OwnGradientHook:
                 keep(numbers, adds)
 
         # Dynamo would trace the first one into the user's compiled function.
-        own = unserializable_hook(torch.compiler.disable(before))
+        own = unserializable_hook(untraced(before))
         self._hooks: list[tuple[RemovableHandle, Callable[..., Any]]] = [
             (parameter.register_hook(own), own),
             (parameter.register_post_accumulate_grad_hook(after), after),

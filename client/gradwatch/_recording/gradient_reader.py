@@ -55,15 +55,20 @@ class GradientReader:
 
     def read(self, members: frozenset[int] | None) -> ReadGradients:
         """Return the gradients that can be measured, of some layers or of all."""
+        # Nearly all are plain, and there may be thousands in each step.
+        given = {
+            index: gradient
+            for index, layer in enumerate(self._layers)
+            if (gradient := layer.parameter.grad) is not None
+            and (members is None or index in members)
+        }
+        if not self._unsound and all(map(is_plain, given.values())):
+            return ReadGradients(given, given)
         found = ReadGradients()
         odd: dict[int, str] = {}
-        has_unsound = bool(self._unsound)
-        for index, layer in enumerate(self._layers):
-            gradient = layer.parameter.grad
-            if gradient is None or (members is not None and index not in members):
-                continue
-            # Nearly all are plain, and there may be thousands in each step.
-            if is_plain(gradient) and not has_unsound:
+        for index, gradient in given.items():
+            layer = self._layers[index]
+            if is_plain(gradient) and not self._unsound:
                 found.given[index] = found.stored[index] = gradient
                 continue
             try:

@@ -23,6 +23,7 @@ class ObservedSampler:
 
     Attributes:
         hook_again: Returns what hooks the parameters of an optimizer that have changed, if any.
+        has_observers: Whether anything is measured during the passes.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class ObservedSampler:
         self._config = config
         self._sampler = sampler
         self._observers = observers
+        self.has_observers = bool(observers)
 
     @torch.no_grad()
     def sample(self, optimizer: int | None, step: int, point: Point) -> StepSample | None:

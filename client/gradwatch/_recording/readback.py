@@ -83,20 +83,19 @@ class Readback:
         self, values: Sequence[Tensor], packed: PackedNumbers | None
     ) -> tuple[Sequence[int], Numbers | None]:
         """Return where the values of one device begin, and the numbers; None without room."""
+        begins = [0, *accumulate(map(Tensor.numel, values[:-1]))]
+        if not is_far(values[0].device):
+            return begins, NumbersAtHand(b"".join(map(_bytes_of, values)))
         if self._is_captured(values[0].device):
             return [0] * len(values), None
         part = packed.put_together(values) if packed is not None else None
         if part is None:
-            part = Part(pack(values), [0, *accumulate(map(Tensor.numel, values[:-1]))])
-            if not is_far(part.numbers.device):
-                return part.begins, NumbersAtHand(_bytes_of(part.numbers))
+            part = Part(pack(values), begins)
             write_plain(part.numbers, part.numbers)
         return part.begins, self._find_ring(len(part.numbers)).copy(part.numbers)
 
     def _is_captured(self, device: torch.device) -> bool:
         """Tell whether replays would copy once more, over the numbers of other records."""
-        if not is_far(device):
-            return False
         if device.type != "cuda":
             msg = f"numbers on {device.type} cannot be brought to the host without a wait"
             raise ValueError(msg)
@@ -157,9 +156,12 @@ def _new_memory(size: int) -> Tensor:
     return torch.empty(size, dtype=torch.float64, device="cpu", pin_memory=True)
 
 
-def _bytes_of(packed: Tensor) -> bytes:
-    """Return the numbers of (numbers,) float64 on the CPU."""
-    pointer = packed.data_ptr()
+def _bytes_of(value: Tensor) -> bytes:
+    """Return the numbers of a 0-d or 1-d tensor on the CPU as native float64."""
+    own = value
+    if value.dtype is not torch.float64 or not value.is_contiguous():
+        own = value.detach().reshape(-1).to(torch.float64).contiguous()
+    pointer = own.data_ptr()
     if not pointer:  # of a class that wraps another tensor
-        return array("d", packed.tolist()).tobytes()
-    return ctypes.string_at(pointer, ITEM_BYTES * len(packed))
+        return array("d", own.detach().reshape(-1).tolist()).tobytes()
+    return ctypes.string_at(pointer, ITEM_BYTES * own.numel())

@@ -238,6 +238,7 @@ class Recorder:
         self._sampler.order.end_step()
         self._activate()
 
+    @torch.no_grad()
     def _report_passes(
         self, known: SampleAccumulator, optimizer: int, number: tuple[int, int], *, taken: bool
     ) -> None:
@@ -308,6 +309,8 @@ class Recorder:
 
     def _activate(self) -> None:
         """Let observers measure the next backward pass if the step it belongs to is due."""
+        if not self.observed.has_observers:
+            return
         steps = [self.windows.step_of(n) for n in range(len(self._config.optimizers))]
         self.observed.activate(due=any(map(self.is_due, steps or [self._steps.step])))
 

@@ -15,7 +15,7 @@ from gradwatch._recording.config import WatchConfig
 from gradwatch._recording.gradient_reader import GradientReader, ReadGradients
 from gradwatch._recording.loss_scale import LossScale
 from gradwatch._recording.observer import LayerOrder
-from gradwatch._recording.step_sample import StepSample
+from gradwatch._recording.step_sample import StepSample, Versions
 from gradwatch._statistics.cuda import warm_up
 from gradwatch_wire import Manifest
 from gradwatch_wire.columns import INFS, L2, MEASURED_COLUMNS, NANS
@@ -220,6 +220,6 @@ class GradientSampler:
                 sample.add_scalar(Scalar.LR, float(rate))
 
 
-def _versions(gradients: Sequence[Tensor | None]) -> list[tuple[int, int]]:
+def _versions(gradients: Sequence[Tensor | None]) -> Versions:
     """Return for each gradient what changes when it is replaced or written to."""
-    return [(0, 0) if each is None else (id(each), each._version) for each in gradients]
+    return list(map(id, gradients)), [0 if each is None else each._version for each in gradients]

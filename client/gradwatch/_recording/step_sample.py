@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 import torch
 from torch import Tensor
@@ -20,6 +20,10 @@ from gradwatch_wire.records import LabelValue
 
 UNSCALED_COLUMNS: Final = COUNT_COLUMNS | DIGEST_COLUMNS
 """What no loss scale is in."""
+
+
+Versions: TypeAlias = tuple[Sequence[int], Sequence[int]]
+"""Identity and version of each gradient."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,7 +64,7 @@ class StepSample:
     scalars: dict[str, float] = field(default_factory=dict)
     device_scalars: dict[str, list[Tensor]] = field(default_factory=dict)
     places: dict[torch.device, list[int]] = field(default_factory=dict)
-    versions: list[tuple[int, int]] = field(default_factory=list)
+    versions: Versions = ((), ())
     columns: dict[torch.device, dict[str, Tensor]] = field(default_factory=dict)
     scaled: set[str] = field(default_factory=set)
     is_ordered: bool = False

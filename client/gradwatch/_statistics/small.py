@@ -95,6 +95,8 @@ class _Piece:
 @lru_cache(maxsize=64)
 def _plan(sizes: tuple[int, ...]) -> list[_Piece]:
     """Return how to put tensors of these sizes together; those of a model are always the same."""
+    if sum(sizes) <= min(_MATRIX_ELEMENTS * len(set(sizes)), _PIECE_ELEMENTS) and all(sizes):
+        return [_piece(list(range(len(sizes))), sizes)]  # their order does not matter
     pieces, order, total = [], list[int](), 0
     for place in sorted(range(len(sizes)), key=sizes.__getitem__):
         if order and total + sizes[place] > _PIECE_ELEMENTS:
@@ -125,6 +127,12 @@ def _piece(order: list[int], all_sizes: Sequence[int]) -> _Piece:
     )
 
 
+@lru_cache(maxsize=64)
+def _zeros(count: int) -> Tensor:
+    """Return (count,) float64 that is never written to: nearly always nothing is to be counted."""
+    return torch.zeros(count, dtype=torch.float64, device="cpu")
+
+
 def _int_tensor(numbers: Sequence[int]) -> Tensor:
     return torch.tensor(numbers, dtype=torch.int64, device="cpu")
 
@@ -146,8 +154,7 @@ class _Numbers:
         """Return each column, (gradients,) float64."""
         pieces = _plan(tuple(map(Tensor.numel, gradients)))
         if len(pieces) == 1 and pieces[0].is_given:
-            table, bad = self._measure(gradients, pieces[0])
-            return self._named(table, bad)
+            return self._named(*self._measure(gradients, pieces[0]))
         table = torch.zeros(len(self._names), len(gradients), dtype=torch.float64, device="cpu")
         bad = []
         for piece in pieces:
@@ -157,9 +164,11 @@ class _Numbers:
         return self._named(table, bad)
 
     def _named(self, table: Tensor, bad: Sequence[_Counts]) -> dict[str, Tensor]:
-        values = dict(zip(self._names, table.unbind(), strict=True))
+        values = {name: table[row] for name, row in self._rows.items()}
         if self._has_counts:
-            values[NANS], values[INFS] = table.new_zeros(2, table.shape[1]).unbind()
+            values[NANS] = values[INFS] = _zeros(table.shape[1])
+        if bad:
+            values[NANS], values[INFS] = table.new_zeros(2, table.shape[1])
             for places, nans, infs in bad:
                 values[NANS][places], values[INFS][places] = nans, infs
         return {name: values[name] for name in self._columns}
@@ -222,7 +231,7 @@ class _Numbers:
             if LINF in self._rows:
                 found[self._rows[LINF]] = _reduce(wide, sizes, "max")
             found[0] = _reduce(wide.square_(), sizes).sqrt_()
-        if not self._has_counts or math.isfinite(found[0].sum().item()):
+        if not self._has_counts or math.isfinite(found.sum().item()):
             return found, []
         bad = found[0].isfinite().logical_not_().nonzero().flatten()
         if len(bad) < len(sizes):

@@ -198,9 +198,8 @@ def test_all_hooked_parameters_frozen(aggregator: Sink) -> None:
     optimizer = sgd(model.parameters())
     watch = aggregator.attach(model, optimizer)
     hooked = [p for p in model.parameters() if p._post_accumulate_grad_hooks]
-    watched = [p for p in hooked if len(p._backward_hooks or ()) > 0]
-    assert 0 < len(watched) <= 8
-    for parameter in watched:
+    assert 0 < len(hooked) < 40
+    for parameter in hooked:
         parameter.requires_grad_(False)
     for _ in range(3):
         optimizer.zero_grad()

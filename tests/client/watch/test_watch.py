@@ -74,7 +74,7 @@ def test_collect_sends_the_numbers_of_the_point_before_clipping(aggregator: Sink
     assert [stats.scalars["loss"] for stats in sent] == losses
     assert {(stats.scalars["lr"], stats.scalars["batch_size"]) for stats in sent} == {(0.25, 4.0)}
     assert {(stats.part, stats.parts) for stats in sent} == {(0, 1)}
-    labels = {"point": "collect", "reduction": "none", "scaled": False, "path": "small"}
+    labels = {"point": "collect", "reduction": "none", "scaled": False, "path": "rows"}
     assert [stats.labels for stats in sent] == [labels | {"taken": True}] * 3
     assert [set(stats.columns) for stats in sent] == [{"l2"}] * 3
 
