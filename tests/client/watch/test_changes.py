@@ -212,6 +212,23 @@ def test_all_hooked_parameters_frozen(aggregator: Sink) -> None:
     assert watch.stats()["faults"] == 0
 
 
+def test_passes_that_reach_no_hooked_parameter_are_seen_from_the_second_on(
+    aggregator: Sink,
+) -> None:
+    model = nn.ModuleList([nn.Linear(1, 1, bias=False) for _ in range(40)])
+    optimizer = sgd(model.parameters())
+    watch = aggregator.attach(model, optimizer)
+    (place,) = [n for n in (5, 6) if not model[n].weight._post_accumulate_grad_hooks][:1]
+    for _ in range(3):
+        optimizer.zero_grad()
+        model[place](torch.ones(1, 1)).sum().backward()
+        optimizer.step()
+    sent = aggregator.stats(3)
+
+    assert [stats.labels["point"] for stats in sent] == ["optimizer_step", "backward", "backward"]
+    assert watch.stats()["faults"] == 0
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_steps_before_the_first_backward_pass(aggregator: Sink) -> None:
     """A distributed checkpoint steps with zeros to make the state: that is no step (C41)."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import gradwatch
+from gradwatch._hooks.untraced import untraced
 from gradwatch_wire import Manifest
 from tests.support.recording import Sink
 
@@ -28,6 +29,13 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.outer(torch.tanh(self.inner(x)))
         return y
+
+
+@pytest.fixture(params=[True, False], ids=["marked", "wrapped"])
+def _mark(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hooks are marked for Dynamo, or wrapped where torch has no such mark (row A10)."""
+    if not request.param:
+        monkeypatch.setattr("gradwatch._hooks.untraced._mark_code", lambda: None)
 
 
 def wrapped() -> Any:
@@ -61,6 +69,7 @@ def train(make: Callable[[], Any], attach: Any) -> tuple[dict[str, Any], Any]:
     return {kind: dict(counts) for kind, counts in counters.items()}, model
 
 
+@pytest.mark.usefixtures("_mark")
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("make", [wrapped, in_part])
 def test_watching_changes_nothing_for_the_compiler(
@@ -81,6 +90,14 @@ def test_watching_changes_nothing_for_the_compiler(
     assert [manifest.order for manifest in aggregator.of(Manifest)] == ["forward"]
 
 
+def test_this_torch_has_the_mark() -> None:
+    def hook() -> None:
+        """Do nothing."""
+
+    assert untraced(hook) is hook
+
+
+@pytest.mark.usefixtures("_mark")
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_compiled_step_has_no_more_breaks_and_recompilations(
