@@ -57,7 +57,6 @@ class BackwardPasses:
         self._fresh: dict[int, dict[int, bool]] = {}  # graph task -> owner -> whether fresh
         self._triggers: list[_Trigger] = []
         self._active = True
-        self._looks_before = _has_process_group()
 
     def watch(self, owner: int, parameters: Sequence[Tensor]) -> None:
         """Hook a few of an owner's parameters, spread over all.
@@ -82,10 +81,7 @@ class BackwardPasses:
             chosen += [parameter for parameter in leaves if parameter.grad is not None][:1]
         for parameter in chosen:
             if id(parameter) not in hooked:
-                trigger = _Trigger(self, owner, parameter)
-                self._triggers.append(trigger)
-                if self._looks_before:
-                    trigger.look_before()
+                self._triggers.append(_Trigger(self, owner, parameter))
 
     def disable(self) -> None:
         """Tell nobody from here on; the hooks stay."""
@@ -113,7 +109,7 @@ class BackwardPasses:
             fresh = trigger.is_fresh(parameter, trust_version=not self._has_dead(task))
             found[trigger.owner] = found.get(trigger.owner, False) or fresh
 
-    def touch(self, trigger: _Trigger) -> None:
+    def touch(self, trigger: _Trigger, parameter: Tensor) -> None:
         """Note that the running pass reached a parameter, and ask to be told of its end."""
         task = _graph_task()
         if task < 0 or not self._active:
@@ -123,27 +119,12 @@ class BackwardPasses:
             if in_capture(self._faults):
                 return
             found = self._fresh.setdefault(task, {})
-        trigger.num_reached += 1
-        if trigger.task != task:  # no hook ran before the accumulation
+        if trigger.task != task:  # hooks before accumulation do not run on FSDP2's parameters
             trigger.task = task
-            found[trigger.owner] = found.get(trigger.owner, False) or self._was_fresh(trigger)
+            found[trigger.owner] = found.get(trigger.owner, False) or trigger.is_another(parameter)
         found.setdefault(trigger.owner, False)
         if task not in self._open:  # nearly always: the first of several has asked
             self._ask(task)
-
-    def _was_fresh(self, trigger: _Trigger) -> bool:
-        """Tell, after accumulation, whether the pass began on a fresh gradient."""
-        if not torch.is_grad_enabled():
-            return trigger.was_fresh()
-        # `create_graph=True` puts another tensor in its place in any case.
-        self._look_before()
-        return False
-
-    def _look_before(self) -> None:
-        """Look at gradients before the accumulation, too, from here on."""
-        self._looks_before = True
-        for trigger in self._triggers:
-            trigger.look_before()
 
     def _ask(self, task: int) -> None:
         token = object()
@@ -152,9 +133,7 @@ class BackwardPasses:
         # `setdefault` is atomic: hooks of one pass may run in several threads.
         if self._open.setdefault(task, token) is token:
             # What finishes a reduction over ranks is queued as well: go behind it.
-            is_reduced = _has_process_group()
-            if is_reduced and not self._looks_before:
-                self._look_before()
+            is_reduced = torch.distributed.is_available() and torch.distributed.is_initialized()
             _queue(partial(BackwardPasses._later, self, task, int(is_reduced)))
 
     @untraced
@@ -229,35 +208,24 @@ class _Trigger:
         self._grad: weakref.ref[Tensor] | None = None
         self._version = -1
         self.task = -1  # the last pass that reached it
-        self.num_reached = 0  # accumulations since the end of the last pass
-        self._passes = known = weakref.ref(passes)
+        known = weakref.ref(passes)
         me = weakref.ref(self)
 
-        def after(_: Tensor) -> None:
-            passes, trigger = known(), me()
-            if passes is not None and trigger is not None:
-                passes.touch(trigger)
-
-        self._handles: list[RemovableHandle] = [
-            parameter.register_post_accumulate_grad_hook(untraced(after))
-        ]
-
-    def look_before(self) -> None:
-        """Hook the moment before accumulation, too.
-
-        A reduction over ranks writes to gradients, or puts others in their place: afterwards
-        nothing shows whether they were fresh.
-        """
-        if len(self._handles) > 1:
-            return
-        known, me = self._passes, weakref.ref(self)
-
+        # Asked before accumulation: afterwards a hook of the script may have written to it.
         def before(_: Tensor) -> None:
             passes, trigger = known(), me()
             if passes is not None and trigger is not None:
                 passes.note_fresh(trigger, trigger.parameter)
 
-        self._handles.append(self.parameter.register_hook(unserializable_hook(untraced(before))))
+        def after(reached: Tensor) -> None:
+            passes, trigger = known(), me()
+            if passes is not None and trigger is not None:
+                passes.touch(trigger, reached)
+
+        self._handles: list[RemovableHandle] = [
+            parameter.register_hook(unserializable_hook(untraced(before))),
+            parameter.register_post_accumulate_grad_hook(untraced(after)),
+        ]
 
     def is_fresh(self, parameter: Tensor, *, trust_version: bool) -> bool:
         """Tell, before accumulation, whether the gradient was dropped or zeroed since the end.
@@ -271,14 +239,9 @@ class _Trigger:
             return True
         return trust_version and not grad._is_view() and grad._version != self._version
 
-    def was_fresh(self) -> bool:
-        """Tell, after accumulation, whether the gradient was dropped or zeroed since the end."""
-        if self._grad is None:
-            return False
-        grad = self.parameter.grad
-        if grad is None or self._grad() is not grad:
-            return True
-        return not grad._is_view() and grad._version != self._version + self.num_reached
+    def is_another(self, parameter: Tensor) -> bool:
+        """Tell, after accumulation, whether the gradient is another tensor than at the end."""
+        return self._grad is not None and self._grad() is not parameter.grad
 
     def was_dropped(self) -> bool:
         """Tell, of a parameter that no pass has reached since, whether its gradient is gone."""
@@ -287,7 +250,6 @@ class _Trigger:
     def note(self) -> None:
         """Remember the gradient as it is at the end of a pass."""
         grad = self.parameter.grad
-        self.num_reached = 0
         if grad is None:
             self._grad = None
         else:
@@ -297,10 +259,6 @@ class _Trigger:
         """Remove the hooks."""
         for handle in self._handles:
             handle.remove()
-
-
-def _has_process_group() -> bool:
-    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def _queue(callback: Callable[[], None]) -> None:

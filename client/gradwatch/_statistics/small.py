@@ -60,7 +60,9 @@ def small_statistics(gradients: Sequence[Tensor], columns: Sequence[str]) -> dic
     dtypes = set(map(attrgetter("dtype"), gradients))
     if len(dtypes) == 1:
         return _Numbers(columns).of(gradients)
-    values = {name: torch.zeros(len(gradients), dtype=torch.float64) for name in columns}
+    values = {
+        name: torch.zeros(len(gradients), dtype=torch.float64, device="cpu") for name in columns
+    }
     for dtype in dtypes:
         places = [place for place, each in enumerate(gradients) if each.dtype is dtype]
         found = _Numbers(columns).of([gradients[place] for place in places])

@@ -64,7 +64,6 @@ def by_kernel(gradients: Sequence[Tensor], columns: Sequence[str]) -> dict[str, 
 
 
 PATHS: dict[str, Path] = {
-    "cpu": lambda gradients, columns: statistics(gradients, columns).values,
     "rows": row_statistics,
     "triton": by_kernel,
     "foreach": foreach_statistics,

@@ -30,15 +30,15 @@ def by_kernel(gradients: Sequence[torch.Tensor], columns: Sequence[str]) -> dict
     return found.values
 
 
-def by_small(gradients: Sequence[torch.Tensor], columns: Sequence[str]) -> dict[str, torch.Tensor]:
-    """The path of the CPU as `statistics` chooses it: small tensors together, others by rows."""
+def on_cpu(gradients: Sequence[torch.Tensor], columns: Sequence[str]) -> dict[str, torch.Tensor]:
+    """Measure as `statistics` does on the CPU: small tensors together, others by rows."""
     found = statistics(gradients, columns)
-    assert (found.declined, found.path) in (("", "small"), ("", "rows"))
+    assert not found.declined
     return found.values
 
 
 PATHS: dict[str, Path] = {
-    "small": by_small,
+    "cpu": on_cpu,
     "rows": row_statistics,
     "triton": by_kernel,
     "foreach": foreach_statistics,

@@ -218,15 +218,38 @@ def test_passes_that_reach_no_hooked_parameter_are_seen_from_the_second_on(
     model = nn.ModuleList([nn.Linear(1, 1, bias=False) for _ in range(40)])
     optimizer = sgd(model.parameters())
     watch = aggregator.attach(model, optimizer)
-    (place,) = [n for n in (5, 6) if not model[n].weight._post_accumulate_grad_hooks][:1]
+    assert not model[5].weight._post_accumulate_grad_hooks
     for _ in range(3):
         optimizer.zero_grad()
-        model[place](torch.ones(1, 1)).sum().backward()
+        model[5](torch.ones(1, 1)).sum().backward()
         optimizer.step()
     sent = aggregator.stats(3)
 
     assert [stats.labels["point"] for stats in sent] == ["optimizer_step", "backward", "backward"]
     assert watch.stats()["faults"] == 0
+
+
+def test_a_hook_of_the_script_that_writes_to_gradients_ends_no_step(aggregator: Sink) -> None:
+    def clamp(parameter: torch.Tensor) -> None:
+        assert parameter.grad is not None
+        parameter.grad.clamp_(-1, 1)
+
+    model = nn.Linear(4, 1)
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(clamp)
+    optimizer = sgd(model.parameters())
+    aggregator.attach(model, optimizer)
+    for _ in range(3):
+        optimizer.zero_grad()
+        for _ in range(3):
+            model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+
+    assert [(stats.step, stats.labels["taken"]) for stats in aggregator.stats(3)] == [
+        (0, True),
+        (1, True),
+        (2, True),
+    ]
 
 
 @pytest.mark.filterwarnings("ignore")
