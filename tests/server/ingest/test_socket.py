@@ -144,6 +144,22 @@ def test_sockets_of_other_types_do_no_harm(
     assert set(ingest.refused) <= {"malformed"}
 
 
+def test_a_peer_is_heard_once_nothing_of_it_waits(
+    ingest: Ingest, dealer: Callable[..., Any]
+) -> None:
+    dealer().send(GOOD)
+
+    def has_come() -> bool:
+        ingest.listen(50)
+        return ingest.has_waiting
+
+    wait_until(has_come, "the message")
+    (peer,) = ingest._queue._waiting
+    assert not ingest.is_heard(peer)
+    received(ingest, 1)
+    assert ingest.is_heard(peer)
+
+
 def test_a_batch_is_bounded(ingest: Ingest, dealer: Callable[..., Any]) -> None:
     peers = [dealer() for _ in range(8)]  # the queues of fewer would not hold a whole batch
     for peer in peers:
