@@ -109,6 +109,10 @@ class Sink(threading.Thread):
         assert len(found) == count, f"{len(found)} STATS instead of {count}"
         return found
 
+    def of_stats(self) -> list[wire.Stats]:
+        """Return the STATS that are there; after a watch has closed these are all."""
+        return self.of(wire.Stats)
+
     def layers(self, stats: wire.Stats, column: str = "l2") -> dict[str, float]:
         """Return a column by the names of the manifest that the STATS refer to."""
         manifests = {m.manifest_id: m for m in self.of(wire.Manifest)}

@@ -13,15 +13,17 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import Variable
 from torch.utils.hooks import RemovableHandle, unserializable_hook
 
 from gradwatch._faults import Faults
 from gradwatch._hooks.untraced import untraced
+from gradwatch._recording.schedule import Rest, Schedule
 from gradwatch._statistics.capture import in_capture
 
 MAX_TRIGGERS: Final = 3
@@ -47,12 +49,15 @@ class BackwardPasses:
         on_end: A bound method, held weakly: hooks on parameters must not keep the watch, and with
             it the model, alive. It gets the owners whose parameters the pass reached, and whether
             it began on fresh gradients of each.
+        schedule: Times what it is told.
         faults: Where errors are noted; nothing is raised into the backward pass.
     """
 
-    def __init__(self, on_end: OnEnd, faults: Faults) -> None:
+    def __init__(self, on_end: OnEnd, schedule: Schedule, faults: Faults) -> None:
         self._on_end = weakref.WeakMethod(on_end)
+        self._schedule = schedule
         self._faults = faults
+        self._counting: RemovableHandle | None = None
         self._open: dict[int, object] = {}  # graph task -> a token of whoever noted it
         self._fresh: dict[int, dict[int, bool]] = {}  # graph task -> owner -> whether fresh
         self._triggers: list[_Trigger] = []
@@ -83,6 +88,37 @@ class BackwardPasses:
             if id(parameter) not in hooked:
                 self._triggers.append(_Trigger(self, owner, parameter))
 
+    def count_only(self, rest: Rest, module: nn.Module) -> bool:
+        """Put one hook in place of all, which counts steps that are skipped, until `resume`.
+
+        A pass on fresh gradients though no step was taken since the one before: that is a step
+        which was skipped. Gradients are fresh if they are other tensors than before.
+
+        Args:
+            rest: Where it counts.
+            module: A pass without a step is no step that was skipped if it is in evaluation mode.
+
+        Returns:
+            Whether that can be done: a pass has reached some hooked parameter on the CPU.
+        """
+        reached = [each for each in self._triggers if each.task >= 0 and each.parameter.is_cpu]
+        if not reached:
+            return False
+        parameter = max(reached, key=attrgetter("task")).parameter
+        for trigger in self._triggers:
+            trigger.remove()
+        hook = unserializable_hook(untraced(_counting(rest, weakref.ref(module))))
+        self._counting = parameter.register_post_accumulate_grad_hook(hook)
+        return True
+
+    def resume(self) -> None:
+        """Put all hooks back in place of the one that counts."""
+        if self._counting is not None:
+            self._counting.remove()
+            self._counting = None
+            for trigger in self._triggers:
+                trigger.hook(self)
+
     def disable(self) -> None:
         """Tell nobody from here on; the hooks stay."""
         self._active = False
@@ -90,6 +126,8 @@ class BackwardPasses:
     def close(self) -> None:
         """Remove the hooks."""
         self._active = False
+        if self._counting is not None:
+            self._counting.remove()
         for trigger in self._triggers:
             trigger.remove()
         self._triggers.clear()
@@ -181,6 +219,7 @@ class BackwardPasses:
         on_end = self._on_end()
         if on_end is None or not found or not self._active or in_capture(self._faults):
             return
+        self._schedule.enter()
         try:
             if torch.is_grad_enabled():
                 with torch.no_grad():
@@ -192,6 +231,7 @@ class BackwardPasses:
         for trigger in self._triggers:
             if trigger.owner in found:
                 trigger.note()
+        self._schedule.leave()
 
     def _has_dead(self, task: int) -> bool:
         return any(other < task for other in self._open)
@@ -208,6 +248,12 @@ class _Trigger:
         self._grad: weakref.ref[Tensor] | None = None
         self._version = -1
         self.task = -1  # the last pass that reached it
+        self._handles: list[RemovableHandle] = []
+        self.hook(passes)
+
+    def hook(self, passes: BackwardPasses) -> None:
+        """Hook the parameter; what its gradient was is not known."""
+        self._grad = None
         known = weakref.ref(passes)
         me = weakref.ref(self)
 
@@ -222,9 +268,9 @@ class _Trigger:
             if passes is not None and trigger is not None:
                 passes.touch(trigger, reached)
 
-        self._handles: list[RemovableHandle] = [
-            parameter.register_hook(unserializable_hook(untraced(before))),
-            parameter.register_post_accumulate_grad_hook(untraced(after)),
+        self._handles = [
+            self.parameter.register_hook(unserializable_hook(untraced(before))),
+            self.parameter.register_post_accumulate_grad_hook(untraced(after)),
         ]
 
     def is_fresh(self, parameter: Tensor, *, trust_version: bool) -> bool:
@@ -259,6 +305,35 @@ class _Trigger:
         """Remove the hooks."""
         for handle in self._handles:
             handle.remove()
+
+
+def _counting(rest: Rest, module: weakref.ref[nn.Module]) -> Callable[[Tensor], None]:
+    """Return a hook that counts passes; see `BackwardPasses.count_only`."""
+    known: Callable[[], Tensor | None] = lambda: None  # noqa: E731 - stands for a weak reference
+    was_training = False
+
+    def count(reached: Tensor) -> None:
+        nonlocal known, was_training
+        gradient = reached.grad
+        if gradient is None:
+            rest.is_broken = True
+            return
+        is_another = known() is not gradient
+        if not rest.has_pass:
+            rest.has_pass = True
+            if not is_another:  # zeroed where it is, it seems: what is skipped cannot be told
+                rest.is_broken, rest.tells_fresh = True, False
+        elif not is_another:
+            return
+        elif rest.has_closure:  # the closure is evaluated again, which it was not before
+            rest.is_broken = True
+        else:
+            rest.step += was_training
+        known = weakref.ref(gradient)
+        owner = module()
+        was_training = owner is not None and owner.training
+
+    return count
 
 
 def _queue(callback: Callable[[], None]) -> None:

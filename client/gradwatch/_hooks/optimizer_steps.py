@@ -7,16 +7,22 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from gradwatch._faults import Faults, tell
+from gradwatch._hooks.backward import BackwardPasses
 from gradwatch._hooks.untraced import untraced
-from gradwatch._recording.windows import StepWindows
+from gradwatch._recording.overhead import MOST_S
+from gradwatch._recording.recorder import Recorder
+from gradwatch._recording.schedule import Rest, Schedule
 from gradwatch._statistics.capture import in_capture
+
+_SAMPLE_MASK: Final = 63
+"""One of so many steps, less one, is timed while steps are only counted."""
 
 
 class OptimizerSteps:
@@ -24,7 +30,9 @@ class OptimizerSteps:
 
     Args:
         optimizers: Unwrapped ones; see `unwrapped`. One that is replaced is replaced there, too.
-        windows: Told of their steps by number; held weakly.
+        recorder: Its windows are told of their steps by number; held weakly.
+        schedule: Times what it is told.
+        passes: Counts skipped steps while steps are only counted.
         faults: Where errors are noted; nothing is raised into the step.
         watched: Returns the identities of all watched parameters.
     """
@@ -32,14 +40,19 @@ class OptimizerSteps:
     def __init__(
         self,
         optimizers: list[Optimizer],
-        windows: StepWindows,
+        recorder: Recorder,
+        schedule: Schedule,
+        passes: BackwardPasses,
         faults: Faults,
         watched: Callable[[], frozenset[int]] = frozenset,
     ) -> None:
         self._optimizers = optimizers
         self._watched = watched
         self._strangers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
-        self._listener: Callable[[], StepWindows | None] = weakref.ref(windows)
+        self._listener: Callable[[], Recorder | None] = weakref.ref(recorder)
+        self._schedule = schedule
+        self._passes = passes
+        self._rest: Rest | None = None
         self._faults = faults
         self._handles = [
             self._around(number, optimizer) for number, optimizer in enumerate(optimizers)
@@ -66,7 +79,10 @@ class OptimizerSteps:
 
         Its own hooks run in this very step already: they come after those of all optimizers.
         """
-        if any(optimizer is each for each in self._optimizers) or optimizer in self._strangers:
+        for each in self._optimizers:
+            if optimizer is each:
+                return
+        if optimizer in self._strangers:
             return
         if self._listener() is None:
             return
@@ -104,32 +120,87 @@ class OptimizerSteps:
     def _around(self, number: int, optimizer: Optimizer) -> list[RemovableHandle]:
         # The number is bound here: wrappers hand their inner optimizer to hooks, or themselves.
         def before(_: Optimizer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-            listener = self._listener()
-            if listener is None or in_capture(self._faults):
-                return
-            try:  # a context manager of Python would take as long as all the rest
-                listener.begin_step(
-                    number,
-                    has_closure=_has_closure(args, kwargs),
-                    is_nested=_is_nested,
-                    is_artificial=_is_artificial,
-                )
-            except Exception as error:  # noqa: BLE001 - nothing may be raised into training
-                self._faults.note("optimizer step", repr(error))
+            if self._rest is None:
+                self._begin_step(number, has_closure=_has_closure(args, kwargs))
 
         def after(_: Optimizer, _args: object, _kwargs: object) -> None:
-            listener = self._listener()
-            if listener is None or in_capture(self._faults):
-                return
-            try:
-                listener.end_step(number)
-            except Exception as error:  # noqa: BLE001 - nothing may be raised into training
-                self._faults.note("optimizer step", repr(error))
+            if self._rest is None:
+                self._end_step(number)
+            else:
+                self._count(self._rest)
 
         return [
             optimizer.register_step_pre_hook(untraced(before)),
             optimizer.register_step_post_hook(untraced(after)),
         ]
+
+    def _begin_step(self, number: int, *, has_closure: bool) -> None:
+        recorder = self._listener()
+        if recorder is None or in_capture(self._faults):
+            return
+        self._schedule.enter()
+        try:  # a context manager of Python would take as long as all the rest
+            recorder.windows.begin_step(
+                number,
+                has_closure=has_closure,
+                is_nested=_is_nested,
+                is_artificial=_is_artificial,
+            )
+        except Exception as error:  # noqa: BLE001 - nothing may be raised into training
+            self._faults.note("optimizer step", repr(error))
+        self._schedule.leave()
+
+    def _end_step(self, number: int) -> None:
+        recorder = self._listener()
+        if recorder is None or in_capture(self._faults):
+            return
+        self._schedule.enter()
+        try:
+            rest = recorder.windows.end_step(number)
+            if rest is not None:
+                self._begin_rest(rest, recorder)
+        except Exception as error:  # noqa: BLE001 - nothing may be raised into training
+            self._faults.note("optimizer step", repr(error))
+        self._schedule.leave()
+
+    def _begin_rest(self, rest: Rest, recorder: Recorder) -> None:
+        """Only count from here on, if that can be done."""
+        if self._passes.count_only(rest, recorder.main_module):
+            self._rest = rest
+        else:
+            recorder.wake(rest)
+
+    def _count(self, rest: Rest) -> None:
+        """Count a step, and end the rest if it is over or broken."""
+        if not rest.has_pass:
+            if _is_artificial():
+                return
+            rest.is_broken = True
+        rest.has_pass = False
+        rest.step += 1
+        rest.num_steps += 1
+        left = rest.until - rest.step
+        if left <= 0 or rest.is_broken:
+            self._wake(rest)
+        elif left & _SAMPLE_MASK <= 2:
+            now_s = self._schedule.clock()
+            if left & _SAMPLE_MASK == 1:
+                rest.steps_s.append(now_s - rest.timed_from_s)
+            rest.timed_from_s = now_s
+            if now_s - rest.began_s > MOST_S / 2:
+                rest.until = rest.step + 1
+
+    def _wake(self, rest: Rest) -> None:
+        began_s = self._schedule.clock()
+        self._rest = None
+        try:
+            self._passes.resume()
+            recorder = self._listener()
+            if recorder is not None:
+                rest.wake_s = self._schedule.clock() - began_s
+                recorder.wake(rest)
+        except Exception as error:  # noqa: BLE001 - nothing may be raised into training
+            self._faults.note("optimizer step", repr(error))
 
 
 def _nobody() -> None:

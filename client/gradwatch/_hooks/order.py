@@ -70,6 +70,11 @@ class ForwardOrder:
         self._calls: ModuleCalls | None = None
         self._hook(modules)
 
+    @property
+    def is_looking(self) -> bool:
+        """Search for the order: true while it goes on, and where compiled code may change it."""
+        return self._looking or has_compiled()
+
     def read(self, output: object) -> None:
         """Read the graph of a loss or of a model's output, if any order is still to be found."""
         if self._looking and not self._varies and self._repeats < MAX_REPEATS:

@@ -39,6 +39,8 @@ class LocalProbe(Observer):
         faults: Where errors are noted; nothing is raised into the backward pass.
     """
 
+    names_rank = True
+
     def __init__(self, layers: Sequence[Layer], faults: Faults) -> None:
         self._faults = faults
         self._is_active = True

@@ -9,7 +9,8 @@ from gradwatch._faults import Faults
 from gradwatch._hooks.backward import BackwardPasses
 from gradwatch._hooks.optimizer_steps import OptimizerSteps
 from gradwatch._recording.config import WatchConfig
-from gradwatch._recording.windows import StepWindows
+from gradwatch._recording.recorder import Recorder
+from gradwatch._recording.schedule import Schedule
 
 COMPILED_AUTOGRAD: Final = (
     "torch._dynamo.config.compiled_autograd is set, and hooks on parameters would break its "
@@ -18,17 +19,21 @@ COMPILED_AUTOGRAD: Final = (
 
 
 class TrainingHooks:
-    """Tells *windows* of each backward pass and each step, until `close`.
+    """Tells a recorder's windows of each backward pass and each step, until `close`.
 
     Args:
         config: Has the optimizers, in the order of their numbers.
-        windows: Is told; held weakly by the hooks.
+        recorder: Its windows are told; held weakly by the hooks.
+        schedule: Times the hooks.
         faults: Where errors end.
     """
 
-    def __init__(self, config: WatchConfig, windows: StepWindows, faults: Faults) -> None:
+    def __init__(
+        self, config: WatchConfig, recorder: Recorder, schedule: Schedule, faults: Faults
+    ) -> None:
+        windows = recorder.windows
         with ExitStack() as undo:  # what raises here leaves nothing behind
-            self._passes = BackwardPasses(windows.end_pass, faults)
+            self._passes = BackwardPasses(windows.end_pass, schedule, faults)
             undo.callback(self._passes.close)
             self._optimizers = config.optimizers
             self._sees_passes = not config.is_autograd_compiled
@@ -36,7 +41,9 @@ class TrainingHooks:
                 self.watch(number)
             if config.optimizers and config.is_autograd_compiled:
                 faults.note("backward passes are not seen", COMPILED_AUTOGRAD)
-            self._steps = OptimizerSteps(config.optimizers, windows, faults, config.identities)
+            self._steps = OptimizerSteps(
+                config.optimizers, recorder, schedule, self._passes, faults, config.identities
+            )
             undo.pop_all()
 
     def watch(self, optimizer: int) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 from gradwatch._faults import Faults
 from gradwatch._layers.layers import Layer
 from gradwatch._recording.observer import Observer
+from gradwatch._recording.schedule import Schedule
 from gradwatch._recording.step_sample import StepSample
 from gradwatch._statistics.digest import digest
 from gradwatch._statistics.gradients import dense
@@ -26,22 +27,22 @@ class WeightDigests(Observer):
     Args:
         layers: Watched parameters; the list changes as the model does.
         weights_every: Steps between digests.
-        every: Steps between collections.
+        schedule: Knows how many steps are between collections.
         faults: Where errors are noted; nothing is raised into training.
     """
 
     def __init__(
-        self, layers: Sequence[Layer], weights_every: int, every: int, faults: Faults
+        self, layers: Sequence[Layer], weights_every: int, schedule: Schedule, faults: Faults
     ) -> None:
         self._layers = layers
         self._weights_every = weights_every
-        self._every = every
+        self._schedule = schedule
         self._faults = faults
 
     def contribute(self, sample: StepSample) -> None:
         """Add the digests of the sample's layers, if its step is one of them."""
         # All ranks have to do so at the same steps: nothing else than its number may decide.
-        if sample.step % self._weights_every >= self._every:
+        if not self._schedule.is_first_of(sample.step, self._weights_every):
             return
         try:
             for device, places in sample.places.items():

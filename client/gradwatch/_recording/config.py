@@ -28,7 +28,6 @@ class WatchConfig:
         modules: The watched modules themselves.
         first_step: Number of the first step.
         columns: Statistics asked for, None for those that come for free.
-        every: Optimizer steps between collections.
         report_every: Collections per record.
         is_autograd_compiled: Whether the backward pass is compiled, with hooks and all.
         reduction: How the ranks' gradients have been put together at the point of collection.
@@ -45,7 +44,6 @@ class WatchConfig:
     modules: Sequence[nn.Module]
     first_step: int
     columns: Sequence[str] | None
-    every: int
     report_every: int
     is_autograd_compiled: bool
     reduction: Reduction

@@ -59,10 +59,15 @@ class ObservedSampler:
         for observer in self._observers:
             observer.forget()
 
-    def activate(self, *, due: bool) -> None:
-        """Let observers measure the next backward pass, or not."""
+    def activate(self, *, due: bool, looked_at: bool) -> None:
+        """Let observers measure the next backward pass, or not.
+
+        Args:
+            due: Whether its step is measured in full.
+            looked_at: Whether a sentinel looks at it, and may ask for a measurement.
+        """
         for observer in self._observers:
-            observer.active = due
+            observer.active = due or (looked_at and observer.names_rank)
 
     def end_step(self, sample: StepSample) -> None:
         """Let observers do what is due once in each collected step."""

@@ -16,9 +16,12 @@ class Observer:
 
     Attributes:
         active: Whether the next backward pass belongs to a step that will be collected.
+        names_rank: Whether it is wanted as well for a step that may turn out to be collected:
+            it shows which rank something bad comes from.
     """
 
     active = True
+    names_rank = False
 
     def contribute(self, sample: StepSample) -> None:
         """Add to a sample what was seen since the last one."""
@@ -48,6 +51,10 @@ class LayerOrder(Protocol):
         Args:
             present: Indices of the layers that have a gradient, in the order of registration.
         """
+
+    @property
+    def is_looking(self) -> bool:
+        """Search for the order: true while it goes on."""
 
     def forget(self) -> None:
         """Find the order anew: layers have become others."""

@@ -6,13 +6,14 @@ saw between two measurements; records are handed over to be sent.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from gradwatch._faults import Faults
+from gradwatch._faults import Faults, tell
 from gradwatch._layers.sharded_parameters import has_unreduced
 from gradwatch._pending.record import PendingRecord
 from gradwatch._pending.skips import PendingSkip
@@ -25,10 +26,12 @@ from gradwatch._recording.readback import Readback
 from gradwatch._recording.reports import Reports
 from gradwatch._recording.sampler import GradientSampler
 from gradwatch._recording.scale_settlement import ScaleSettlement, tell_unknown_scale
+from gradwatch._recording.schedule import Rest, Schedule
 from gradwatch._recording.step_counter import StepCounter
 from gradwatch._recording.step_sample import StepSample
 from gradwatch._recording.windows import StepWindows
 from gradwatch._statistics.capture import in_capture
+from gradwatch._statistics.sentinel import Sentinel
 from gradwatch_wire.names import Label, Point, Scalar
 
 Scalars: TypeAlias = Mapping[str, Tensor | float | None]
@@ -55,7 +58,8 @@ class Recorder:
     """Recorder of one watch: it runs in the training thread, only enqueues, and never raises.
 
     Args:
-        config: How often to collect and to report.
+        config: What is watched.
+        schedule: How often to collect.
         sampler: Reads the gradients.
         observers: Add to its samples.
         readback: Copies the numbers to the host.
@@ -71,6 +75,7 @@ class Recorder:
     def __init__(
         self,
         config: WatchConfig,
+        schedule: Schedule,
         sampler: GradientSampler,
         observers: Sequence[Observer],
         readback: Readback,
@@ -81,6 +86,9 @@ class Recorder:
         self.put = put
         self.observed = ObservedSampler(config, sampler, observers)
         self._config = config
+        self._schedule = schedule
+        self._sentinel = Sentinel(sampler.parameters_of)
+        self._rest: Rest | None = None
         self._sampler = sampler
         self._readback = readback
         self._faults = faults
@@ -98,12 +106,23 @@ class Recorder:
         self._reports = Reports(config.report_every, self._send)
         self._deferred = _DeferredLosses(config.modules)
         self._given: Scalars = {}
+        self._was_measured = False
         self._activate()
+
+    @property
+    def pace(self) -> str:
+        """Description of how often steps are measured, and of what that costs."""
+        return self._schedule.describe()
+
+    @property
+    def main_module(self) -> nn.Module:
+        """The first of the watched modules."""
+        return self._config.modules[0]
 
     @property
     def step(self) -> int:
         """The training step that is under way."""
-        return self._steps.step
+        return self._steps.step if self._rest is None else self._rest.step
 
     def collect(
         self, step: int | None, scalars: Callable[[], Scalars], *, micro_batch: bool
@@ -115,7 +134,7 @@ class Recorder:
             scalars: Returns numbers of the whole step.
             micro_batch: Whether the step's gradients are not complete yet.
         """
-        if in_capture(self._faults):
+        if self._is_resting(step) or in_capture(self._faults):
             return
         try:
             self._given = scalars()
@@ -131,7 +150,8 @@ class Recorder:
 
     def read_graph(self, loss: object) -> None:
         """Take the order of the layers from a loss that still has its graph, if it is not known."""
-        self._sampler.order.read(loss)
+        if self._rest is None:
+            self._sampler.order.read(loss)
 
     def annotate(self, step: int | None, loss: Tensor | float | None) -> None:
         """Add to the records of the open windows without measuring anything.
@@ -140,7 +160,7 @@ class Recorder:
             step: Number of the step, None to count.
             loss: Its loss, None if it is not known.
         """
-        if in_capture(self._faults):
+        if self._is_resting(step) or in_capture(self._faults):
             return
         with self._faults.noting("annotate"):
             if self._keep_deferred({Scalar.LOSS: loss}):
@@ -152,6 +172,14 @@ class Recorder:
                 if known is not None and loss is not None:
                     known.add_loss(loss, None)
 
+    def _is_resting(self, step: int | None) -> bool:
+        """Tell whether steps are only counted, and give the one under way its number."""
+        if self._rest is None:
+            return False
+        if step is not None:
+            self._rest.step = step
+        return True
+
     def _keep_deferred(self, given: Scalars) -> bool:
         """Keep the loss that was given if its pass is one that leaves no gradient yet."""
         loss, size = given.get(Scalar.LOSS), given.get(Scalar.BATCH_SIZE)
@@ -161,6 +189,8 @@ class Recorder:
 
     def measure(self, optimizer: int, step: int, point: Point) -> bool:
         """Measure the gradients of an optimizer, as one more pass of its window."""
+        if self._schedule.is_settling:
+            self._look(optimizer, 0, 1)  # what it costs, and what is usual
         try:
             sample = self.observed.sample(optimizer, step, point)
             if sample is None:
@@ -229,6 +259,7 @@ class Recorder:
     def report(self, optimizer: int, step: int, part: int, *, taken: bool) -> None:
         """Send what was measured in the window, or keep it for the record that is due later."""
         known = self._passes.pop(optimizer, None)
+        self._was_measured = known is not None
         if known is not None:
             try:
                 self._report_passes(known, optimizer, (step, part), taken=taken)
@@ -258,13 +289,50 @@ class Recorder:
         if sample.part == 0:
             self._count(sample, taken=taken)
 
-    def is_due(self, step: int) -> bool:
-        """Tell whether a step is measured."""
-        return step % self._config.every == 0
+    def is_wanted(self, optimizer: int, step: int) -> bool:
+        """Tell whether a pass is to be measured: its step is due, or its gradients are alarming."""
+        if self._schedule.is_due(step) or optimizer in self._passes:
+            return True
+        part = self._schedule.slice_of(step)
+        return part is not None and self._look(optimizer, *part)
+
+    def _look(self, optimizer: int, part: int, slices: int) -> bool:
+        """Let the sentinel look at a part of the gradients; tell whether they are alarming."""
+        if not self._sampler.is_on_cpu:
+            return False
+        began_s = self._schedule.clock()
+        is_alarming = self._sentinel.is_alarming(optimizer, part, slices)
+        self._schedule.add_look(self._schedule.clock() - began_s, is_whole=slices == 1)
+        return is_alarming
+
+    def end_step(self, optimizer: int, *, may_rest: bool) -> Rest | None:
+        """Note that a window has ended, and return the steps that are to be counted only, if any.
+
+        Args:
+            optimizer: Whose window.
+            may_rest: Whether the window is one that can be only counted.
+        """
+        if not self._schedule.is_timed:
+            return None
+        may_rest = may_rest and self._schedule.pace.rests and not self.observed.has_observers
+        may_rest = may_rest and self._sampler.is_settled(optimizer)
+        before = self._schedule.pace
+        self._rest = self._schedule.end_step(
+            self._steps.step, was_due=self._was_measured, may_rest=may_rest
+        )
+        if self._schedule.pace != before:
+            tell(logging.INFO, f"from step {self.step} on: {self._schedule.describe()}")
+        return self._rest
+
+    def wake(self, rest: Rest) -> None:
+        """Go on after steps that were only counted."""
+        self._rest = None
+        self.windows.resume(rest)
+        self._schedule.wake(rest)
 
     def disable(self) -> None:
         """Let no observer measure from here on: this process is a fork of the one that trains."""
-        self.observed.activate(due=False)
+        self.observed.activate(due=False, looked_at=False)
 
     def close(self) -> None:
         """Send what has come together since the last report, and stop observing."""
@@ -282,7 +350,8 @@ class Recorder:
         if step is not None:
             self._steps.step = step
         number = self._steps.step
-        sample = self.observed.sample(None, number, Point.COLLECT) if self.is_due(number) else None
+        is_due = self._schedule.is_due(number)
+        sample = self.observed.sample(None, number, Point.COLLECT) if is_due else None
         if sample is not None:
             sample.is_complete = is_complete
             for name, value in self._given.items():
@@ -312,7 +381,11 @@ class Recorder:
         if not self.observed.has_observers:
             return
         steps = [self.windows.step_of(n) for n in range(len(self._config.optimizers))]
-        self.observed.activate(due=any(map(self.is_due, steps or [self._steps.step])))
+        steps = steps or [self._steps.step]
+        self.observed.activate(
+            due=any(map(self._schedule.is_due, steps)),
+            looked_at=any(self._schedule.slice_of(step) is not None for step in steps),
+        )
 
     def _send(self, sample: StepSample) -> None:
         pending = pending_stats(sample, self._readback)

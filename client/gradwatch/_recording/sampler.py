@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gradwatch._faults import Faults
 from gradwatch._layers.manifests import Manifests
@@ -123,6 +123,20 @@ class GradientSampler:
         self._add_scalars(sample, optimizer)
         return sample
 
+    @property
+    def is_on_cpu(self) -> bool:
+        """Place of the gradients: true if none was on an accelerator at the last refresh."""
+        return self._is_on_cpu
+
+    def parameters_of(self, optimizer: int) -> list[nn.Parameter]:
+        """Return the watched parameters of an optimizer."""
+        return [self._config.layers[layer].parameter for layer in sorted(self._members[optimizer])]
+
+    def is_settled(self, optimizer: int) -> bool:
+        """Tell whether it is known of an optimizer that its steps have no scaler, and the order."""
+        scale = self.loss_scale
+        return scale.is_known(optimizer) and scale.value is None and not self.order.is_looking
+
     def refresh(self) -> list[int] | None:
         """Take in what the training script has changed since: layers and parameter groups.
 
@@ -145,6 +159,7 @@ class GradientSampler:
 
     def _find_members(self) -> None:
         self._trained = self._find_trained()
+        self._is_on_cpu = all(layer.parameter.is_cpu for layer in self._config.layers)
         self._members = [self._config.members(each) for each in self._config.optimizers]
 
     def _tell_untrained(self, changed: Sequence[int]) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gradwatch._recording.loss_scale import LossScale
+from gradwatch._recording.schedule import Rest
 from gradwatch._recording.step_counter import StepCounter
 from gradwatch_wire.names import Point
 
@@ -39,6 +40,7 @@ class Window:
         collected: Passes up to the last call of `collect`, 0 without one.
         is_micro_batch: Whether that call said that the step goes on.
         is_artificial: Whether the running step trains nothing.
+        nests: Whether calls of `step` have run within one another.
     """
 
     passes: int = 0
@@ -53,6 +55,7 @@ class Window:
     collected: int = 0
     is_micro_batch: bool = False
     is_artificial: bool = False
+    nests: bool = False
 
 
 class StepWindows:
@@ -130,6 +133,7 @@ class StepWindows:
             return
         if window.inside and is_nested():
             window.inside += 1
+            window.nests = True
             return
         self.settle_skipped(but=optimizer)
         window.inside, window.closure = 1, has_closure
@@ -139,14 +143,27 @@ class StepWindows:
             self._begin(optimizer)
             self._measure(optimizer, Point.OPTIMIZER_STEP)
 
-    def end_step(self, optimizer: int) -> None:
-        """Note that an optimizer's `step` has returned: what was measured was used."""
+    def end_step(self, optimizer: int) -> Rest | None:
+        """Note that an optimizer's `step` has returned: what was measured was used.
+
+        Returns:
+            Steps from here on that have to be counted only; None if there are none.
+        """
         window = self._windows[optimizer]
         window.inside = max(window.inside - 1, 0)
         if window.inside or window.is_artificial:
-            return
+            return None
         self._num_stepped += 1
-        self._report(optimizer, taken=True)
+        is_plain = window.passes > 0 and not (window.frozen or window.nests)
+        rest = self._report(optimizer, taken=True, is_plain=is_plain)
+        if rest is not None:
+            rest.has_closure = window.closure
+        return rest
+
+    def resume(self, rest: Rest) -> None:
+        """Go on after steps that were only counted."""
+        self._num_stepped += rest.num_steps
+        self._steps.step = rest.step
 
     def collect(self, step: int | None, *, micro_batch: bool) -> None:
         """Take in a call of `collect`: it is about the windows that are open.
@@ -250,7 +267,7 @@ class StepWindows:
     def _measure(self, optimizer: int, point: Point) -> bool:
         """Measure if the step is due; False if there was nothing to measure."""
         step = self._windows[optimizer].step
-        if self._recorder.is_due(step):
+        if self._recorder.is_wanted(optimizer, step):
             return self._recorder.measure(optimizer, step, point)
         self._recorder.pass_over()
         return True
@@ -269,12 +286,13 @@ class StepWindows:
             self._recorder.forget(optimizer)
             window.passes = 0
 
-    def _report(self, optimizer: int, *, taken: bool) -> None:
+    def _report(self, optimizer: int, *, taken: bool, is_plain: bool = False) -> Rest | None:
         window = self._windows[optimizer]
         step, part = self._number(optimizer, taken=taken)
         window.passes = window.evaluations = 0
         window.frozen = False
         self._recorder.report(optimizer, step, part, taken=taken)
+        return self._recorder.end_step(optimizer, may_rest=is_plain)
 
     def _number(self, optimizer: int, *, taken: bool) -> tuple[int, int]:
         """Return the window's step and which part of it this is; the step is counted."""

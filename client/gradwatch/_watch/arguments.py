@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -15,6 +16,9 @@ from gradwatch._statistics.devices import why_unsupported
 from gradwatch._statistics.gradients import is_distributed, local_part
 from gradwatch_wire.columns import L2, MEASURED_COLUMNS
 from gradwatch_wire.limits import MAX_PARTS, MAX_STEP
+
+OVERHEAD_VARIABLE: Final = "GRADWATCH_OVERHEAD"
+"""Environment variable that goes before the argument: `none`, or a number."""
 
 LAST_STEP: Final = MAX_STEP // 2
 """What may be given: far from where counting on would leave the wire's range."""
@@ -181,6 +185,37 @@ def checked_columns(columns: Sequence[str] | None) -> tuple[str, ...] | None:
         msg = f"columns: some of {', '.join(MEASURED_COLUMNS)}, got {unknown[0]!r}"
         raise ValueError(msg)
     return tuple(name for name in MEASURED_COLUMNS if name in given or name == L2)
+
+
+def find_overhead(given: object) -> float | None:
+    """Return the share of the training's time that measuring may take, None without a limit.
+
+    Raises:
+        TypeError: If it is neither None nor a number.
+        ValueError: If it is not between 0 and 1.
+    """
+    share = None if given is None else _checked_share("overhead", given)
+    text = os.environ.get(OVERHEAD_VARIABLE)
+    if not text:
+        return share
+    if text.lower() == "none":
+        return None
+    try:
+        share = float(text)
+    except ValueError:
+        msg = f"{OVERHEAD_VARIABLE}: none or a number between 0 and 1, got {text!r}"
+        raise ValueError(msg) from None
+    return _checked_share(OVERHEAD_VARIABLE, share)
+
+
+def _checked_share(name: str, given: object) -> float:
+    if isinstance(given, bool) or not isinstance(given, (int, float)):
+        msg = f"{name}: None or a number between 0 and 1, got {given!r}"
+        raise TypeError(msg)
+    if not 0.0 < given < 1.0:
+        msg = f"{name}: above 0 and below 1, such as 0.01, got {given}"
+        raise ValueError(msg)
+    return float(given)
 
 
 def check_flag(name: str, value: object) -> None:

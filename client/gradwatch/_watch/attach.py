@@ -33,9 +33,11 @@ from gradwatch._layers.wrappers import find_reduction, is_autograd_compiled
 from gradwatch._recording.config import WatchConfig
 from gradwatch._recording.loss_scale import is_scaler
 from gradwatch._recording.observer import Observer
+from gradwatch._recording.overhead import Overhead
 from gradwatch._recording.readback import Readback
 from gradwatch._recording.recorder import Recorder
 from gradwatch._recording.sampler import GradientSampler
+from gradwatch._recording.schedule import Schedule
 from gradwatch._transport.keys import find_key
 from gradwatch._transport.room import check_room
 from gradwatch._transport.sender import Sender
@@ -49,6 +51,7 @@ from gradwatch._watch.arguments import (
     check_on_alert,
     checked_columns,
     checked_optimizers,
+    find_overhead,
     find_untrained,
 )
 from gradwatch._watch.identity import Identity, find_identity
@@ -77,7 +80,8 @@ def attach(
     run: str | None = None,
     endpoint: str | Sequence[str] | None = None,
     keys: str | os.PathLike[str] | None = None,
-    every: int = 1,
+    every: int | None = None,
+    overhead: float | None = None,
     first_step: int = 0,
     groups: Mapping[str, Group] | None = None,
     include: Patterns = None,
@@ -114,7 +118,11 @@ def attach(
             `tcp://127.0.0.1:5555`.
         keys: The key file, made by `gradwatch keys`, for an aggregator that asks who sends.
             Default: `GRADWATCH_KEYS`, else none.
-        every: Optimizer steps between collections.
+        every: Optimizer steps between collections. Default: what `overhead` allows, else 1.
+        overhead: Share of the training's time that measuring may take, such as 0.01: steps are
+            measured in full as often as that allows. None: each one is, as always with several
+            ranks and on CUDA. With `every` or `report_every` it has no effect.
+            `GRADWATCH_OVERHEAD`, `none` or a number, goes first.
         first_step: Number of the first step, such as that at which a resumed run goes on.
         groups: Names of parameter groups to patterns (`fnmatch` style, on the layer's name) or
             parameters.
@@ -160,7 +168,8 @@ def attach(
     check_room()  # before anything else: what is imported late takes descriptors, too
     given = checked_optimizers(optimizer)
     optimizers = [unwrapped(each) for each in given]
-    check_count("every", every, 1)
+    check_count("every", 1 if every is None else every, 1)
+    share = find_overhead(overhead)
     check_count("first_step", first_step, 0, LAST_STEP)
     check_count("report_every", report_every, 1)
     check_count("buffer_bytes", buffer_bytes, MIN_BUFFER_BYTES)
@@ -188,7 +197,6 @@ def attach(
         modules=modules,
         first_step=first_step,
         columns=checked_columns(columns),
-        every=every,
         report_every=report_every,
         is_autograd_compiled=is_autograd_compiled(),
         reduction=find_reduction(modules, identity.world),
@@ -212,21 +220,22 @@ def attach(
         if any(layer.parameter.is_cuda for layer in layers):
             with faults.noting("pinned memory"):  # it is asked for again when it is needed
                 readback.prepare()
+        schedule = _new_schedule(config, every, share, identity.world)
         observers: list[Observer] = []
         if hookable and (local or identity.world > 1):
             observers.append(LocalNorms(layers, faults) if local else LocalProbe(layers, faults))
         if weights_every is None:
             weights_every = WEIGHTS_EVERY if config.reduction == Reduction.MEAN else 0
         if weights_every:
-            observers.append(WeightDigests(layers, weights_every, every, faults))
+            observers.append(WeightDigests(layers, weights_every, schedule, faults))
         if named_blocks:
             observers.append(BlockGains(named_blocks, readback, sender.put, faults))
         if measured:
             observers.append(Activations(measured, modules, layers, faults))
         for observer in observers:
             undo.callback(observer.close)
-        recorder = Recorder(config, sampler, observers, readback, sender.put, faults)
-        hooks = TrainingHooks(config, recorder.windows, faults)
+        recorder = Recorder(config, schedule, sampler, observers, readback, sender.put, faults)
+        hooks = TrainingHooks(config, recorder, schedule, faults)
         undo.callback(hooks.close)
         recorder.observed.hook_again = weakref.WeakMethod(hooks.watch)
         sender.start()
@@ -235,6 +244,20 @@ def attach(
     _tell_start(identity, len(layers), targets)
     _tell_untrained(find_untrained(optimizers, layers), faults)
     return watch
+
+
+def _new_schedule(
+    config: WatchConfig, every: int | None, share: float | None, world: int
+) -> Schedule:
+    """Return the schedule, with a budget where nothing else decides how often is measured."""
+    is_decided = every is not None or config.report_every > 1
+    # Ranks have to agree on their steps; and on a GPU the host does not wait for what is measured.
+    is_alone = world == 1 and not any(layer.parameter.is_cuda for layer in config.layers)
+    return Schedule(
+        1 if every is None else every,
+        Overhead(share) if share is not None and is_alone and not is_decided else None,
+        can_rest=len(config.optimizers) == len(config.modules) == 1,
+    )
 
 
 def _from_rank(endpoints: tuple[str, ...], rank: int) -> tuple[str, ...]:

@@ -52,7 +52,7 @@ class NullWatch:
         names = ("collected", "dropped", "oversize", "sent", "acked", "evicted", "pending")
         more = ("spilled", "spill_dropped", "replayed", "moves")
         counters: dict[str, int | str] = dict.fromkeys((*names, *more), 0)
-        return counters | {"endpoint": "", "faults": 0, "last_error": ""}
+        return {"pace": ""} | counters | {"endpoint": "", "faults": 0, "last_error": ""}
 
     def __repr__(self) -> str:
         """Say that it does nothing."""

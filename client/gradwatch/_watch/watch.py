@@ -135,7 +135,8 @@ class Watch:
     def stats(self) -> dict[str, int | str]:
         """Return counters of this watch.
 
-        They are steps `collected`; collections `dropped` because the device or the sender did not
+        They are the `pace`: how often is measured, and what that takes of the training's time;
+        steps `collected`; collections `dropped` because the device or the sender did not
         keep up; records `oversize` for the aggregator, `sent`, `acked`, `evicted` from memory
         before they were acknowledged, `pending`; with spill files also records `spilled` to disk,
         `spill_dropped` from there before they were acknowledged, `replayed` from those of an
@@ -146,6 +147,7 @@ class Watch:
         counters = self._sender.session.counters
         spill, orphaned = self._sender.spill, self._sender.orphaned
         return {
+            "pace": self._recorder.pace,
             "collected": self._recorder.num_collected,
             "dropped": self._sender.queue.num_dropped,
             "oversize": counters["oversize"],

@@ -25,6 +25,7 @@ from gradwatch._hooks.backward import BackwardPasses
 from gradwatch._hooks.optimizer_steps import OptimizerSteps
 from gradwatch._recording.loss_scale import LossScale
 from gradwatch._recording.recorder import Recorder
+from gradwatch._recording.schedule import Schedule
 from gradwatch._recording.step_counter import StepCounter
 from gradwatch._recording.windows import StepWindows
 from gradwatch_wire.names import Point
@@ -45,6 +46,8 @@ class Record:
 
 class Norms:
     """Measures total norms and keeps what is reported."""
+
+    windows: StepWindows
 
     def __init__(self, optimizers: list[Optimizer]) -> None:
         self.optimizers = optimizers
@@ -75,8 +78,11 @@ class Norms:
             norms, point = self.pending.pop(optimizer)
             self.records.append(Record(optimizer, step, norms, point, taken))
 
-    def is_due(self, step: int) -> bool:
+    def is_wanted(self, optimizer: int, step: int) -> bool:
         return True
+
+    def end_step(self, optimizer: int, *, may_rest: bool) -> None:
+        """No step is only counted."""
 
     def begin_step(self, optimizer: int, *, has_closure: bool) -> None:
         """No loss scale to settle."""
@@ -116,10 +122,14 @@ class Loop:
             self._is_training,
             cast(LossScale, self.norms),
         )
-        self.passes = BackwardPasses(self.windows.end_pass, self.faults)
+        schedule = Schedule(1)
+        self.passes = BackwardPasses(self.windows.end_pass, schedule, self.faults)
         for number, optimizer in enumerate(optimizers):
             self.passes.watch(number, [p for g in optimizer.param_groups for p in g["params"]])
-        self.steps = OptimizerSteps(list(optimizers), self.windows, self.faults)
+        self.norms.windows = self.windows
+        self.steps = OptimizerSteps(
+            list(optimizers), cast(Recorder, self.norms), schedule, self.passes, self.faults
+        )
 
     def _is_training(self) -> bool:
         return self.model is None or self.model.training

@@ -103,6 +103,9 @@ WRONG: Final[list[tuple[dict[str, Any], type[Exception], str]]] = [
     ({"every": -3}, ValueError, "every: at least 1, got -3"),
     ({"every": 1.0}, TypeError, "every: a whole number, got 1.0"),
     ({"every": True}, TypeError, "every: a whole number, got True"),
+    ({"overhead": "1%"}, TypeError, "overhead: None or a number between 0 and 1, got '1%'"),
+    ({"overhead": 1}, ValueError, "overhead: above 0 and below 1, such as 0.01, got 1"),
+    ({"overhead": 0.0}, ValueError, "overhead: above 0 and below 1, such as 0.01, got 0.0"),
     ({"first_step": -1}, ValueError, "first_step: at least 0, got -1"),
     ({"first_step": "7"}, TypeError, "first_step: a whole number, got '7'"),
     (

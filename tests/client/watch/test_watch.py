@@ -553,7 +553,7 @@ def test_a_layer_that_cannot_be_measured_does_not_disturb_training(aggregator: S
 
 def test_the_counters_add_up(aggregator: Sink) -> None:
     model, watch = attached(aggregator)
-    keys = ["collected", "dropped", "oversize", "sent", "acked", "evicted", "pending"]
+    keys = ["pace", "collected", "dropped", "oversize", "sent", "acked", "evicted", "pending"]
     keys += ["spilled", "spill_dropped", "replayed", "moves", "endpoint", "faults", "last_error"]
     assert list(watch.stats()) == keys
     backward(model)

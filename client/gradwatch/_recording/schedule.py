@@ -1,0 +1,188 @@
+"""Schedule of a watch: which steps are measured in full, looked at by a sentinel, or counted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from gradwatch._recording.overhead import MOST_S, PAIR_EVERY, Overhead, Pace
+
+SETTLING_STEPS: Final = 32
+"""Steps at the beginning that are measured in full, whatever the budget is."""
+
+MIN_REST: Final = 4
+"""Steps that are only counted, at least: to wake costs as much as to follow a few."""
+
+MAX_BROKEN_RESTS: Final = 3
+"""Rests in a row that ended early. This training is not one whose steps can be only counted."""
+
+
+@dataclass(slots=True)
+class Rest:
+    """Steps that are only counted.
+
+    Args:
+        step: The step that is under way.
+        until: The first one that is measured again.
+        num_steps: Steps of the optimizer so far.
+        has_pass: Whether a backward pass was seen since the last step.
+        has_closure: Whether the passes are run by a closure that the step is given.
+        is_broken: Whether it has to end, because something happened that cannot be counted.
+        tells_fresh: Whether the parameters get another gradient tensor in each step.
+        steps_s: How long some of the steps took.
+        began_s: When it began.
+        timed_from_s: When the step that is timed began.
+        wake_s: How long the waking took.
+    """
+
+    step: int
+    until: int
+    num_steps: int = 0
+    has_pass: bool = False
+    has_closure: bool = False
+    is_broken: bool = False
+    tells_fresh: bool = True
+    steps_s: list[float] = field(default_factory=list)
+    began_s: float = 0.0
+    timed_from_s: float = 0.0
+    wake_s: float = 0.0
+
+
+class Schedule:
+    """Says of each step whether it is measured, and how long nobody has to be told of steps.
+
+    Args:
+        every: Steps between two that are measured, at the beginning and without a budget.
+        budget: Decides about that, None without one.
+        can_rest: Whether steps of this training may be only counted.
+        clock: Returns seconds.
+
+    Attributes:
+        is_timed: Whether there is a budget, so that it matters how long something takes.
+    """
+
+    def __init__(
+        self,
+        every: int,
+        budget: Overhead | None = None,
+        *,
+        can_rest: bool = False,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.pace = Pace(every)
+        self.clock = clock
+        self.is_timed = budget is not None
+        self._budget = budget
+        self._can_rest = can_rest
+        self._num_left = SETTLING_STEPS if budget is not None else 0
+        self._num_broken = 0
+        self._own_s = 0.0  # spent since the last step ended
+        self._entered_s = 0.0
+        self._ended_s: float | None = None
+        self._decided_at_s = 0.0
+        self._look_s = 0.0
+
+    def is_due(self, step: int) -> bool:
+        """Tell whether a step is measured in full."""
+        pace = self.pace
+        if step % pace.every == 0 or self._num_left:
+            return True
+        return pace.rests and pace.every >= PAIR_EVERY and step % pace.every == 1
+
+    def is_first_of(self, step: int, count: int) -> bool:
+        """Tell whether a step is the first that is due of each so many."""
+        every = 1 if self._num_left else self.pace.every
+        return step % every == 0 and step % count < every
+
+    def slice_of(self, step: int) -> tuple[int, int] | None:
+        """Return which part of how many a sentinel reads in a step; None if it reads nothing."""
+        slices = self.pace.slices
+        return (step % slices, slices) if slices else None
+
+    @property
+    def is_settling(self) -> bool:
+        """Beginning of a run with a budget: true while costs are found out."""
+        return self._num_left > 0
+
+    def enter(self) -> None:
+        """Note that the watch begins to work in the training thread."""
+        if self.is_timed:
+            self._entered_s = self.clock()
+
+    def leave(self) -> None:
+        """Note that the watch ends to work in the training thread."""
+        if self.is_timed:
+            self._own_s += self.clock() - self._entered_s
+
+    def add_look(self, own_s: float, *, is_whole: bool) -> None:
+        """Note how long a sentinel took, to look at all gradients or at a part of them."""
+        if self._budget is not None:
+            self._look_s += own_s
+            if is_whole:
+                self._budget.add_look(own_s)
+
+    def end_step(self, step: int, *, was_due: bool, may_rest: bool) -> Rest | None:
+        """Take in that a step has ended, after `enter`; return the rest that begins now, if any.
+
+        Args:
+            step: The next one.
+            was_due: Whether the one that has ended was measured in full.
+            may_rest: Whether it was one that can be only counted.
+        """
+        budget = self._budget
+        if budget is None:
+            return None
+        now_s = self.clock()
+        own_s = self._own_s + now_s - self._entered_s - self._look_s
+        step_s = None if self._ended_s is None else now_s - self._ended_s
+        if not was_due:
+            budget.add_light(step_s, own_s, self._look_s)
+        else:  # what the sentinel has taken while it settles is none of its cost
+            budget.add_full(None if step_s is None else step_s - self._look_s, own_s)
+        self._own_s, self._look_s, self._ended_s, self._entered_s = 0.0, 0.0, now_s, now_s
+        self._num_left = max(self._num_left - 1, 0)
+        if self._num_left:
+            return None
+        can_rest = self._can_rest and self._num_broken < MAX_BROKEN_RESTS
+        if was_due or now_s - self._decided_at_s > MOST_S:
+            self._decided_at_s = now_s
+            self.pace = budget.decide(now_s, may_rest=can_rest)
+        if not (self.pace.rests and may_rest and can_rest):
+            return None
+        if self.is_due(step):
+            return None
+        until = step + self.pace.every - step % self.pace.every
+        return Rest(step, until, began_s=now_s) if until - step >= MIN_REST else None
+
+    def wake(self, rest: Rest) -> None:
+        """Take in that a rest is over."""
+        self._num_broken = self._num_broken + 1 if rest.is_broken else 0
+        self._can_rest = self._can_rest and rest.tells_fresh
+        if self._budget is not None:
+            self._budget.add_rest(rest.steps_s, rest.wake_s)
+        self._own_s, self._ended_s = 0.0, self.clock()
+
+    def describe(self) -> str:
+        """Say how often is measured, and what that takes of the training's time."""
+        pace = self.pace
+        if pace.every == 1:
+            how = "each step in full"
+        elif pace.rests:
+            how = f"{_steps(pace.every)} in full, the others counted"
+        elif pace.slices:
+            what = "a sentinel" if pace.slices == 1 else f"1/{pace.slices} of a sentinel"
+            how = f"{_steps(pace.every)} in full, {what} on each"
+        else:
+            how = f"{_steps(pace.every)} in full"
+        if self._budget is None or self._num_left:
+            return how
+        step_s, share = self._budget.step_s, self._budget.share_of(pace)
+        return f"{how}: about {share:.1%} of {step_s * 1e3:.3g} ms"
+
+
+def _steps(every: int) -> str:
+    if every == 2:
+        return "every 2nd step"
+    return f"every {every}th step"

@@ -1,0 +1,332 @@
+"""`attach(overhead=...)`: steps that are only counted, a sentinel, and what is told of both."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import math
+import random
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gradwatch
+from gradwatch._recording.overhead import Overhead, Pace
+from gradwatch._recording.schedule import SETTLING_STEPS
+from tests.support.recording import Sink
+
+EVERY = 64
+RESTING = Pace(EVERY, rests=True)
+STEPS = 1_000
+
+SetPace = Callable[[Pace], None]
+
+
+@pytest.fixture
+def set_pace(monkeypatch: pytest.MonkeyPatch) -> SetPace:
+    """Decide for the budget, which else depends on what steps take on this machine."""
+
+    def decide(pace: Pace) -> None:
+        monkeypatch.setattr(Overhead, "decide", lambda *_, may_rest: pace if may_rest else Pace(4))
+
+    return decide
+
+
+def make() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+
+
+def backward(model: nn.Module, seed: int = 0) -> None:
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(seed))
+    model(x).square().mean().backward()
+
+
+def norm_of(model: nn.Module) -> float:
+    norms = [p.grad.double().norm() for p in model.parameters() if p.grad is not None]
+    return float(torch.stack(norms).norm())
+
+
+class Loop:
+    """A training loop that notes the norm of each step; by its kind it does what people do."""
+
+    def __init__(self, kind: str, model: nn.Sequential, optimizer: torch.optim.Optimizer) -> None:
+        self.kind, self.model, self.optimizer = kind, model, optimizer
+        self.norms: list[float] = []
+        self._random = random.Random(3)
+
+    def run(self, number: int) -> None:
+        """Train what the loop calls a step."""
+        self.optimizer.zero_grad(set_to_none=self.kind != "zeroed in place")
+        for part in range(self._random.choice([1, 2, 3]) if self.kind == "accumulated" else 1):
+            if self.kind != "closure":
+                backward(self.model, 10 * number + part)
+        if self.kind != "closure":
+            self.norms.append(norm_of(self.model))
+        if self.kind == "guarded" and self._random.random() < 0.05:
+            return
+        if self.kind == "looked at in evaluation mode" and number % 50 == 7:
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            self.model.eval()
+            backward(self.model)
+            self.model.train()
+            return
+        if self.kind == "replaced" and number == STEPS // 2:
+            self.optimizer.step()
+            self.model[2] = nn.Linear(8, 1)
+            self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3)
+            return
+        if self.kind == "clipped":
+            nn.utils.clip_grad_norm_(self.model.parameters(), 1e-3)
+        self.optimizer.step(self._evaluate if self.kind == "closure" else None)
+
+    def _evaluate(self) -> float:
+        backward(self.model, len(self.norms))
+        self.norms.append(norm_of(self.model))
+        return 0.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "most"),
+    [
+        *(("plain", 80), ("accumulated", 80), ("guarded", 80), ("closure", 80), ("clipped", 80)),
+        *(("looked at in evaluation mode", 80), ("replaced", 100), ("zeroed in place", 300)),
+    ],
+)
+def test_steps_that_are_only_counted_have_the_right_numbers(
+    aggregator: Sink, set_pace: SetPace, kind: str, most: int
+) -> None:
+    set_pace(RESTING)
+    model = make()
+    watch, optimizer = aggregator.attach_sgd(model, 1e-3, overhead=0.01)
+    loop = Loop(kind, model, optimizer)
+    for number in range(STEPS):
+        loop.run(number)
+    watch.close()
+    sent = [(stats.step, total(aggregator, stats)) for stats in aggregator.of_stats()]
+    assert SETTLING_STEPS < len(sent) < most
+    assert [norm for _, norm in sent] == pytest.approx(
+        [loop.norms[step] for step, _ in sent], rel=1e-5
+    )
+    if kind != "zeroed in place":
+        due = {*range(0, STEPS, EVERY), *range(1, STEPS, EVERY)}
+        assert due.issuperset(step for step, _ in sent if step >= SETTLING_STEPS)
+    assert watch.stats()["faults"] == 0
+
+
+def total(aggregator: Sink, stats: Any) -> float:
+    return math.hypot(*aggregator.layers(stats).values())
+
+
+def test_a_step_number_that_is_given_is_that_of_a_step_that_is_only_counted(
+    aggregator: Sink, set_pace: SetPace
+) -> None:
+    set_pace(RESTING)
+    model = make()
+    watch, optimizer = aggregator.attach_sgd(model, 1e-3, overhead=0.01)
+    for step in range(1_000, 1_000 + STEPS):
+        optimizer.zero_grad()
+        backward(model, step)
+        watch.collect(step=step, loss=1.0)
+        optimizer.step()
+    watch.close()
+    later = [stats.step for stats in aggregator.of_stats()][SETTLING_STEPS:]
+    assert later
+    assert all(step % EVERY in (0, 1) for step in later)
+
+
+def test_while_steps_are_only_counted_one_hook_is_left_and_none_after_close(
+    aggregator: Sink, set_pace: SetPace
+) -> None:
+    set_pace(RESTING)
+    model = make()
+    watch, optimizer = aggregator.attach_sgd(model, 1e-3, overhead=0.01)
+    counts = [hooks_on(model)]
+    for step in range(SETTLING_STEPS + 4):
+        optimizer.zero_grad()
+        backward(model, step)
+        optimizer.step()
+        counts.append(hooks_on(model))
+    watch.close()
+    assert counts[0] == 6
+    assert counts[-1] == 1
+    assert hooks_on(model) == 0
+
+
+def hooks_on(model: nn.Module) -> int:
+    found = 0
+    for parameter in model.parameters():
+        found += len(parameter._backward_hooks or ())
+        found += len(getattr(parameter, "_post_accumulate_grad_hooks", None) or ())
+    return found
+
+
+def test_a_model_is_freed_while_its_steps_are_only_counted(
+    aggregator: Sink, set_pace: SetPace
+) -> None:
+    set_pace(RESTING)
+
+    def train() -> weakref.ref[nn.Module]:
+        model = make()
+        optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+        watch = gradwatch.attach(
+            model, optimizer, run="test", endpoint=aggregator.endpoint, overhead=0.01
+        )
+        for step in range(SETTLING_STEPS + 4):
+            optimizer.zero_grad()
+            backward(model, step)
+            optimizer.step()
+        watch.close()
+        return weakref.ref(model)
+
+    known = train()
+    gc.collect()
+    assert known() is None
+
+
+@pytest.mark.parametrize("slices", [1, 2])
+@pytest.mark.parametrize("factor", [math.nan, math.inf, 1e3])
+def test_the_sentinel_has_the_very_step_measured(
+    aggregator: Sink, set_pace: SetPace, slices: int, factor: float
+) -> None:
+    set_pace(Pace(EVERY, slices))
+    model = make()
+    watch, optimizer = aggregator.attach_sgd(model, 0.0, overhead=0.01)
+    bad = {100: "0.weight", 151: "2.bias"}
+    usual: dict[str, float] = {}
+    for step in range(200):
+        optimizer.zero_grad()
+        handle = hook(model, bad[step], factor) if step in bad else None
+        backward(model)
+        usual = usual or norms_of(model)
+        if handle is not None:
+            handle.remove()
+        optimizer.zero_grad()  # the weights stay as they are
+        optimizer.step()
+    watch.close()
+    found = {stats.step: aggregator.layers(stats) for stats in aggregator.of_stats()}
+    odd = [step for step in found if step >= SETTLING_STEPS and step % EVERY]
+    places = [name for name, _ in model.named_parameters()]
+    seen = [step for step in bad if places.index(bad[step]) % slices == step % slices]
+    assert odd == seen
+    assert seen
+    for step in seen:
+        others = {name: norm for name, norm in found[step].items() if name != bad[step]}
+        assert others == {name: pytest.approx(usual[name], rel=1e-5) for name in others}
+        norm = found[step][bad[step]]
+        assert norm == pytest.approx(usual[bad[step]] * factor, rel=1e-5, nan_ok=True)
+
+
+def hook(model: nn.Module, name: str, factor: float) -> Any:
+    def change(gradient: Tensor) -> Tensor:
+        return gradient * factor
+
+    return model.get_parameter(name).register_hook(change)
+
+
+def norms_of(model: nn.Module) -> dict[str, float]:
+    return {
+        name: float(parameter.grad.norm())
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
+    }
+
+
+def test_a_sentinel_that_alarms_at_each_step_has_three_of_them_measured(
+    aggregator: Sink, set_pace: SetPace
+) -> None:
+    set_pace(Pace(EVERY, 1))
+    model = make()
+    watch, optimizer = aggregator.attach_sgd(model, 0.0, overhead=0.01)
+    for step in range(128):
+        optimizer.zero_grad()
+        backward(model)
+        if step >= 70:
+            for parameter in model.parameters():
+                assert parameter.grad is not None
+                parameter.register_hook(lambda gradient: gradient * math.nan)
+        optimizer.step()
+    watch.close()
+    steps = [stats.step for stats in aggregator.of_stats()][SETTLING_STEPS:]
+    assert steps == [64, 71, 72, 73]
+
+
+def test_the_pace_is_told(
+    aggregator: Sink, set_pace: SetPace, caplog: pytest.LogCaptureFixture
+) -> None:
+    set_pace(RESTING)
+    model = make()
+    watch, optimizer = aggregator.attach_sgd(model, 0.0, overhead=0.01)
+    assert watch.stats()["pace"] == "each step in full"
+    with caplog.at_level(logging.INFO, "gradwatch"):
+        for _ in range(SETTLING_STEPS + 1):
+            optimizer.zero_grad()
+            backward(model)
+            optimizer.step()
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith(
+        "gradwatch: from step 32 on: every 64th step in full, the others counted: about "
+    )
+    assert str(watch.stats()["pace"]).startswith("every 64th step in full, the others counted")
+
+
+@pytest.mark.parametrize(
+    ("variable", "given", "expected"),
+    [
+        ("none", {"overhead": 0.01}, 1),
+        ("0.01", {}, EVERY),
+        ("0.01", {"every": 3}, 3),
+        (None, {"overhead": 0.01}, EVERY),
+        (None, {"overhead": 0.01, "report_every": 2}, 1),
+        (None, {"overhead": 0.01, "every": 1}, 1),
+        (None, {}, 1),
+    ],
+)
+def test_what_is_given_decides(
+    aggregator: Sink,
+    set_pace: SetPace,
+    monkeypatch: pytest.MonkeyPatch,
+    variable: str | None,
+    given: dict[str, Any],
+    expected: int,
+) -> None:
+    monkeypatch.delenv("GRADWATCH_OVERHEAD", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("GRADWATCH_OVERHEAD", variable)
+    set_pace(RESTING)
+    model = make()
+    watch, optimizer = aggregator.attach_sgd(model, 0.0, **given)
+    for step in range(200):
+        optimizer.zero_grad()
+        backward(model, step)
+        optimizer.step()
+    collected = watch.stats()["collected"]
+    due = set(range(0, 200, expected))
+    if expected == EVERY:
+        due |= {*range(SETTLING_STEPS), *range(1, 200, EVERY)}
+    assert collected == len(due)
+
+
+@pytest.mark.parametrize("text", ["1 %", "0", "2", "-0.1", "nan"])
+def test_a_wrong_variable_is_one_clear_error(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("GRADWATCH_OVERHEAD", text)
+    with pytest.raises(ValueError, match=r"^GRADWATCH_OVERHEAD: "):
+        gradwatch.attach(make())
+
+
+def test_several_ranks_measure_each_step(
+    aggregator: Sink, set_pace: SetPace, rank_0_of_2: None
+) -> None:
+    set_pace(RESTING)
+    model = make()
+    watch, optimizer = aggregator.attach_sgd(model, 0.0, overhead=0.01)
+    for _ in range(100):
+        optimizer.zero_grad()
+        backward(model)
+        optimizer.step()
+    assert watch.stats()["collected"] == 100
