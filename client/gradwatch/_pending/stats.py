@@ -29,6 +29,7 @@ class StatsFrame:
         scaled: Columns and scalars that still carry the loss scale, which is one of the scalars.
         outputs: Reads what comes after the scalars; None if nothing does. Whatever comes last tells
             of an optimizer that was called whether it has skipped the update itself: not 0 if so.
+        quiet_step: The newest step before at which a sentinel that looked at all was quiet, or -1.
     """
 
     step: int
@@ -43,6 +44,20 @@ class StatsFrame:
     known: Mapping[str, float]
     scaled: Collection[str]
     outputs: OutputReader | None = None
+    quiet_step: int = -1
+
+
+class Inspection:
+    """Result of the latest full measurement of a watch. The sender alone knows it.
+
+    Attributes:
+        good_step: The step if it was finite, else the last one that was; -1 before there is one.
+    """
+
+    __slots__ = ("good_step",)
+
+    def __init__(self) -> None:
+        self.good_step = -1
 
 
 class PendingStats(PendingRecord):
@@ -51,13 +66,19 @@ class PendingStats(PendingRecord):
     Args:
         frame: What is known of it.
         values: Its numbers.
+        inspection: Knows of the records before.
         manifests: Manifests that have not been sent yet.
     """
 
     def __init__(
-        self, frame: StatsFrame, values: Values, manifests: Iterable[Manifest] = ()
+        self,
+        frame: StatsFrame,
+        values: Values,
+        inspection: Inspection,
+        manifests: Iterable[Manifest] = (),
     ) -> None:
         self._frame = frame
+        self._inspection = inspection
         super().__init__(frame.step, values, manifests)
 
     def _make(self, values: Sequence[Sequence[float]]) -> list[Stats]:
@@ -79,6 +100,7 @@ class PendingStats(PendingRecord):
         if not any(any(columns.get(name, ())) for name in (NANS, INFS)):
             columns.pop(NANS, None)
             columns.pop(INFS, None)
+        last_good_step = self._inspect(columns, scalars)
         return [
             Stats(
                 manifest_id=frame.manifest_id + number,
@@ -89,9 +111,23 @@ class PendingStats(PendingRecord):
                 part=frame.part * frame.num_pieces + number,
                 parts=frame.parts * frame.num_pieces,
                 activations=None if number else activations,
+                last_good_step=last_good_step,
             )
             for number, piece in enumerate(piece_slices(frame.num_layers, frame.num_pieces))
         ]
+
+    def _inspect(self, columns: dict[str, list[float]], scalars: dict[str, float]) -> int:
+        """Return the newest step before that was good, and note whether this one is.
+
+        Of the parts of a step, and of several collections in one, that is not known.
+        """
+        frame = self._frame
+        if frame.parts > 1 or L2_MAX in columns:
+            return -1
+        last_good_step = max(frame.quiet_step, self._inspection.good_step)
+        if math.isfinite(sum(columns[L2])) and math.isfinite(scalars.get(Scalar.LOSS, 0.0)):
+            self._inspection.good_step = self.step
+        return last_good_step if last_good_step < self.step else -1
 
     def _columns(self, values: Iterator[Sequence[float]]) -> dict[str, list[float]]:
         columns: dict[str, list[float]] = {}

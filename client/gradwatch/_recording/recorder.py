@@ -17,7 +17,7 @@ from gradwatch._faults import Faults, tell
 from gradwatch._layers.sharded_parameters import has_unreduced
 from gradwatch._pending.record import PendingRecord
 from gradwatch._pending.skips import PendingSkip
-from gradwatch._pending.stats import PendingStats, StatsFrame
+from gradwatch._pending.stats import Inspection, PendingStats, StatsFrame
 from gradwatch._recording.accumulator import SampleAccumulator
 from gradwatch._recording.config import WatchConfig
 from gradwatch._recording.observed_sampler import ObservedSampler
@@ -89,6 +89,8 @@ class Recorder:
         self._schedule = schedule
         self._sentinel = Sentinel(sampler.parameters_of)
         self._rest: Rest | None = None
+        self._inspection = Inspection()
+        self._quiet_step = -1
         self._sampler = sampler
         self._readback = readback
         self._faults = faults
@@ -294,7 +296,12 @@ class Recorder:
         if self._schedule.is_due(step) or optimizer in self._passes:
             return True
         part = self._schedule.slice_of(step)
-        return part is not None and self._look(optimizer, *part)
+        if part is None:
+            return False
+        is_alarming = self._look(optimizer, *part)
+        if part[1] == 1 and self._sentinel.num_alarms == 0:
+            self._quiet_step = step
+        return is_alarming
 
     def _look(self, optimizer: int, part: int, slices: int) -> bool:
         """Let the sentinel look at a part of the gradients; tell whether they are alarming."""
@@ -388,7 +395,7 @@ class Recorder:
         )
 
     def _send(self, sample: StepSample) -> None:
-        pending = pending_stats(sample, self._readback)
+        pending = pending_stats(sample, self._readback, self._inspection, self._quiet_step)
         pending.manifests = self._sampler.take_manifests()  # not before: that may have raised
         self.put(pending)
 
@@ -421,12 +428,16 @@ class _DeferredLosses:
         self._losses.clear()
 
 
-def pending_stats(sample: StepSample, readback: Readback) -> PendingStats:
+def pending_stats(
+    sample: StepSample, readback: Readback, inspection: Inspection, quiet_step: int = -1
+) -> PendingStats:
     """Enqueue the copies of all numbers of a sample; it may be changed afterwards.
 
     Args:
         sample: What the record is made of.
         readback: Copies its numbers.
+        inspection: Knows of the records before.
+        quiet_step: The newest step before at which a sentinel that looked at all was quiet, or -1.
     """
     columns, scalars, values = [], [], []
     for device, own in sample.columns.items():
@@ -453,5 +464,6 @@ def pending_stats(sample: StepSample, readback: Readback) -> PendingStats:
         known=sample.scalars,
         scaled=sample.scaled,
         outputs=None if sample.outputs is None else sample.outputs.reader(),
+        quiet_step=quiet_step,
     )
-    return PendingStats(frame, readback.start(values, sample.packed))
+    return PendingStats(frame, readback.start(values, sample.packed), inspection)

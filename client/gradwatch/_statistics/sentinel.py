@@ -37,12 +37,15 @@ class Sentinel:
 
     Args:
         parameters: Returns the watched parameters of an optimizer.
+
+    Attributes:
+        num_alarms: Looks in a row that were alarming, up to the last one.
     """
 
     def __init__(self, parameters: Callable[[int], Sequence[nn.Parameter]]) -> None:
         self._parameters = parameters
         self._parts: dict[tuple[int, int, int], _Part] = {}
-        self._num_alarms = 0
+        self.num_alarms = 0
 
     def is_alarming(self, optimizer: int, part: int, slices: int) -> bool:
         """Look at the gradients of every so many parameters, and tell whether to measure all.
@@ -62,10 +65,10 @@ class Sentinel:
             del self._parts[key]
             is_alarming = True
         if not is_alarming:
-            self._num_alarms = 0
+            self.num_alarms = 0
             return False
-        self._num_alarms += 1
-        return self._num_alarms <= MAX_ALARMS
+        self.num_alarms += 1
+        return self.num_alarms <= MAX_ALARMS
 
     def forget(self) -> None:
         """Take in that parameters have become others."""

@@ -175,6 +175,7 @@ class Session:
             stats.step,
             stats.part,
             stats.parts,
+            stats.last_good_step,
         )
 
     def add_event(self, event: Event) -> None:

@@ -95,11 +95,14 @@ def _first_bad(first_bad: dict[str, Any] | None) -> str:
         return "nothing non-finite"
     unknown = "not known"
     rank = unknown if first_bad["rank"] is None else first_bad["rank"]
-    module = first_bad.get("module")
+    module, last_good = first_bad.get("module"), first_bad["last_good_step"]
+    when = f"at step {first_bad['step']}"
+    if last_good is not None:
+        when = f"between steps {last_good} and {first_bad['step']}"
     if module:
-        return f"non-finite output of {module} on rank {rank} at step {first_bad['step']}"
+        return f"non-finite output of {module} on rank {rank} {when}"
     where = first_bad["layer"] or _before_gradients(first_bad) or _one_of(first_bad) or unknown
-    return f"{first_bad['kind']} in {where} on rank {rank} at step {first_bad['step']}"
+    return f"{first_bad['kind']} in {where} on rank {rank} {when}"
 
 
 def _one_of(first_bad: dict[str, Any]) -> str | None:

@@ -203,7 +203,10 @@ def _reasons(report: dict[str, Any]) -> Iterator[Text]:
     if (bad := report["first_bad"]) is not None:
         rank = "" if bad["rank"] is None else f", rank {bad['rank']}"
         layer = f" in {printable(bad['layer'])}" if bad["layer"] else ""
-        yield Text(f"first NaN or Inf at step {bad['step']:,}{rank}{layer}", style="dim")
+        when = f"at step {bad['step']:,}"
+        if bad["last_good_step"] is not None:
+            when = f"between steps {bad['last_good_step']:,} and {bad['step']:,}"
+        yield Text(f"first NaN or Inf {when}{rank}{layer}", style="dim")
 
 
 def _shown(value: object) -> str:

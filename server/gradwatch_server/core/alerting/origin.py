@@ -53,8 +53,8 @@ class Origin:
         detail: What else is to be said, in words; mostly nothing.
         cause: The most likely cause that the run's own numbers show, a sentence of at most 80
             characters; empty if they show none.
-        last_good_step: Of what is only looked at now and then, the last step at which it was right:
-            it began after that, at `step` at the latest. None where `step` is when it began.
+        last_good_step: The last step at which all was right, where steps between were not looked
+            at: it began after that, at `step` at the latest. None where `step` is when it began.
     """
 
     step: int
@@ -104,8 +104,14 @@ def find_nonfinite(frame: Frame, flagged: BoolArray) -> NonfiniteOrigin:
     A loss that is NaN makes every gradient NaN, and the layer whose gradient is computed first has
     done nothing wrong. Where no loss was given, it is not known of the model's last layer whether
     that is so, unless the outputs of modules tell.
+
+    Where steps before were not looked at and all layers are non-finite, so may be the weights since
+    one of these steps: no layer and no module is to blame for that.
     """
-    ranks, first = nonfinite_ranks(frame), first_nonfinite(frame, flagged)
+    ranks = nonfinite_ranks(frame)
+    if frame.last_good_step is not None and flagged[frame.present].all():
+        return NonfiniteOrigin(ranks, None, None, loss_was_bad(frame, ranks), None)
+    first = first_nonfinite(frame, flagged)
     bad_loss = loss_was_bad(frame, ranks)
     is_before = bad_loss
     if bad_loss is None:
@@ -119,6 +125,7 @@ class FirstBad:
     """The first non-finite gradient or loss of an attempt; the keys are those of `/health`.
 
     `layers` are the first few of those that were non-finite, of which `layer` may not be known.
+    With `last_good_step` it began after that step, at `step` at the latest.
     """
 
     step: int
@@ -130,6 +137,7 @@ class FirstBad:
     module: str | None = None
     layers: tuple[str, ...] = ()
     num_layers: int = 0
+    last_good_step: int | None = None
 
 
 def find_first_bad(frame: Frame, names: tuple[str, ...]) -> FirstBad | None:
@@ -153,6 +161,7 @@ def find_first_bad(frame: Frame, names: tuple[str, ...]) -> FirstBad | None:
             module=found.forward.module if found.forward else None,
             layers=tuple(names[i] for i in np.flatnonzero(flagged)[:NUM_FIRST_LAYERS]),
             num_layers=int(np.count_nonzero(flagged)),
+            last_good_step=frame.last_good_step,
         )
     if frame.loss is None or (kind := nonfinite_kind(frame.loss)) is None:
         return None
@@ -164,7 +173,8 @@ def find_first_bad(frame: Frame, names: tuple[str, ...]) -> FirstBad | None:
         layer=None,
         kind=kind,
         bad_loss=True,
-        module=forward.module if forward else None,
+        module=forward.module if forward and frame.last_good_step is None else None,
+        last_good_step=frame.last_good_step,
     )
 
 

@@ -25,10 +25,10 @@ MAX_LISTED: Final = 3
 """Names of layers, or ranks, in a headline; of more ranks two are named and the rest counted."""
 
 HEADLINES: Final[Mapping[str, str]] = {
-    "nonfinite": "{kind} gradient since step {step}{on}: {layers}",
-    "nonfinite/forward": "{kind} in the forward pass since step {step}{on}: first from {module}",
-    "nonfinite/loss": "Loss or forward pass not finite since step {step}{on}, then {layers}",
-    "nonfinite/maybe": "{kind} gradient since step {step}{on}, maybe the loss before: {layers}",
+    "nonfinite": "{kind} gradient {since}{on}: {layers}",
+    "nonfinite/forward": "{kind} in the forward pass {since}{on}: first from {module}",
+    "nonfinite/loss": "Loss or forward pass not finite {since}{on}, then {layers}",
+    "nonfinite/maybe": "{kind} gradient {since}{on}, maybe the loss before: {layers}",
     "exploding": "Exploding since step {step}{rank}: {layers} at {value} ({usual})",
     "vanishing": "Vanishing since step {step}{rank}: {layers} at {value} ({usual})",
     "dead_layer": "Zero gradient since step {step}{rank}: {layers} ({usual})",
@@ -178,6 +178,7 @@ def _facts(alert: Alert, most: int) -> dict[str, Any]:
     return {
         "rule": alert.rule,
         "step": origin.step,
+        "since": _since(origin),
         "on": _on(origin),
         "rank": "" if origin.rank is None else f" on rank {origin.rank}",
         "Ranks": _ranks(origin.ranks if origin.rank is None else (origin.rank,), "Rank"),
@@ -197,6 +198,12 @@ def _facts(alert: Alert, most: int) -> dict[str, Any]:
         "seconds": f"{origin.value:.{digits}f}",
         "limit_s": f"{limit_s:.{digits}f}",
     }
+
+
+def _since(origin: Origin) -> str:
+    if origin.last_good_step is None:
+        return f"since step {origin.step}"
+    return f"between steps {origin.last_good_step} and {origin.step}"
 
 
 def _detail(alert: Alert) -> str:

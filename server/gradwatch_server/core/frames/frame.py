@@ -54,6 +54,8 @@ class RankPart:
         step: Its step.
         number: Which record of the rank at this step it is, from 0.
         parts: How many there are.
+        last_good_step: The newest step before that the rank inspected and found finite, -1 if none
+            was or that is not known.
     """
 
     rank: int
@@ -68,6 +70,7 @@ class RankPart:
     step: int = 0
     number: int = 0
     parts: int = 1
+    last_good_step: int = -1
 
     @cached_property
     def values(self) -> Mapping[str, FloatArray]:
@@ -191,6 +194,8 @@ class Frame:
         has_all_layers: Whether all layers are present.
         has_local_norms: Whether a rank sent the norms of its own gradients.
         has_outputs: Whether a rank sent magnitudes of outputs.
+        last_good_step: Newest step before `bad_step` that all ranks inspected and found finite, if
+            steps between were not inspected; what is non-finite began after it. Else None.
     """
 
     step: int
@@ -217,6 +222,7 @@ class Frame:
     has_all_layers: bool = True
     has_local_norms: bool = False
     has_outputs: bool = False
+    last_good_step: int | None = None
 
     def idle_layers(self) -> tuple[BoolArray, BoolArray]:
         """Return (layers,) which absent layers are frozen, and which are unused, as ranks say."""

@@ -120,9 +120,11 @@ def merge(gathered: Gathered[RankPart], num_layers: int, world: int) -> Frame:
     labels = [own for alike in replicas for own in alike.labels]
     loss = _loss(parts, scalars) if Scalar.LOSS in scalars else None
     has_nonfinite = any_true(bad)
+    bad_step = _bad_step(gathered, scalars)
+    last_good_step = min([part.last_good_step for part in parts])
     return Frame(
         step=gathered.step,
-        bad_step=_bad_step(gathered, scalars),
+        bad_step=bad_step,
         received_ns=gathered.received_ns,
         parts=parts,
         present=present,
@@ -147,6 +149,7 @@ def merge(gathered: Gathered[RankPart], num_layers: int, world: int) -> Frame:
         has_all_layers=0 not in present.tobytes(),
         has_local_norms=bool([names for names in columns if LOCAL_L2 in names]),
         has_outputs=bool([own for own in replicas if own.parts[0].layout.modules]),
+        last_good_step=last_good_step if 0 <= last_good_step < bad_step - 1 else None,
     )
 
 

@@ -37,6 +37,10 @@ class NonfiniteRule(LayerRule):
     compiled model it may not be, and with several bad layers both are then null, as they are when
     these turned bad at collections before the last one.
 
+    Where steps before were not looked at (`attach(every=...)` or `overhead=...`) it began after
+    `last_good_step`, at `step` at the latest. If all layers are bad by then, the weights may have
+    been so before, and no layer is named.
+
     With `attach(activations=...)` the outputs of modules tell of the forward pass: `module` names
     the first whose output was non-finite, `magnitude` is NaN or Inf, and `magnitudes_before` has
     the largest magnitudes of the same output in the frames before.
@@ -91,6 +95,7 @@ class NonfiniteRule(LayerRule):
             module=None if found.forward is None else found.forward.module,
             magnitude=None if found.forward is None else found.forward.magnitude,
             magnitudes_before=() if found.forward is None else _before(found.forward, context),
+            last_good_step=frame.last_good_step,
         )
         return replace(origin, cause=find_cause(frame, context, origin))
 

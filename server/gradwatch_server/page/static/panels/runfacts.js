@@ -84,7 +84,9 @@ export class RunFacts {
     this.first.hidden = !bad;
     if (!bad) return;
     const rank = bad.rank === null ? "" : `, rank ${bad.rank}`;
-    setText(this.link, `step ${whole(bad.step)}${rank}`);
+    const step = whole(bad.step);
+    const good = bad.last_good_step;
+    setText(this.link, `${good === null ? "step" : `steps ${whole(good)} to`} ${step}${rank}`);
     setText(this.where, whereOf(bad));
     this.link.href = formatAddress({
       ...this.page.state,
