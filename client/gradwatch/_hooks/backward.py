@@ -4,8 +4,9 @@ A hook on a few parameters queues a callback in the autograd engine. Where ranks
 callback queues itself once more: it then runs after those of DDP and FSDP, which finish the
 reduction, and before `backward()` returns. It does not matter who calls `backward()`.
 
-What is known besides is whether a pass began on fresh gradients (none, or zeroed since the last
-pass) or added to those of the pass before.
+Known besides is whether a pass began on fresh gradients (none, or zeroed since the last pass) or
+added to those of the pass before, and in the first case whether the parameters have changed since:
+methods that look ahead (SAM, extragradient) run two passes at different weights in one step.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from torch.utils.hooks import RemovableHandle, unserializable_hook
 from gradwatch._faults import Faults
 from gradwatch._hooks.untraced import untraced
 from gradwatch._recording.schedule import Rest, Schedule
+from gradwatch._recording.windows import Beginning
 from gradwatch._statistics.capture import in_capture
 
 MAX_TRIGGERS: Final = 3
@@ -32,7 +34,7 @@ MAX_TRIGGERS: Final = 3
 MAX_OPEN_PASSES: Final = 64
 """Passes noted as running; more are left over from passes that raised."""
 
-OnEnd = Callable[[Mapping[int, bool]], None]
+OnEnd = Callable[[Mapping[int, Beginning]], None]
 
 _graph_task: Final[Callable[[], int]] = torch._C._current_graph_task_id
 """Number of the running backward pass, unique and growing; -1 outside."""
@@ -47,8 +49,8 @@ class BackwardPasses:
 
     Args:
         on_end: A bound method, held weakly: hooks on parameters must not keep the watch, and with
-            it the model, alive. It gets the owners whose parameters the pass reached, and whether
-            it began on fresh gradients of each.
+            it the model, alive. It gets the owners whose parameters the pass reached, and how
+            it found them.
         schedule: Times what it is told.
         faults: Where errors are noted; nothing is raised into the backward pass.
     """
@@ -221,17 +223,24 @@ class BackwardPasses:
             return
         self._schedule.enter()
         try:
+            began = {owner: self._beginning(owner, fresh=fresh) for owner, fresh in found.items()}
             if torch.is_grad_enabled():
                 with torch.no_grad():
-                    on_end(found)
+                    on_end(began)
             else:
-                on_end(found)
+                on_end(began)
         except Exception as error:  # noqa: BLE001 - nothing may be raised into training
             self._faults.note("backward", repr(error))
         for trigger in self._triggers:
             if trigger.owner in found:
                 trigger.note()
         self._schedule.leave()
+
+    def _beginning(self, owner: int, *, fresh: bool) -> Beginning:
+        if not fresh:
+            return Beginning.ADDED
+        mine = [trigger for trigger in self._triggers if trigger.owner == owner]
+        return Beginning.MOVED if any(each.has_moved for each in mine) else Beginning.FRESH
 
     def _has_dead(self, task: int) -> bool:
         return any(other < task for other in self._open)
@@ -246,7 +255,7 @@ class _Trigger:
         # would make `torch.utils.swap_tensors` refuse it, and with it `model.to(...)`.
         self.parameter = parameter
         self._grad: weakref.ref[Tensor] | None = None
-        self._version = -1
+        self._version = self._parameter_version = -1
         self.task = -1  # the last pass that reached it
         self._handles: list[RemovableHandle] = []
         self.hook(passes)
@@ -254,6 +263,7 @@ class _Trigger:
     def hook(self, passes: BackwardPasses) -> None:
         """Hook the parameter; what its gradient was is not known."""
         self._grad = None
+        self._parameter_version = -1
         known = weakref.ref(passes)
         me = weakref.ref(self)
 
@@ -296,10 +306,16 @@ class _Trigger:
     def note(self) -> None:
         """Remember the gradient as it is at the end of a pass."""
         grad = self.parameter.grad
+        self._parameter_version = self.parameter._version
         if grad is None:
             self._grad = None
         else:
             self._grad, self._version = weakref.ref(grad), grad._version
+
+    @property
+    def has_moved(self) -> bool:
+        """Change of the parameter: true if it was written to since the end of the last pass."""
+        return self._parameter_version not in {-1, self.parameter._version}
 
     def remove(self) -> None:
         """Remove the hooks."""
@@ -310,10 +326,10 @@ class _Trigger:
 def _counting(rest: Rest, module: weakref.ref[nn.Module]) -> Callable[[Tensor], None]:
     """Return a hook that counts passes; see `BackwardPasses.count_only`."""
     known: Callable[[], Tensor | None] = lambda: None  # noqa: E731 - stands for a weak reference
-    was_training = False
+    was_training, version = False, -1
 
     def count(reached: Tensor) -> None:
-        nonlocal known, was_training
+        nonlocal known, was_training, version
         gradient = reached.grad
         if gradient is None:
             rest.is_broken = True
@@ -325,11 +341,11 @@ def _counting(rest: Rest, module: weakref.ref[nn.Module]) -> Callable[[Tensor], 
                 rest.is_broken, rest.tells_fresh = True, False
         elif not is_another:
             return
-        elif rest.has_closure:  # the closure is evaluated again, which it was not before
-            rest.is_broken = True
+        elif rest.has_closure or version != reached._version:
+            rest.is_broken = True  # the same step at other weights, which it was not before
         else:
             rest.step += was_training
-        known = weakref.ref(gradient)
+        known, version = weakref.ref(gradient), reached._version
         owner = module()
         was_training = owner is not None and owner.training
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final
 
 from gradwatch._recording.loss_scale import LossScale
 from gradwatch._recording.schedule import Rest
@@ -20,6 +21,23 @@ from gradwatch_wire.names import Point
 
 if TYPE_CHECKING:
     from gradwatch._recording.recorder import Recorder
+
+
+MAX_RESTARTS: Final = 3
+"""Passes at other weights in a row that are taken for those of one step, without a step to show."""
+
+
+class Beginning(Enum):
+    """State in which a backward pass finds the gradients and parameters of an owner."""
+
+    ADDED = auto()
+    """The gradients of the pass before are there."""
+
+    FRESH = auto()
+    """There are none, or zeros, and the parameters are those of the pass before."""
+
+    MOVED = auto()
+    """There are none, or zeros, and the parameters were changed since the pass before."""
 
 
 @dataclass(slots=True)
@@ -41,6 +59,9 @@ class Window:
         is_micro_batch: Whether that call said that the step goes on.
         is_artificial: Whether the running step trains nothing.
         nests: Whether calls of `step` have run within one another.
+        restarts: Passes at other weights that have taken the place of those before.
+        usual_restarts: The same in the last step that was taken.
+        is_unseen: Whether steps seem to be taken that nobody sees.
     """
 
     passes: int = 0
@@ -56,6 +77,9 @@ class Window:
     is_micro_batch: bool = False
     is_artificial: bool = False
     nests: bool = False
+    restarts: int = 0
+    usual_restarts: int = 0
+    is_unseen: bool = False
 
 
 class StepWindows:
@@ -94,22 +118,38 @@ class StepWindows:
         window = self._windows[optimizer]
         return window.step if window.passes else self._steps.next_of(optimizer)
 
-    def end_pass(self, reached: Mapping[int, bool]) -> None:
+    def end_pass(self, reached: Mapping[int, Beginning]) -> None:
         """Take in a backward pass that has ended.
 
         Args:
-            reached: Optimizers whose parameters it reached, and whether it began on fresh
-                gradients of theirs.
+            reached: Optimizers whose parameters it reached, and how it found them.
         """
         self.settle_skipped()
-        for optimizer, fresh in reached.items():
+        for optimizer, beginning in reached.items():
             window = self._windows[optimizer]
+            is_fresh = beginning is not Beginning.ADDED
             if window.inside and window.closure:
-                self._end_pass_in_step(optimizer, fresh=fresh)
+                self._end_pass_in_step(optimizer, fresh=is_fresh)
                 continue
-            if fresh and window.passes:
-                self._settle(optimizer)
+            if is_fresh and window.passes and not window.is_micro_batch:
+                self._end_passes(optimizer, has_moved=beginning is Beginning.MOVED)
             self._add_pass(optimizer, alone=len(reached) == 1)
+
+    def _end_passes(self, optimizer: int, *, has_moved: bool) -> None:
+        """End the passes so far: their step was skipped, or goes on at other weights.
+
+        Methods that look ahead change the weights between two passes of one step. How often they
+        do so the steps before show. Where that goes on and on, steps are taken that nobody sees.
+        """
+        window = self._windows[optimizer]
+        if has_moved and not window.is_unseen:
+            if window.restarts < (window.usual_restarts or MAX_RESTARTS):
+                self._recorder.forget(optimizer)
+                window.passes = 0
+                window.restarts += 1
+                return
+            window.is_unseen = window.restarts == MAX_RESTARTS
+        self._settle(optimizer)
 
     def begin_step(
         self,
@@ -154,7 +194,7 @@ class StepWindows:
         if window.inside or window.is_artificial:
             return None
         self._num_stepped += 1
-        is_plain = window.passes > 0 and not (window.frozen or window.nests)
+        is_plain = window.passes > 0 and not (window.frozen or window.nests or window.restarts)
         rest = self._report(optimizer, taken=True, is_plain=is_plain)
         if rest is not None:
             rest.has_closure = window.closure
@@ -284,12 +324,14 @@ class StepWindows:
             self._report(optimizer, taken=False)
         else:
             self._recorder.forget(optimizer)
-            window.passes = 0
+            window.passes = window.restarts = 0
 
     def _report(self, optimizer: int, *, taken: bool, is_plain: bool = False) -> Rest | None:
         window = self._windows[optimizer]
         step, part = self._number(optimizer, taken=taken)
-        window.passes = window.evaluations = 0
+        if taken:
+            window.usual_restarts, window.is_unseen = window.restarts, False
+        window.passes = window.evaluations = window.restarts = 0
         window.frozen = False
         self._recorder.report(optimizer, step, part, taken=taken)
         return self._recorder.end_step(optimizer, may_rest=is_plain)

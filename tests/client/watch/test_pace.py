@@ -29,6 +29,8 @@ SetPace = Callable[[Pace], None]
 @pytest.fixture
 def set_pace(monkeypatch: pytest.MonkeyPatch) -> SetPace:
     """Decide for the budget, which else depends on what steps take on this machine."""
+    # Other tests may have compiled something.
+    monkeypatch.setattr("gradwatch._hooks.order.has_compiled", lambda: False)
 
     def decide(pace: Pace) -> None:
         monkeypatch.setattr(Overhead, "decide", lambda *_, may_rest: pace if may_rest else Pace(4))

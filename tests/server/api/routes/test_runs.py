@@ -89,6 +89,7 @@ def test_health_of_a_run_with_an_inf(
         "module": None,
         "layers": ["a"],
         "num_layers": 1,
+        "last_good_step": None,
     }
 
 

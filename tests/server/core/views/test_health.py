@@ -72,6 +72,7 @@ def test_the_shape_is_the_one_of_the_design() -> None:
         "module": None,
         "layers": [],
         "num_layers": 0,
+        "last_good_step": None,
     }
     assert json.loads(json.dumps(health, allow_nan=False)) == health
 
@@ -436,6 +437,7 @@ def test_first_bad_stays_the_first() -> None:
         "module": None,
         "layers": ("b",),
         "num_layers": 1,
+        "last_good_step": None,
     }
     job.start()
     assert job.health()["first_bad"] is None

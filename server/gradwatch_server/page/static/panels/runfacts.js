@@ -85,7 +85,7 @@ export class RunFacts {
     if (!bad) return;
     const rank = bad.rank === null ? "" : `, rank ${bad.rank}`;
     const step = whole(bad.step);
-    const good = bad.last_good_step;
+    const good = bad.last_good_step ?? null;
     setText(this.link, `${good === null ? "step" : `steps ${whole(good)} to`} ${step}${rank}`);
     setText(this.where, whereOf(bad));
     this.link.href = formatAddress({

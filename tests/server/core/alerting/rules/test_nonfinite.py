@@ -10,6 +10,7 @@ import pytest
 
 from gradwatch_server.core.alerting.alert import alert_id
 from gradwatch_server.core.alerting.rules.nonfinite import NonfiniteRule
+from gradwatch_server.core.alerting.sentences import headline
 from tests.support.core import Cluster, context_of, frame_of, part_of
 
 NAN, INF = math.nan, math.inf
@@ -128,3 +129,42 @@ def test_trouble_between_reports_is_told_with_its_own_step() -> None:
     assert alert.id == alert_id("gpt", 1, "nonfinite", "all", 13)
     first_bad = job.health()["first_bad"]
     assert [first_bad[key] for key in ("step", "rank", "layer", "kind")] == [13, 0, "b", "nan"]
+
+
+@pytest.mark.parametrize(
+    ("norms", "last_good", "layer", "first_gradient", "when"),
+    [
+        ([1.0, NAN, NAN], -1, "c", "c", "since step 64"),
+        ([1.0, NAN, NAN], 63, "c", "c", "since step 64"),
+        ([1.0, NAN, NAN], 1, "c", "c", "between steps 1 and 64"),
+        ([NAN, NAN, NAN], 1, None, None, "between steps 1 and 64"),
+    ],
+)
+def test_it_began_after_the_last_step_that_was_looked_at(
+    norms: list[float],
+    last_good: int,
+    layer: str | None,
+    first_gradient: str | None,
+    when: str,
+) -> None:
+    """Where all layers are bad after steps that were not looked at, the weights may have been."""
+    job = Cluster().start()
+    job.step(1, [1.0, 1.0, 1.0])
+    # With a finite loss it is known that it did not begin there.
+    job.step(64, norms, last_good_step=last_good, scalars={"loss": 1.0})
+
+    (alert,) = job.alerts
+    is_known = last_good in {-1, 63}
+    assert alert.origin.last_good_step == (None if is_known else last_good)
+    assert (alert.origin.layer, alert.origin.first_gradient) == (layer, first_gradient)
+    assert when in headline(alert)
+    first_bad = job.health()["first_bad"]
+    assert first_bad["last_good_step"] == alert.origin.last_good_step
+    assert (first_bad["step"], first_bad["layer"]) == (64, layer)
+
+
+def test_ranks_that_have_looked_at_different_steps_agree_on_the_older_one() -> None:
+    parts = [part_of([NAN, 1.0], rank, last_good_step=step) for rank, step in ((0, 5), (1, 2))]
+    assert frame_of(*parts, step=7).last_good_step == 2
+    parts[0] = part_of([NAN, 1.0], 0, last_good_step=-1)
+    assert frame_of(*parts, step=7).last_good_step is None
