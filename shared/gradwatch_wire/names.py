@@ -64,6 +64,7 @@ class EventName(StrEnum):
 
     SKIPPED_STEP = "skipped_step"
     STACK = "stack"
+    PACE = "pace"
 
 
 INGEST_PORT: Final = 5555

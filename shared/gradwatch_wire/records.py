@@ -219,7 +219,8 @@ class Event:
     """Something discrete: a skipped step, a link, a mark of the user.
 
     Args:
-        name: What happened: `skipped_step`, `stack`, or any other, which is counted.
+        name: What happened: `skipped_step`, `stack`, `pace` (how often is measured from here on, in
+            words in `text`), or any other, which is counted.
         step: The step it belongs to.
         data: Details, flat.
         text: A longer text, such as a Python stack.

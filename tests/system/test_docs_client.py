@@ -130,6 +130,8 @@ WRONG: Final[dict[tuple[str, str], Callable[[], dict[str, object]]]] = {
     ("keys", "ValueError"): lambda: {"keys": "/nowhere/client.key"},
     ("every", "TypeError"): lambda: {"every": 1.5},
     ("every", "ValueError"): lambda: {"every": 0},
+    ("overhead", "TypeError"): lambda: {"overhead": "1%"},
+    ("overhead", "ValueError"): lambda: {"overhead": 0.0},
     ("first_step", "ValueError"): lambda: {"first_step": -1},
     ("groups", "TypeError"): lambda: {"groups": "host"},
     ("groups", "ValueError"): lambda: {"groups": {"host": "backbone.*"}},

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from gradwatch._faults import Faults, tell
 from gradwatch._layers.sharded_parameters import has_unreduced
+from gradwatch._pending.events import PendingPace, PendingSkip
 from gradwatch._pending.record import PendingRecord
-from gradwatch._pending.skips import PendingSkip
 from gradwatch._pending.stats import Inspection, PendingStats, StatsFrame
 from gradwatch._recording.accumulator import SampleAccumulator
 from gradwatch._recording.config import WatchConfig
@@ -328,7 +328,8 @@ class Recorder:
             self._steps.step, was_due=self._was_measured, may_rest=may_rest
         )
         if self._schedule.pace != before:
-            tell(logging.INFO, f"from step {self.step} on: {self._schedule.describe()}")
+            tell(logging.INFO, f"from step {self.step} on: {self.pace}")
+            self.put(PendingPace(self.step, self._schedule.pace.every, self.pace))
         return self._rest
 
     def wake(self, rest: Rest) -> None:

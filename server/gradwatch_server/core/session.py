@@ -69,6 +69,7 @@ class Session:
         num_unresolved: Records that fit no manifest.
         num_skipped: Steps that a GradScaler skipped.
         last_skipped: The last of them, -1 for none.
+        pace: How often it measures, in words; empty for each step.
         last_step: Step of the last statistics stored, -1 for none.
         reason: What its BYE said, empty before.
         manifests: Manifest id to what it declared.
@@ -98,6 +99,7 @@ class Session:
     num_unresolved: int = 0
     num_skipped: int = 0
     last_skipped: int = -1
+    pace: str = ""
     last_step: int = -1
     reason: str = ""
     manifests: dict[int, DeclaredManifest] = field(default_factory=dict)
@@ -179,7 +181,9 @@ class Session:
         )
 
     def add_event(self, event: Event) -> None:
-        """Count a step that was skipped once, for all its optimizers."""
+        """Count a step that was skipped once, for all its optimizers; keep the pace."""
+        if event.name == EventName.PACE:
+            self.pace = event.text
         if event.name == EventName.SKIPPED_STEP and event.step > self.last_skipped:
             self.num_skipped += 1
             self.last_skipped = event.step

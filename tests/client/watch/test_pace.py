@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import gradwatch
 from gradwatch._recording.overhead import Overhead, Pace
 from gradwatch._recording.schedule import SETTLING_STEPS
+from gradwatch_wire import Event
 from tests.support.recording import Sink
 
 EVERY = 64
@@ -275,6 +276,10 @@ def test_the_pace_is_told(
         "gradwatch: from step 32 on: every 64th step in full, the others counted: about "
     )
     assert str(watch.stats()["pace"]).startswith("every 64th step in full, the others counted")
+    watch.close()
+    (event,) = aggregator.of(Event)
+    assert (event.name, event.step, event.data) == ("pace", SETTLING_STEPS, {"every": EVERY})
+    assert line.endswith(event.text)
 
 
 @pytest.mark.parametrize(

@@ -180,6 +180,7 @@ def health(
         "step_time_s": view.frame.step_time_s if view.frame else None,
         "usual_step_time_s": _usual_step_time(view),
         "last_good_step": last_good_step(view.series, firing),
+        "pace": next((rank["pace"] for rank in ranks if rank["pace"]), None),
         "has_vanishing": num_layers(HealthShare.VANISHING, flags, view.rules) > 0,
         "has_exploding": num_layers(HealthShare.EXPLODING, flags, view.rules) > 0,
         "layers": layers,

@@ -72,4 +72,5 @@ def describe_rank(rank: RankView, last_seen: LastSeen, now_ns: int) -> dict[str,
         "host": rank.host,
         "pid": rank.pid,
         "reason": rank.reason,
+        "pace": rank.pace,
     }

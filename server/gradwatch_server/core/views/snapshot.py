@@ -52,6 +52,7 @@ class RankView:
     unresolved: int
     reason: str
     gaps: tuple[LostRange, ...]
+    pace: str = ""
     revision: int = field(default=0, repr=False, compare=False)
 
 
@@ -311,6 +312,7 @@ def _view_session(session: Session) -> RankView:
         lost=session.num_lost,
         unresolved=session.num_unresolved,
         reason=session.reason,
+        pace=session.pace,
         gaps=session.losses.ranges(),
         revision=session.revision,
     )

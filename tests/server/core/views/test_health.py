@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gradwatch_server.core.alerting.alert import isotime
+from gradwatch_wire import Event
 from gradwatch_wire.jsonable import jsonable
 from tests.support.core import Cluster
 
@@ -472,3 +473,13 @@ def test_the_point_is_that_of_the_last_step_unless_the_ranks_differ() -> None:
     job.stats(0, 1, 1.0, labels={"point": "backward"})
     job.stats(1, 1, 1.0, labels={"point": "optimizer_step"})
     assert job.health()["point"] is None
+
+
+def test_what_a_rank_says_of_its_pace_is_shown() -> None:
+    job = Cluster().start()
+    job.step(0)
+    assert job.health()["pace"] is None
+    text = "every 64th step in full, the others counted: about 0.9% of 4.8 ms"
+    job.send(0, Event(name="pace", step=32, data={"every": 64}, text=text))
+    assert job.health()["pace"] == text
+    assert job.health()["ranks"][0]["pace"] == text

@@ -16,6 +16,7 @@ const PLACES = [
   "not finite",
   "layers",
   "last good step",
+  "measured",
 ];
 
 /** The line. */
@@ -70,6 +71,7 @@ export class RunFacts {
     this.put("last good step", good === null ? null : whole(good));
     this.places.get("last good step").title =
       "the checkpoint to go back to is of this step or before";
+    this.put("measured", health.pace ?? null);
     this.showFirst(health.first_bad);
     this.age(health);
   }

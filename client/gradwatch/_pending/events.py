@@ -1,4 +1,4 @@
-"""Steps that a GradScaler skipped: what was found, on its way to the host."""
+"""EVENT records: a step that a GradScaler skipped, and how often is measured from a step on."""
 
 from __future__ import annotations
 
@@ -29,3 +29,20 @@ class PendingSkip(PendingRecord):
             return []
         data = {"optimizer": self._optimizer, "loss_scale": scale}
         return [Event(name=EventName.SKIPPED_STEP, step=self.step, data=data)]
+
+
+class PendingPace(PendingRecord):
+    """The EVENT that says how often is measured from a step on.
+
+    Args:
+        step: The step.
+        every: Steps from one that is measured in full to the next.
+        text: The same in words.
+    """
+
+    def __init__(self, step: int, every: int, text: str) -> None:
+        self._event = Event(name=EventName.PACE, step=step, data={"every": every}, text=text)
+        super().__init__(step, Values((), ()))
+
+    def _make(self, values: Sequence[Sequence[float]]) -> list[Event]:  # noqa: ARG002 - none
+        return [self._event]
