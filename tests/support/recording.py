@@ -39,6 +39,7 @@ class Sink(threading.Thread):
         self.lost: list[tuple[int, int]] = []
         self.refusal: str | None = None
         self.welcome: dict[str, Any] = {}  # what WELCOME says besides
+        self.every = 1
         self._tracker = SequenceTracker({})
         self._peers: dict[bytes, bytes] = {}  # session -> peer
         self._outbox: deque[wire.Record] = deque()
@@ -88,7 +89,8 @@ class Sink(threading.Thread):
                 self.stored.append(envelope)
             rewind = check.outcome is Outcome.REWIND
         acked = self._tracker.accepted(session)
-        self._reply(peer, session, wire.Ack(boot_id=self.boot_id, acked=acked, rewind=rewind))
+        ack = wire.Ack(boot_id=self.boot_id, acked=acked, rewind=rewind, every=self.every)
+        self._reply(peer, session, ack)
 
     def _reply(self, peer: bytes, session: bytes, record: wire.Record) -> None:
         envelope = wire.Envelope(session=session, record=record)

@@ -71,10 +71,12 @@ class Overhead:
 
     Args:
         share: The budget, as a share of the training's own time.
+        looks_always: Whether a sentinel reads everything in each step, whatever it costs.
     """
 
-    def __init__(self, share: float) -> None:
+    def __init__(self, share: float, *, looks_always: bool = False) -> None:
         self._share = share
+        self._looks_always = looks_always
         self._full_s = _Times()  # cost of a step that is measured in full
         self._light_s = _Times()  # cost of one that is followed, and not measured
         self._beside_s = _Times()  # the same with what a sentinel has read of it
@@ -222,6 +224,8 @@ class Overhead:
         most = MOST_STEPS
         while most > 2 and most * step_s > MOST_S:
             most //= 2
+        if self._looks_always:
+            return self._fit(Pace(most, slices=1), budget_s)
         slices = 1
         while slices <= MOST_SLICES and len(self._look_s):
             pace = Pace(most, slices)

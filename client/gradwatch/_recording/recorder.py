@@ -323,13 +323,13 @@ class Recorder:
             return None
         may_rest = may_rest and self._schedule.pace.rests and not self.observed.has_observers
         may_rest = may_rest and self._sampler.is_settled(optimizer)
-        before = self._schedule.pace
+        before = self._schedule.pace, self._schedule.wanted
         self._rest = self._schedule.end_step(
             self._steps.step, was_due=self._was_measured, may_rest=may_rest
         )
-        if self._schedule.pace != before:
+        if (self._schedule.pace, self._schedule.wanted) != before:
             tell(logging.INFO, f"from step {self.step} on: {self.pace}")
-            self.put(PendingPace(self.step, self._schedule.pace.every, self.pace))
+            self.put(PendingPace(self.step, self._schedule.wanted, self.pace))
         return self._rest
 
     def wake(self, rest: Rest) -> None:

@@ -57,6 +57,8 @@ class Schedule:
         every: Steps between two that are measured, at the beginning and without a budget.
         budget: Decides about that, None without one.
         can_rest: Whether steps of this training may be only counted.
+        agreed: Returns how many steps are between two that all ranks measure: what is measured more
+            rarely is so on all of them.
         clock: Returns seconds.
 
     Attributes:
@@ -69,6 +71,7 @@ class Schedule:
         budget: Overhead | None = None,
         *,
         can_rest: bool = False,
+        agreed: Callable[[], int] = lambda: 1,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.pace = Pace(every)
@@ -76,6 +79,7 @@ class Schedule:
         self.is_timed = budget is not None
         self._budget = budget
         self._can_rest = can_rest
+        self._agreed = agreed
         self._num_left = SETTLING_STEPS if budget is not None else 0
         self._num_broken = 0
         self._own_s = 0.0  # spent since the last step ended
@@ -148,7 +152,12 @@ class Schedule:
         can_rest = self._can_rest and self._num_broken < MAX_BROKEN_RESTS
         if was_due or now_s - self._decided_at_s > MOST_S:
             self._decided_at_s = now_s
-            self.pace = budget.decide(now_s, may_rest=can_rest)
+            budget.decide(now_s, may_rest=can_rest)
+        agreed = self._agreed()
+        if agreed > budget.pace.every:
+            self.pace = Pace(agreed, budget.pace.slices or 1)
+        else:
+            self.pace = budget.pace
         if not (self.pace.rests and may_rest and can_rest):
             return None
         if self.is_due(step):
@@ -163,6 +172,11 @@ class Schedule:
         if self._budget is not None:
             self._budget.add_rest(rest.steps_s, rest.wake_s)
         self._own_s, self._ended_s = 0.0, self.clock()
+
+    @property
+    def wanted(self) -> int:
+        """Steps from one to the next that this rank alone would measure in full."""
+        return self.pace.every if self._budget is None else self._budget.pace.every
 
     def describe(self) -> str:
         """Say how often is measured, and what that takes of the training's time."""

@@ -220,7 +220,7 @@ def attach(
         if any(layer.parameter.is_cuda for layer in layers):
             with faults.noting("pinned memory"):  # it is asked for again when it is needed
                 readback.prepare()
-        schedule = _new_schedule(config, every, share, identity.world)
+        schedule = _new_schedule(config, every, share, identity.world, session)
         observers: list[Observer] = []
         if hookable and (local or identity.world > 1):
             observers.append(LocalNorms(layers, faults) if local else LocalProbe(layers, faults))
@@ -247,17 +247,21 @@ def attach(
 
 
 def _new_schedule(
-    config: WatchConfig, every: int | None, share: float | None, world: int
+    config: WatchConfig,
+    every: int | None,
+    share: float | None,
+    world: int,
+    session: Session[Outbox],
 ) -> Schedule:
     """Return the schedule, with a budget where nothing else decides how often is measured."""
     is_decided = every is not None or config.report_every > 1
-    # Ranks have to agree on their steps; and on a GPU the host does not wait for what is measured.
-    is_alone = world == 1 and not any(layer.parameter.is_cuda for layer in config.layers)
-    return Schedule(
-        1 if every is None else every,
-        Overhead(share) if share is not None and is_alone and not is_decided else None,
-        can_rest=len(config.optimizers) == len(config.modules) == 1,
-    )
+    # On a GPU the host does not wait for what is measured.
+    if share is None or is_decided or any(layer.parameter.is_cuda for layer in config.layers):
+        return Schedule(1 if every is None else every)
+    if world == 1:
+        is_plain = len(config.optimizers) == len(config.modules) == 1
+        return Schedule(1, Overhead(share), can_rest=is_plain)
+    return Schedule(1, Overhead(share, looks_always=True), agreed=lambda: session.every)
 
 
 def _from_rank(endpoints: tuple[str, ...], rank: int) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from gradwatch_server.core.losses import Losses
 from gradwatch_wire import Column, Event, Hello, Stats
 from gradwatch_wire.columns import L2, WEIGHT_BITS
 from gradwatch_wire.health import RankState
+from gradwatch_wire.limits import MAX_STEP
 from gradwatch_wire.names import EventName
 
 EXCEPTION: Final = "exception"
@@ -70,6 +71,7 @@ class Session:
         num_skipped: Steps that a GradScaler skipped.
         last_skipped: The last of them, -1 for none.
         pace: How often it measures, in words; empty for each step.
+        every: Steps from one to the next that it wants to measure in full.
         last_step: Step of the last statistics stored, -1 for none.
         reason: What its BYE said, empty before.
         manifests: Manifest id to what it declared.
@@ -100,6 +102,7 @@ class Session:
     num_skipped: int = 0
     last_skipped: int = -1
     pace: str = ""
+    every: int = 1
     last_step: int = -1
     reason: str = ""
     manifests: dict[int, DeclaredManifest] = field(default_factory=dict)
@@ -183,10 +186,15 @@ class Session:
     def add_event(self, event: Event) -> None:
         """Count a step that was skipped once, for all its optimizers; keep the pace."""
         if event.name == EventName.PACE:
-            self.pace = event.text
+            self.pace, self.every = event.text, _checked_every(event.data.get("every"))
         if event.name == EventName.SKIPPED_STEP and event.step > self.last_skipped:
             self.num_skipped += 1
             self.last_skipped = event.step
+
+
+def _checked_every(given: object) -> int:
+    """Return what a client said of it; 1 if that makes no sense."""
+    return given if type(given) is int and 1 <= given <= MAX_STEP else 1
 
 
 def session_bytes(hello: Hello) -> int:

@@ -43,6 +43,12 @@ class State:
         self.runs[run.name] = run
         self.sessions.update(run.sessions)
 
+    def every_of(self, session: bytes) -> int:
+        """Return how many steps are between two that all ranks of a session's attempt measure."""
+        known = self.sessions.get(session)
+        run = None if known is None else self.runs.get(known.hello.run)
+        return 1 if known is None or run is None else run.attempt_of(known).every
+
     def beginning(self, name: str, attempts: int) -> Began:
         """Return the entry with which a run of this name begins that had so many attempts."""
         fitting = [own for own in self.silences.state_dict() if fits(own["run"], name)]

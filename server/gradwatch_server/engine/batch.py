@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from gradwatch_server.core.entries import Body, Entry
@@ -61,7 +61,12 @@ class Batch:
         return self.answers.setdefault(session, Answer(peer))
 
     def acknowledgements(
-        self, tracker: SequenceTracker, hello: Welcome, credit: Credit, now_s: float
+        self,
+        tracker: SequenceTracker,
+        hello: Welcome,
+        credit: Credit,
+        every_of: Callable[[bytes], int],
+        now_s: float,
     ) -> Iterator[tuple[bytes, bytes, Welcome | Ack]]:
         """Yield peer, session and what it is told; only to be sent once the lines are committed.
 
@@ -69,6 +74,7 @@ class Batch:
             tracker: Knows how far each session is.
             hello: What every WELCOME says.
             credit: Has the window of each session.
+            every_of: Returns how many steps a session's attempt has between two measurements.
             now_s: The time it is, seconds.
         """
         for session, answer in self.answers.items():
@@ -86,5 +92,6 @@ class Batch:
                     rewind=answer.rewind,
                     window_bytes=window_bytes,
                     shrink=shrink,
+                    every=every_of(session),
                 )
             yield answer.peer, session, record

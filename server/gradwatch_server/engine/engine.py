@@ -428,6 +428,8 @@ class Engine(threading.Thread):
 
     def _acknowledge(self, batch: Batch) -> None:
         now_s = self.clock.now_ns() / 1e9
-        answers = batch.acknowledgements(self._tracker, self._hello, self._ingest.credit, now_s)
+        answers = batch.acknowledgements(
+            self._tracker, self._hello, self._ingest.credit, self._state.every_of, now_s
+        )
         for peer, session, record in answers:
             self._ingest.reply(peer, session, record)

@@ -84,6 +84,9 @@ class Session(Generic[S]):
         hello: What it says of itself.
         source: Its records.
         max_in_flight: Records that are sent and not acknowledged, at most.
+
+    Attributes:
+        every: Steps between two that all ranks of the attempt measure, as the aggregator last said.
     """
 
     def __init__(
@@ -96,6 +99,7 @@ class Session(Generic[S]):
         self.http = ""  # where the aggregator answers HTTP, as it says
         self.alerts: list[dict[str, Json]] = []
         self.counters = source.counters
+        self.every = 1
         self._hello = replace(hello, credit=True)
         self._max_in_flight = max_in_flight
         self._max_in_flight_bytes = MAX_IN_FLIGHT_BYTES
@@ -262,6 +266,7 @@ class Session(Generic[S]):
             if self.phase is Phase.OPEN:
                 self.greet_again()
             return
+        self.every = ack.every
         acked = self.source.release(ack.acked)
         if acked > self._acked:
             self._acked = acked

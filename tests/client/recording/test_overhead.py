@@ -153,6 +153,16 @@ def test_steps_between_are_looked_at_where_that_can_be_afforded() -> None:
     assert pace.every < MOST_STEPS
 
 
+def test_a_sentinel_that_has_to_look_does_so_whatever_it_costs() -> None:
+    schedule = Schedule(1, budget := Overhead(0.01, looks_always=True), clock=lambda: 0.0)
+    for _ in range(SETTLING_STEPS):
+        budget.add_full(1e-3, 300e-6)
+        budget.add_look(500e-6)
+    budget.decide(1.0, may_rest=False)
+    assert budget.pace == Pace(MOST_STEPS, slices=1)
+    assert schedule.wanted == MOST_STEPS
+
+
 def test_nothing_is_rarer_than_half_a_minute() -> None:
     training = Training(200e-3, full_s=8.0, follow_s=1e-6, look_s=None, share=0.0001)
     training.run(3_000)

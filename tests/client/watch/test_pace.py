@@ -19,6 +19,7 @@ from gradwatch._recording.overhead import Overhead, Pace
 from gradwatch._recording.schedule import SETTLING_STEPS
 from gradwatch_wire import Event
 from tests.support.recording import Sink
+from tests.support.waiting import wait_until
 
 EVERY = 64
 RESTING = Pace(EVERY, rests=True)
@@ -34,7 +35,10 @@ def set_pace(monkeypatch: pytest.MonkeyPatch) -> SetPace:
     monkeypatch.setattr("gradwatch._hooks.order.has_compiled", lambda: False)
 
     def decide(pace: Pace) -> None:
-        monkeypatch.setattr(Overhead, "decide", lambda *_, may_rest: pace if may_rest else Pace(4))
+        def set_it(budget: Overhead, _now_s: float, *, may_rest: bool) -> None:
+            budget.pace = pace if may_rest or not pace.rests else Pace(4)
+
+        monkeypatch.setattr(Overhead, "decide", set_it)
 
     return decide
 
@@ -326,14 +330,22 @@ def test_a_wrong_variable_is_one_clear_error(monkeypatch: pytest.MonkeyPatch, te
         gradwatch.attach(make())
 
 
-def test_several_ranks_measure_each_step(
-    aggregator: Sink, set_pace: SetPace, rank_0_of_2: None
+@pytest.mark.parametrize(("agreed", "own"), [(1, 8), (4, 8), (32, 8), (32, 1)])
+def test_a_rank_measures_what_all_ranks_measure(
+    aggregator: Sink, set_pace: SetPace, rank_0_of_2: None, agreed: int, own: int
 ) -> None:
-    set_pace(RESTING)
+    set_pace(Pace(own, 1))
+    aggregator.every = agreed
     model = make()
     watch, optimizer = aggregator.attach_sgd(model, 0.0, overhead=0.01)
-    for _ in range(100):
+    for step in range(SETTLING_STEPS + 96):
         optimizer.zero_grad()
         backward(model)
         optimizer.step()
-    assert watch.stats()["collected"] == 100
+        if step == 0:
+            wait_until(lambda: watch.stats()["acked"] == 2, "an answer")
+    watch.close()
+    steps = [stats.step for stats in aggregator.of_stats()]
+    assert steps[SETTLING_STEPS:] == list(range(32, 128, max(agreed, own)))
+    events = aggregator.of(Event)
+    assert [event.data for event in events] == [{"every": own}] * (max(agreed, own) > 1)

@@ -10,6 +10,7 @@ import pytest
 from gradwatch_server.core.attempt_history import MAX_LIVE
 from gradwatch_server.core.views.health import health
 from gradwatch_server.core.views.snapshot import view_run
+from gradwatch_wire import Event
 from tests.support.core import Cluster
 
 NAN = math.nan
@@ -226,3 +227,25 @@ def test_a_rank_does_not_join_a_lost_attempt_that_a_later_one_replaced() -> None
     job.open(1)
 
     assert [sorted(own.sessions) for own in job.state.runs["gpt"].attempts] == [[0], [0, 1], [1]]
+
+
+def test_all_ranks_measure_as_rarely_as_the_rank_that_does_so_most_rarely() -> None:
+    job = Cluster(world=2).start()
+    one, other = job.sessions[0], job.sessions[1]
+
+    def agreed() -> list[int]:
+        return [job.state.every_of(session) for session in (one, other, b"nobody")]
+
+    def want(rank: int, every: object) -> None:
+        job.send(rank, Event(name="pace", step=0, data={"every": every}))
+
+    assert agreed() == [1, 1, 1]
+    want(0, 8)
+    assert agreed() == [8, 8, 1]
+    want(1, 4)
+    assert agreed() == [8, 8, 1]
+    want(0, 2)
+    assert agreed() == [4, 4, 1]
+    for nonsense in (-3, 0, True, 1.5, "8"):
+        want(1, nonsense)
+        assert agreed() == [2, 2, 1]

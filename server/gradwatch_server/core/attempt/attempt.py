@@ -36,7 +36,7 @@ from gradwatch_server.core.session import (
 )
 from gradwatch_wire import Event, Gains, Hello, Manifest, Stats
 from gradwatch_wire.health import AlertState, RankState
-from gradwatch_wire.names import LayerOrder, Scalar
+from gradwatch_wire.names import EventName, LayerOrder, Scalar
 from gradwatch_wire.session.replayed import is_replayed
 
 CLOSES = 4
@@ -74,6 +74,8 @@ class Attempt:
         counts: Counts beside the frames.
         ranks: Its ranks.
         retired: Whether another attempt has taken its place for good.
+        every: The largest number of steps between two that a living rank wants to measure in full:
+            on its multiples all do.
 
     Attributes:
         manifests: Manifests of the ranks, as far as memory goes.
@@ -93,6 +95,7 @@ class Attempt:
     counts: Counts
     ranks: Ranks = field(default_factory=Ranks)
     retired: bool = False
+    every: int = 1
 
     def __post_init__(self) -> None:
         self.manifests = Manifests()
@@ -285,6 +288,9 @@ class Attempt:
         """Count an event by its name, and note what it tells."""
         self.counts.add_event(event.name)
         session.add_event(event)
+        if event.name == EventName.PACE:
+            living = [own for own in self.sessions.values() if own.state is RankState.ALIVE]
+            self.every = max((own.every for own in living), default=1)
 
     def add_stats(
         self, session: Session, stats: Stats, now_ns: int, rules: Rules
