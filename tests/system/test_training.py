@@ -46,7 +46,7 @@ def test_a_nonfinite_gradient_of_one_ddp_rank_is_named_by_step_rank_and_layer(
         "layer": None if bad_loss else layers[-1],
         "layers": layers[:5],
         "num_layers": len(layers),
-        "last_good_step": None,
+        "last_good_step": 19,
         "kind": kind,
         "bad_loss": bad_loss,
         "first_gradient": layers[-1],

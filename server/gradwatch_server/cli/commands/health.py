@@ -98,7 +98,7 @@ def _first_bad(first_bad: dict[str, Any] | None) -> str:
     rank = unknown if first_bad["rank"] is None else first_bad["rank"]
     module, last_good = first_bad.get("module"), first_bad["last_good_step"]
     when = f"at step {first_bad['step']}"
-    if last_good is not None:
+    if last_good not in {None, first_bad["step"] - 1}:
         when = f"between steps {last_good} and {first_bad['step']}"
     if module:
         return f"non-finite output of {module} on rank {rank} {when}"

@@ -204,7 +204,7 @@ def _reasons(report: dict[str, Any]) -> Iterator[Text]:
         rank = "" if bad["rank"] is None else f", rank {bad['rank']}"
         layer = f" in {printable(bad['layer'])}" if bad["layer"] else ""
         when = f"at step {bad['step']:,}"
-        if bad["last_good_step"] is not None:
+        if bad["last_good_step"] not in {None, bad["step"] - 1}:
             when = f"between steps {bad['last_good_step']:,} and {bad['step']:,}"
         yield Text(f"first NaN or Inf {when}{rank}{layer}", style="dim")
 

@@ -53,8 +53,8 @@ class Origin:
         detail: What else is to be said, in words; mostly nothing.
         cause: The most likely cause that the run's own numbers show, a sentence of at most 80
             characters; empty if they show none.
-        last_good_step: The last step at which all was right, where steps between were not looked
-            at: it began after that, at `step` at the latest. None where `step` is when it began.
+        last_good_step: The last step known to have been right: it began after that, at `step` at
+            the latest. None where that is not known.
     """
 
     step: int
@@ -109,7 +109,7 @@ def find_nonfinite(frame: Frame, flagged: BoolArray) -> NonfiniteOrigin:
     one of these steps: no layer and no module is to blame for that.
     """
     ranks = nonfinite_ranks(frame)
-    if frame.last_good_step is not None and flagged[frame.present].all():
+    if frame.is_after_gap and flagged[frame.present].all():
         return NonfiniteOrigin(ranks, None, None, loss_was_bad(frame, ranks), None)
     first = first_nonfinite(frame, flagged)
     bad_loss = loss_was_bad(frame, ranks)
@@ -125,7 +125,7 @@ class FirstBad:
     """The first non-finite gradient or loss of an attempt; the keys are those of `/health`.
 
     `layers` are the first few of those that were non-finite, of which `layer` may not be known.
-    With `last_good_step` it began after that step, at `step` at the latest.
+    It began after `last_good_step`, if that is known, at `step` at the latest.
     """
 
     step: int
@@ -173,7 +173,7 @@ def find_first_bad(frame: Frame, names: tuple[str, ...]) -> FirstBad | None:
         layer=None,
         kind=kind,
         bad_loss=True,
-        module=forward.module if forward and frame.last_good_step is None else None,
+        module=forward.module if forward and not frame.is_after_gap else None,
         last_good_step=frame.last_good_step,
     )
 

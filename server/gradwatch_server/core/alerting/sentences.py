@@ -201,7 +201,7 @@ def _facts(alert: Alert, most: int) -> dict[str, Any]:
 
 
 def _since(origin: Origin) -> str:
-    if origin.last_good_step is None:
+    if origin.last_good_step in {None, origin.step - 1}:
         return f"since step {origin.step}"
     return f"between steps {origin.last_good_step} and {origin.step}"
 

@@ -194,8 +194,8 @@ class Frame:
         has_all_layers: Whether all layers are present.
         has_local_norms: Whether a rank sent the norms of its own gradients.
         has_outputs: Whether a rank sent magnitudes of outputs.
-        last_good_step: Newest step before `bad_step` that all ranks inspected and found finite, if
-            steps between were not inspected; what is non-finite began after it. Else None.
+        last_good_step: Newest step before `bad_step` that all ranks inspected and found finite:
+            what is non-finite began after it. None if there is none, or it is not known.
     """
 
     step: int
@@ -223,6 +223,11 @@ class Frame:
     has_local_norms: bool = False
     has_outputs: bool = False
     last_good_step: int | None = None
+
+    @property
+    def is_after_gap(self) -> bool:
+        """Position: true if steps before `bad_step` were not inspected."""
+        return self.last_good_step is not None and self.last_good_step < self.bad_step - 1
 
     def idle_layers(self) -> tuple[BoolArray, BoolArray]:
         """Return (layers,) which absent layers are frozen, and which are unused, as ranks say."""

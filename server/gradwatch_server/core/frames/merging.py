@@ -149,7 +149,7 @@ def merge(gathered: Gathered[RankPart], num_layers: int, world: int) -> Frame:
         has_all_layers=0 not in present.tobytes(),
         has_local_norms=bool([names for names in columns if LOCAL_L2 in names]),
         has_outputs=bool([own for own in replicas if own.parts[0].layout.modules]),
-        last_good_step=last_good_step if 0 <= last_good_step < bad_step - 1 else None,
+        last_good_step=last_good_step if 0 <= last_good_step < bad_step else None,
     )
 
 

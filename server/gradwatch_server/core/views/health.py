@@ -113,11 +113,12 @@ def _missing(view: RunView, ranks: list[dict[str, Any]]) -> Iterator[Finding]:
 
 
 def last_good_step(series: Series, firing: Sequence[Alert]) -> int | None:
-    """Return the newest step with a finite norm, before all critical alerts that fire.
+    """Return the newest step that was good, before all critical alerts that fire.
 
-    None if that is not known: the window has no such step, or began after the first bad one. What
-    a rule knows to have been right is taken from it. Steps of before a jump back are left out, as
-    their numbers came again.
+    That is one with a finite norm, or one that a rule knows to have been right, which may be newer:
+    a sentinel has looked at it, and no frame is of it. None if that is not known: the window has no
+    such step, or began after the first bad one. Steps of before a jump back are left out, as their
+    numbers came again.
 
     Args:
         series: Numbers per step of the window.
@@ -129,11 +130,11 @@ def last_good_step(series: Series, firing: Sequence[Alert]) -> int | None:
     own = slice(int(back[-1]) + 1 if len(back) else 0, None)
     steps = series.steps[own]
     good = steps[series.known[own] & np.isfinite(series.total_norm[own])]
+    if is_certain:
+        return end
     if end is not None:
         good = good[good <= end]
-    if len(good):
-        return int(good[-1])
-    return end if is_certain else None
+    return int(good[-1]) if len(good) else None
 
 
 def _last_good_of(alert: Alert) -> tuple[int, bool]:

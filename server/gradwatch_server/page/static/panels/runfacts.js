@@ -87,8 +87,9 @@ export class RunFacts {
     if (!bad) return;
     const rank = bad.rank === null ? "" : `, rank ${bad.rank}`;
     const step = whole(bad.step);
-    const good = bad.last_good_step ?? null;
-    setText(this.link, `${good === null ? "step" : `steps ${whole(good)} to`} ${step}${rank}`);
+    const good = bad.last_good_step ?? bad.step - 1;
+    const from = good < bad.step - 1 ? `steps ${whole(good)} to` : "step";
+    setText(this.link, `${from} ${step}${rank}`);
     setText(this.where, whereOf(bad));
     this.link.href = formatAddress({
       ...this.page.state,
