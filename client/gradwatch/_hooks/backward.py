@@ -25,7 +25,6 @@ from torch.utils.hooks import RemovableHandle, unserializable_hook
 from gradwatch._faults import Faults
 from gradwatch._hooks.untraced import untraced
 from gradwatch._recording.schedule import Rest, Schedule
-from gradwatch._recording.windows import Beginning
 from gradwatch._statistics.capture import in_capture
 
 MAX_TRIGGERS: Final = 3
@@ -34,7 +33,7 @@ MAX_TRIGGERS: Final = 3
 MAX_OPEN_PASSES: Final = 64
 """Passes noted as running; more are left over from passes that raised."""
 
-OnEnd = Callable[[Mapping[int, Beginning]], None]
+OnEnd = Callable[[Mapping[int, bool], Callable[[int], bool]], None]
 
 _graph_task: Final[Callable[[], int]] = torch._C._current_graph_task_id
 """Number of the running backward pass, unique and growing; -1 outside."""
@@ -49,8 +48,8 @@ class BackwardPasses:
 
     Args:
         on_end: A bound method, held weakly: hooks on parameters must not keep the watch, and with
-            it the model, alive. It gets the owners whose parameters the pass reached, and how
-            it found them.
+            it the model, alive. It gets the owners whose parameters the pass reached and whether
+            it began on fresh gradients of each, and what tells whether its parameters have changed.
         schedule: Times what it is told.
         faults: Where errors are noted; nothing is raised into the backward pass.
     """
@@ -223,12 +222,11 @@ class BackwardPasses:
             return
         self._schedule.enter()
         try:
-            began = {owner: self._beginning(owner, fresh=fresh) for owner, fresh in found.items()}
             if torch.is_grad_enabled():
                 with torch.no_grad():
-                    on_end(began)
+                    on_end(found, self._has_moved)
             else:
-                on_end(began)
+                on_end(found, self._has_moved)
         except Exception as error:  # noqa: BLE001 - nothing may be raised into training
             self._faults.note("backward", repr(error))
         for trigger in self._triggers:
@@ -236,11 +234,9 @@ class BackwardPasses:
                 trigger.note()
         self._schedule.leave()
 
-    def _beginning(self, owner: int, *, fresh: bool) -> Beginning:
-        if not fresh:
-            return Beginning.ADDED
-        mine = [trigger for trigger in self._triggers if trigger.owner == owner]
-        return Beginning.MOVED if any(each.has_moved for each in mine) else Beginning.FRESH
+    def _has_moved(self, owner: int) -> bool:
+        """Tell whether an owner's parameters have changed since the last pass that has ended."""
+        return any(each.has_moved for each in self._triggers if each.owner == owner)
 
     def _has_dead(self, task: int) -> bool:
         return any(other < task for other in self._open)

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from gradwatch._layers.sharded_parameters import has_unreduced
 from gradwatch._recording.magnitudes import OutputMagnitudes
 from gradwatch._recording.step_sample import StepSample
 from gradwatch._statistics.devices import meet
@@ -199,6 +200,34 @@ class SampleAccumulator:
         latest.device_scalars.pop(Scalar.LOSS, None)
         mean = self._loss if self._num_losses == 1 else self._loss / self._weight
         latest.add_scalar(Scalar.LOSS, mean)
+
+
+class DeferredLosses:
+    """Losses of backward passes that leave no gradient yet.
+
+    Under FSDP2 with `set_requires_gradient_sync(False)` the shards get their gradient in the last
+    pass of a step. The losses of the passes before it wait here for the window of that pass.
+    """
+
+    def __init__(self, modules: Sequence[nn.Module]) -> None:
+        self._modules = modules
+        self._losses: list[tuple[Tensor | float, float | None]] = []
+
+    def keep(self, loss: Tensor | float, batch_size: float | None) -> bool:
+        """Keep a loss if its pass reduced nothing; tell whether it was kept."""
+        if not has_unreduced(module for top in self._modules for module in top.modules()):
+            return False
+        self._losses.append((loss, batch_size))
+        return True
+
+    def add_to(self, known: SampleAccumulator) -> None:
+        """Give the losses to the window of the pass that has reduced."""
+        for loss, batch_size in self._losses:
+            known.add_loss(loss, batch_size)
+
+    def clear(self) -> None:
+        """Forget the losses: their step is over."""
+        self._losses.clear()
 
 
 def _weighted(loss: Tensor | float, number: int, weight: float) -> Tensor | float:

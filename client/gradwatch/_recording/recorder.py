@@ -14,11 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from gradwatch._faults import Faults, tell
-from gradwatch._layers.sharded_parameters import has_unreduced
 from gradwatch._pending.events import PendingPace, PendingSkip
 from gradwatch._pending.record import PendingRecord
 from gradwatch._pending.stats import Inspection, PendingStats, StatsFrame
-from gradwatch._recording.accumulator import SampleAccumulator
+from gradwatch._recording.accumulator import DeferredLosses, SampleAccumulator
 from gradwatch._recording.config import WatchConfig
 from gradwatch._recording.observed_sampler import ObservedSampler
 from gradwatch._recording.observer import Observer
@@ -106,7 +105,7 @@ class Recorder:
         self._scales = ScaleSettlement(sampler.loss_scale)
         self._passes: dict[int, SampleAccumulator] = {}  # of the open windows
         self._reports = Reports(config.report_every, self._send)
-        self._deferred = _DeferredLosses(config.modules)
+        self._deferred = DeferredLosses(config.modules)
         self._given: Scalars = {}
         self._was_measured = False
         self._activate()
@@ -399,34 +398,6 @@ class Recorder:
         pending = pending_stats(sample, self._readback, self._inspection, self._quiet_step)
         pending.manifests = self._sampler.take_manifests()  # not before: that may have raised
         self.put(pending)
-
-
-class _DeferredLosses:
-    """Losses of backward passes that leave no gradient yet.
-
-    Under FSDP2 with `set_requires_gradient_sync(False)` the shards get their gradient in the last
-    pass of a step. The losses of the passes before it wait here for the window of that pass.
-    """
-
-    def __init__(self, modules: Sequence[nn.Module]) -> None:
-        self._modules = modules
-        self._losses: list[tuple[Tensor | float, float | None]] = []
-
-    def keep(self, loss: Tensor | float, batch_size: float | None) -> bool:
-        """Keep a loss if its pass reduced nothing; tell whether it was kept."""
-        if not has_unreduced(module for top in self._modules for module in top.modules()):
-            return False
-        self._losses.append((loss, batch_size))
-        return True
-
-    def add_to(self, known: SampleAccumulator) -> None:
-        """Give the losses to the window of the pass that has reduced."""
-        for loss, batch_size in self._losses:
-            known.add_loss(loss, batch_size)
-
-    def clear(self) -> None:
-        """Forget the losses: their step is over."""
-        self._losses.clear()
 
 
 def pending_stats(

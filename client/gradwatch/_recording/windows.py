@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
 from gradwatch._recording.loss_scale import LossScale
@@ -25,19 +24,6 @@ if TYPE_CHECKING:
 
 MAX_RESTARTS: Final = 3
 """Passes at other weights in a row that are taken for those of one step, without a step to show."""
-
-
-class Beginning(Enum):
-    """State in which a backward pass finds the gradients and parameters of an owner."""
-
-    ADDED = auto()
-    """The gradients of the pass before are there."""
-
-    FRESH = auto()
-    """There are none, or zeros, and the parameters are those of the pass before."""
-
-    MOVED = auto()
-    """There are none, or zeros, and the parameters were changed since the pass before."""
 
 
 @dataclass(slots=True)
@@ -118,21 +104,22 @@ class StepWindows:
         window = self._windows[optimizer]
         return window.step if window.passes else self._steps.next_of(optimizer)
 
-    def end_pass(self, reached: Mapping[int, Beginning]) -> None:
+    def end_pass(self, reached: Mapping[int, bool], has_moved: Callable[[int], bool]) -> None:
         """Take in a backward pass that has ended.
 
         Args:
-            reached: Optimizers whose parameters it reached, and how it found them.
+            reached: Optimizers whose parameters it reached, and whether it began on fresh
+                gradients of theirs.
+            has_moved: Tells whether an optimizer's parameters have changed since the pass before.
         """
         self.settle_skipped()
-        for optimizer, beginning in reached.items():
+        for optimizer, fresh in reached.items():
             window = self._windows[optimizer]
-            is_fresh = beginning is not Beginning.ADDED
             if window.inside and window.closure:
-                self._end_pass_in_step(optimizer, fresh=is_fresh)
+                self._end_pass_in_step(optimizer, fresh=fresh)
                 continue
-            if is_fresh and window.passes and not window.is_micro_batch:
-                self._end_passes(optimizer, has_moved=beginning is Beginning.MOVED)
+            if fresh and window.passes and not window.is_micro_batch:
+                self._end_passes(optimizer, has_moved=has_moved(optimizer))
             self._add_pass(optimizer, alone=len(reached) == 1)
 
     def _end_passes(self, optimizer: int, *, has_moved: bool) -> None:
