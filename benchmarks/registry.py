@@ -57,6 +57,12 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
         pages=("README.md", "costs.md"),
         options={"quick": False, "rounds": 11},
     ),
+    "overhead": Benchmark(
+        module="overhead",
+        figures="CPU time that a watch adds to steps of small models, also with a budget",
+        pages=("costs.md",),
+        options={"quick": False, "rounds": 15},
+    ),
     "activations": Benchmark(
         module="activations",
         figures="share of a step that attach(activations=...) adds",

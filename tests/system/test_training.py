@@ -302,3 +302,23 @@ def _events(aggregator: Aggregator, after: int, most: int) -> list[dict[str, Any
             if len(events) == most:
                 break
         return events
+
+
+def test_a_sentinel_finds_step_and_rank_among_steps_that_are_not_measured(
+    aggregator: Aggregator, train: Train
+) -> None:
+    """A budget of nothing: after the first 32 steps none is due, and ranks look at each."""
+    aggregator.start()
+    arguments = ["--fault", "batch", "--fault-rank", "1", "--fault-step", "120"]
+    arguments += ["--steps", "200", "--pause-s", "0.001", "--overhead", "1e-6"]
+    train(2, "--run", "ddp", *arguments).wait()
+
+    health = aggregator.health_of_ended("ddp")
+
+    first_bad = health["first_bad"]
+    assert (first_bad["step"], first_bad["rank"], first_bad["bad_loss"]) == (120, 1, True)
+    assert first_bad["last_good_step"] == 119
+    assert health["last_good_step"] == 119
+    assert health["window"]["coverage"] == 1.0
+    assert health["window"]["steps"] == 33
+    assert health["pace"].startswith("every 512th step in full, a sentinel on each: about ")

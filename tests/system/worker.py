@@ -31,6 +31,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--hold-at", type=int, default=-1, help="wait there for a line on stdin")
     parser.add_argument("--hold-rank", type=int, help="the rank that waits, all if not given")
     parser.add_argument("--buffer-bytes", type=int, default=32 << 20)
+    parser.add_argument("--overhead", type=float)
     parser.add_argument("--more", action="store_true", help="blocks, groups, local norms")
     return parser.parse_args()
 
@@ -68,6 +69,7 @@ def main() -> None:
         model,
         optimizer,
         run=args.run,
+        overhead=args.overhead,
         buffer_bytes=args.buffer_bytes,
         blocks=inner if args.more else None,
         groups={"host": "[02].*", "seed": "3.*"} if args.more else None,

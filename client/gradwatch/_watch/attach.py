@@ -120,9 +120,9 @@ def attach(
             Default: `GRADWATCH_KEYS`, else none.
         every: Optimizer steps between collections. Default: what `overhead` allows, else 1.
         overhead: Share of the training's time that measuring may take, such as 0.01: steps are
-            measured in full as often as that allows. None: each one is, as always with several
-            ranks and on CUDA. With `every` or `report_every` it has no effect.
-            `GRADWATCH_OVERHEAD`, `none` or a number, goes first.
+            measured in full as often as that allows. None: each one is, as always on CUDA. With
+            `every` or `report_every` it has no effect. `GRADWATCH_OVERHEAD`, `none` or a number,
+            goes first.
         first_step: Number of the first step, such as that at which a resumed run goes on.
         groups: Names of parameter groups to patterns (`fnmatch` style, on the layer's name) or
             parameters.
