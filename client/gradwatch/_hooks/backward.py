@@ -334,7 +334,7 @@ def _counting(rest: Rest, module: weakref.ref[nn.Module]) -> Callable[[Tensor], 
         if not rest.has_pass:
             rest.has_pass = True
             if not is_another:  # zeroed where it is, it seems: what is skipped cannot be told
-                rest.is_broken, rest.tells_fresh = True, False
+                rest.is_broken = True
         elif not is_another:
             return
         elif rest.has_closure or version != reached._version:

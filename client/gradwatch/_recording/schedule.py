@@ -30,7 +30,6 @@ class Rest:
         has_pass: Whether a backward pass was seen since the last step.
         has_closure: Whether the passes are run by a closure that the step is given.
         is_broken: Whether it has to end, because something happened that cannot be counted.
-        tells_fresh: Whether the parameters get another gradient tensor in each step.
         steps_s: How long some of the steps took.
         began_s: When it began.
         timed_from_s: When the step that is timed began.
@@ -43,7 +42,6 @@ class Rest:
     has_pass: bool = False
     has_closure: bool = False
     is_broken: bool = False
-    tells_fresh: bool = True
     steps_s: list[float] = field(default_factory=list)
     began_s: float = 0.0
     timed_from_s: float = 0.0
@@ -168,7 +166,8 @@ class Schedule:
     def wake(self, rest: Rest) -> None:
         """Take in that a rest is over."""
         self._num_broken = self._num_broken + 1 if rest.is_broken else 0
-        self._can_rest = self._can_rest and rest.tells_fresh
+        if not (rest.is_broken or self.is_due(rest.step)):
+            self._num_left = 2  # it has taken too long: what is measured next is not on the grid
         if self._budget is not None:
             self._budget.add_rest(rest.steps_s, rest.wake_s)
         self._own_s, self._ended_s = 0.0, self.clock()

@@ -45,6 +45,9 @@ class Training:
     can_rest: bool = True
     noise: Noise = quiet
     breaks_rests: bool = False
+    hidden_s: float = 0.0
+    """What a full measurement costs besides, where the watch cannot time itself."""
+
     now_s: float = 100.0
     step: int = 0
     own_s: float = 0.0
@@ -87,6 +90,8 @@ class Training:
 
     def _watched_step(self) -> None:
         is_due = self.schedule.is_due(self.step)
+        if is_due and self.hidden_s:
+            self._spend(self.hidden_s)
         self.schedule.enter()
         if is_due:
             self.full.append(self.step)
@@ -129,6 +134,28 @@ def test_measuring_stays_within_the_share(noise: Noise, step_s: float) -> None:
     training.own_s, before_s = 0.0, training.now_s
     training.run(8_192)
     assert training.own_s <= 0.013 * (training.now_s - before_s - training.own_s)
+
+
+def test_what_the_watch_cannot_time_is_learnt_from_the_steps_between() -> None:
+    training = Training(20e-3, full_s=400e-6, hidden_s=700e-6, look_s=None)
+    training.run(4_000)
+    training.own_s, before_s = 0.0, training.now_s
+    training.run(8_192)
+    assert training.own_s <= 0.011 * (training.now_s - before_s - training.own_s)
+    blind = Training(20e-3, full_s=400e-6, look_s=None)
+    blind.run(12_000)
+    assert training.schedule.pace.every > blind.schedule.pace.every
+
+
+def test_steps_that_are_longer_for_a_while_change_nothing() -> None:
+    training = Training(2e-3)
+    training.run(8_000)
+    pace = training.schedule.pace
+    training.step_s = 8e-3
+    training.run(8 * pace.every)
+    training.step_s = 2e-3
+    training.run(8 * pace.every)
+    assert training.paces[-1] == pace
 
 
 def test_short_steps_are_measured_as_rarely_as_is_allowed_and_no_rarer() -> None:

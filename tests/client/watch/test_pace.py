@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import _init_optim_state
 
 import gradwatch
 from gradwatch._recording.overhead import Overhead, Pace
@@ -58,6 +59,13 @@ def norm_of(model: nn.Module) -> float:
     return float(torch.stack(norms).norm())
 
 
+class Nested(torch.optim.SGD):
+    """An optimizer whose `step` calls that of its parent, which runs the hooks as well."""
+
+    def step(self, closure: Any = None) -> Any:
+        return super().step(closure)
+
+
 class Loop:
     """A training loop that notes the norm of each step; by its kind it does what people do."""
 
@@ -68,6 +76,9 @@ class Loop:
 
     def run(self, number: int) -> None:
         """Train what the loop calls a step."""
+        if self.kind == "state made by a checkpoint" and number % 50 == 20:
+            self.optimizer.zero_grad()
+            _init_optim_state(self.optimizer)
         self.optimizer.zero_grad(set_to_none=self.kind != "zeroed in place")
         for part in range(self._random.choice([1, 2, 3]) if self.kind == "accumulated" else 1):
             if self.kind != "closure":
@@ -88,9 +99,21 @@ class Loop:
             self.model[2] = nn.Linear(8, 1)
             self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3)
             return
+        if self.kind == "looking ahead later" and number > STEPS // 2 + 10:
+            self._look_ahead(number)
         if self.kind == "clipped":
             nn.utils.clip_grad_norm_(self.model.parameters(), 1e-3)
         self.optimizer.step(self._evaluate if self.kind == "closure" else None)
+
+    def _look_ahead(self, number: int) -> None:
+        for by in (0.01, -0.01):
+            with torch.no_grad():
+                for parameter in self.model.parameters():
+                    parameter.add_(by)
+            if by > 0.0:
+                self.optimizer.zero_grad()
+                backward(self.model, 10 * number)
+                self.norms[-1] = norm_of(self.model)
 
     def _evaluate(self) -> float:
         backward(self.model, len(self.norms))
@@ -103,6 +126,7 @@ class Loop:
     [
         *(("plain", 80), ("accumulated", 80), ("guarded", 80), ("closure", 80), ("clipped", 80)),
         *(("looked at in evaluation mode", 80), ("replaced", 100), ("zeroed in place", 300)),
+        *(("looking ahead later", 100), ("nested", 80), ("state made by a checkpoint", 80)),
     ],
 )
 def test_steps_that_are_only_counted_have_the_right_numbers(
@@ -110,7 +134,9 @@ def test_steps_that_are_only_counted_have_the_right_numbers(
 ) -> None:
     set_pace(RESTING)
     model = make()
-    watch, optimizer = aggregator.attach_sgd(model, 1e-3, overhead=0.01)
+    torch.optim.SGD(make().parameters())  # from now on its `step` runs hooks, within another, too
+    optimizer = (Nested if kind == "nested" else torch.optim.SGD)(model.parameters(), lr=1e-3)
+    watch = aggregator.attach(model, optimizer, overhead=0.01)
     loop = Loop(kind, model, optimizer)
     for number in range(STEPS):
         loop.run(number)
@@ -120,7 +146,7 @@ def test_steps_that_are_only_counted_have_the_right_numbers(
     assert [norm for _, norm in sent] == pytest.approx(
         [loop.norms[step] for step, _ in sent], rel=1e-5
     )
-    if kind != "zeroed in place":
+    if kind not in {"zeroed in place", "guarded"}:  # there the step that is due may be skipped
         due = {*range(0, STEPS, EVERY), *range(1, STEPS, EVERY)}
         assert due.issuperset(step for step, _ in sent if step >= SETTLING_STEPS)
     assert watch.stats()["faults"] == 0
@@ -349,3 +375,49 @@ def test_a_rank_measures_what_all_ranks_measure(
     assert steps[SETTLING_STEPS:] == list(range(32, 128, max(agreed, own)))
     events = aggregator.of(Event)
     assert [event.data for event in events] == [{"every": own}] * (max(agreed, own) > 1)
+
+
+def test_steps_that_take_long_are_measured_before_the_next_one_is_due(
+    aggregator: Sink, set_pace: SetPace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gradwatch._hooks.optimizer_steps.MOST_S", 0.0)
+    set_pace(Pace(1_024, rests=True))
+    model = make()
+    watch, optimizer = aggregator.attach_sgd(model, 0.0, overhead=0.01)
+    for _ in range(500):
+        optimizer.zero_grad()
+        backward(model)
+        optimizer.step()
+    watch.close()
+    steps = [stats.step for stats in aggregator.of_stats()][SETTLING_STEPS:]
+    assert steps[:4] == [959 - 896, 960 - 896, 127, 128]
+
+
+@pytest.mark.parametrize(
+    ("pace", "expected"),
+    [
+        (Pace(1), {3: 2, 40: 39, 41: 39, 42: 39, 43: 39, 44: 43, 64: 63}),
+        (Pace(EVERY, 1), {3: 2, 40: 39, 41: 39, 42: 39, 64: 63, 128: 127}),
+        (Pace(EVERY, 2), {3: 2, 40: 31, 41: 31, 42: 31, 64: 31, 128: 64}),
+        (RESTING, {3: 2, 64: 31, 65: 64, 128: 65}),
+    ],
+)
+def test_each_record_has_the_last_step_before_that_was_good(
+    aggregator: Sink, set_pace: SetPace, pace: Pace, expected: dict[int, int]
+) -> None:
+    set_pace(pace)
+    model = make()
+    watch, optimizer = aggregator.attach_sgd(model, 0.0, overhead=0.01)
+    for step in range(130):
+        optimizer.zero_grad()
+        is_bad = not pace.rests and step in {40, 41, 42}
+        handles = [hook(model, name, math.nan) for name in ("0.weight", "0.bias") if is_bad]
+        backward(model)
+        for handle in handles:
+            handle.remove()
+        optimizer.zero_grad()
+        optimizer.step()
+    watch.close()
+    found = {stats.step: stats.last_good_step for stats in aggregator.of_stats()}
+    assert {step: found[step] for step in expected} == expected
+    assert found[0] == -1

@@ -236,7 +236,7 @@ def test_all_ranks_measure_as_rarely_as_the_rank_that_does_so_most_rarely() -> N
     def agreed() -> list[int]:
         return [job.state.every_of(session) for session in (one, other, b"nobody")]
 
-    def want(rank: int, every: object) -> None:
+    def want(rank: int, every: Any) -> None:
         job.send(rank, Event(name="pace", step=0, data={"every": every}))
 
     assert agreed() == [1, 1, 1]
