@@ -70,7 +70,7 @@ def _lines(report: dict[str, Any]) -> list[tuple[str, Any]]:
         ("score", _listed(score, "last", "mean", "min")),
         ("gradient norm", _listed(norm, "last", "p50", "max")),
         ("gradients of", _point(report["point"])),
-        ("measured", report["pace"] or "each step that was sent"),
+        *([("measured", report["pace"])] if report["pace"] else ()),
         ("layers", ", ".join(f"{count} {name}" for name, count in layers.items())),
         ("ranks", ", ".join(f"{r['rank']} {r['state']}" for r in report["ranks"])),
         ("records", ", ".join(f"{count} {name}" for name, count in report["records"].items())),
