@@ -53,7 +53,7 @@ _AGREEING: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How closely the steps of a training are looked at.
+    """Closeness of the look at a training's steps.
 
     Args:
         every: Steps from one that is measured in full to the next.
@@ -167,7 +167,7 @@ class Overhead:
 
     @property
     def step_s(self) -> float:
-        """How long a step takes without the watch, as estimated."""
+        """Seconds of a step without the watch, as estimated."""
         if len(self._rest_steps_s) >= _MIN_CONTROLS:
             return max(self._rest_steps_s.median - _REST_S, 0.0)
         if len(self._light_steps_s) >= _MIN_CONTROLS:

@@ -49,7 +49,7 @@ class Rest:
 
 
 class Schedule:
-    """Says of each step whether it is measured, and how long nobody has to be told of steps.
+    """Schedule of the steps to measure, and of those that are only counted.
 
     Args:
         every: Steps between two that are measured, at the beginning and without a budget.

@@ -24,12 +24,12 @@ def noisy(rng: random.Random, _step: int) -> float:
 
 
 def contended(rng: random.Random, _step: int) -> float:
-    """Another process takes the core for a while, again and again."""
+    """Take the core away for a while, again and again."""
     return rng.uniform(1.0, 1.3) * (5.0 if rng.random() < 0.25 else 1.0)
 
 
 def paused(rng: random.Random, step: int) -> float:
-    """Every hundredth step there is a validation, every thousandth a checkpoint."""
+    """Validate every hundredth step, and save a checkpoint every thousandth."""
     return noisy(rng, step) + 50.0 * (step % 100 == 99) + 2_000.0 * (step % 1_000 == 999)
 
 
@@ -46,7 +46,7 @@ class Training:
     noise: Noise = quiet
     breaks_rests: bool = False
     hidden_s: float = 0.0
-    """What a full measurement costs besides, where the watch cannot time itself."""
+    """Cost of a full measurement besides, where the watch cannot time itself."""
 
     now_s: float = 100.0
     step: int = 0
