@@ -47,17 +47,17 @@ class StatsFrame:
     quiet_step: int = -1
 
 
-class Inspection:
-    """Result of the latest full measurement of a watch. The sender alone knows it.
+class GoodSteps:
+    """Steps of a watch whose full measurement was finite. The sender alone knows them.
 
     Attributes:
-        good_step: The step if it was finite, else the last one that was; -1 before there is one.
+        newest: The last of them, -1 before there is one.
     """
 
-    __slots__ = ("good_step",)
+    __slots__ = ("newest",)
 
     def __init__(self) -> None:
-        self.good_step = -1
+        self.newest = -1
 
 
 class PendingStats(PendingRecord):
@@ -66,7 +66,7 @@ class PendingStats(PendingRecord):
     Args:
         frame: What is known of it.
         values: Its numbers.
-        inspection: Knows of the records before.
+        good_steps: Knows of the records before.
         manifests: Manifests that have not been sent yet.
     """
 
@@ -74,11 +74,11 @@ class PendingStats(PendingRecord):
         self,
         frame: StatsFrame,
         values: Values,
-        inspection: Inspection,
+        good_steps: GoodSteps,
         manifests: Iterable[Manifest] = (),
     ) -> None:
         self._frame = frame
-        self._inspection = inspection
+        self._good_steps = good_steps
         super().__init__(frame.step, values, manifests)
 
     def _make(self, values: Sequence[Sequence[float]]) -> list[Stats]:
@@ -124,9 +124,9 @@ class PendingStats(PendingRecord):
         frame = self._frame
         if frame.parts > 1 or L2_MAX in columns:
             return -1
-        last_good_step = max(frame.quiet_step, self._inspection.good_step)
+        last_good_step = max(frame.quiet_step, self._good_steps.newest)
         if math.isfinite(sum(columns[L2])) and math.isfinite(scalars.get(Scalar.LOSS, 0.0)):
-            self._inspection.good_step = self.step
+            self._good_steps.newest = self.step
         return last_good_step if last_good_step < self.step else -1
 
     def _columns(self, values: Iterator[Sequence[float]]) -> dict[str, list[float]]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from gradwatch._faults import Faults, tell
 from gradwatch._pending.events import PendingPace, PendingSkip
 from gradwatch._pending.record import PendingRecord
-from gradwatch._pending.stats import Inspection, PendingStats, StatsFrame
+from gradwatch._pending.stats import GoodSteps, PendingStats, StatsFrame
 from gradwatch._recording.accumulator import DeferredLosses, SampleAccumulator
 from gradwatch._recording.config import WatchConfig
 from gradwatch._recording.observed_sampler import ObservedSampler
@@ -88,7 +88,7 @@ class Recorder:
         self._schedule = schedule
         self._sentinel = Sentinel(sampler.parameters_of)
         self._rest: Rest | None = None
-        self._inspection = Inspection()
+        self._good_steps = GoodSteps()
         self._quiet_step = -1
         self._sampler = sampler
         self._readback = readback
@@ -395,20 +395,20 @@ class Recorder:
         )
 
     def _send(self, sample: StepSample) -> None:
-        pending = pending_stats(sample, self._readback, self._inspection, self._quiet_step)
+        pending = pending_stats(sample, self._readback, self._good_steps, self._quiet_step)
         pending.manifests = self._sampler.take_manifests()  # not before: that may have raised
         self.put(pending)
 
 
 def pending_stats(
-    sample: StepSample, readback: Readback, inspection: Inspection, quiet_step: int = -1
+    sample: StepSample, readback: Readback, good_steps: GoodSteps, quiet_step: int = -1
 ) -> PendingStats:
     """Enqueue the copies of all numbers of a sample; it may be changed afterwards.
 
     Args:
         sample: What the record is made of.
         readback: Copies its numbers.
-        inspection: Knows of the records before.
+        good_steps: Knows of the records before.
         quiet_step: The newest step before at which a sentinel that looked at all was quiet, or -1.
     """
     columns, scalars, values = [], [], []
@@ -438,4 +438,4 @@ def pending_stats(
         outputs=None if sample.outputs is None else sample.outputs.reader(),
         quiet_step=quiet_step,
     )
-    return PendingStats(frame, readback.start(values, sample.packed), inspection)
+    return PendingStats(frame, readback.start(values, sample.packed), good_steps)

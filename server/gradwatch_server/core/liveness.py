@@ -41,7 +41,7 @@ class Gaps:
 
 
 @dataclass
-class Pace:
+class StepGaps:
     """Gaps between the steps of one attempt, as they come."""
 
     _gaps: deque[float] = field(default_factory=lambda: deque(maxlen=GAPS))
@@ -183,7 +183,7 @@ class SignsOfLife:
     was_away: bool = False
     is_troubled: bool = False
     place: Place = NOWHERE
-    _pace: Pace = field(default_factory=Pace)
+    _pace: StepGaps = field(default_factory=StepGaps)
 
     @classmethod
     def of(cls, started_ns: int) -> Self:
