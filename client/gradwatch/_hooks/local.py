@@ -47,6 +47,8 @@ class LocalNorms(Observer):
         faults: Where errors are noted; nothing is raised into the backward pass.
     """
 
+    names_rank = True
+
     def __init__(self, layers: Sequence[Layer], faults: Faults) -> None:
         self._layers = layers
         self._faults = faults

@@ -168,6 +168,7 @@ class OptimizerSteps:
         if self._passes.count_only(rest, recorder.main_module):
             self._rest = rest
         else:
+            rest.is_broken = True  # gradients that no pass has left, as those written by hand
             recorder.wake(rest)
 
     def _count(self, rest: Rest) -> None:

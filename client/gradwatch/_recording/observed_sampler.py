@@ -44,7 +44,7 @@ class ObservedSampler:
             step: Training step they belong to.
             point: Where in the training loop this is.
         """
-        self._refresh()
+        self.refresh()
         was_seen = point != Point.OPTIMIZER_STEP
         if optimizer is not None and not was_seen:
             self._hook_again(optimizer)  # those hooked may be frozen or replaced
@@ -80,7 +80,8 @@ class ObservedSampler:
         for observer in self._observers:
             observer.close()
 
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
+        """Take in what the training script has changed since, and hook what is new."""
         changed = self._sampler.refresh()
         if changed is None:
             return

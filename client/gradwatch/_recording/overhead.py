@@ -85,7 +85,6 @@ class Overhead:
         self._full_steps_s = _Times()  # how long such steps take, with that
         self._light_steps_s = _Times()
         self._rest_steps_s = _Times()
-        self._record_s = 0.0
         self._factor = _FIRST_FACTOR
         self._decided_at_s = float("-inf")
         self._num_new = 0  # samples since then
@@ -127,10 +126,6 @@ class Overhead:
         for step_s in steps_s:
             self._rest_steps_s.add(step_s)
         self._wake_s.add(wake_s)
-
-    def set_record(self, record_s: float) -> None:
-        """Note what the background thread takes for one record."""
-        self._record_s = record_s
 
     def decide(self, now_s: float, *, may_rest: bool) -> Pace:
         """Return the pace from here on: rarer at once, more often when several decisions agree.
@@ -213,7 +208,7 @@ class Overhead:
         """Return what the full measurements from one waking to the next cost."""
         count = 2 if pace.rests and pace.every >= PAIR_EVERY else 1
         waking_s = self._wake_s.median if pace.rests else 0.0
-        return waking_s + count * (self._full_s.median * self._factor + self._record_s)
+        return waking_s + count * self._full_s.median * self._factor
 
     def _choose(self, share: float, *, may_rest: bool) -> Pace:
         """Return the closest pace within a share: a sentinel if it can be had, else sleep."""

@@ -30,7 +30,6 @@ from gradwatch._recording.step_counter import StepCounter
 from gradwatch._recording.step_sample import StepSample
 from gradwatch._recording.windows import StepWindows
 from gradwatch._statistics.capture import in_capture
-from gradwatch._statistics.sentinel import Sentinel
 from gradwatch_wire.names import Label, Point, Scalar
 
 Scalars: TypeAlias = Mapping[str, Tensor | float | None]
@@ -86,7 +85,6 @@ class Recorder:
         self.observed = ObservedSampler(config, sampler, observers)
         self._config = config
         self._schedule = schedule
-        self._sentinel = Sentinel(sampler.parameters_of)
         self._rest: Rest | None = None
         self._good_steps = GoodSteps()
         self._quiet_step = -1
@@ -298,7 +296,7 @@ class Recorder:
         if part is None:
             return False
         is_alarming = self._look(optimizer, *part)
-        if part[1] == 1 and self._sentinel.num_alarms == 0:
+        if part[1] == 1 and self._sampler.sentinel.num_alarms == 0:
             self._quiet_step = step
         return is_alarming
 
@@ -307,7 +305,8 @@ class Recorder:
         if not self._sampler.is_on_cpu:
             return False
         began_s = self._schedule.clock()
-        is_alarming = self._sentinel.is_alarming(optimizer, part, slices)
+        self.observed.refresh()  # else a layer that was replaced would pass for one that is quiet
+        is_alarming = self._sampler.sentinel.is_alarming(optimizer, part, slices)
         self._schedule.add_look(self._schedule.clock() - began_s, is_whole=slices == 1)
         return is_alarming
 

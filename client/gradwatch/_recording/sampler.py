@@ -17,6 +17,7 @@ from gradwatch._recording.loss_scale import LossScale
 from gradwatch._recording.observer import LayerOrder
 from gradwatch._recording.step_sample import StepSample, Versions
 from gradwatch._statistics.cuda import warm_up
+from gradwatch._statistics.sentinel import Sentinel
 from gradwatch_wire import Manifest
 from gradwatch_wire.columns import INFS, L2, MEASURED_COLUMNS, NANS
 from gradwatch_wire.names import Label, Point, Scalar
@@ -32,12 +33,16 @@ class GradientSampler:
         config: What is watched.
         order: Says in which order the layers are listed.
         faults: Where it tells what could not be measured, or not by the best path.
+
+    Attributes:
+        sentinel: Looks at the gradients of steps that are not measured.
     """
 
     def __init__(self, config: WatchConfig, order: LayerOrder, faults: Faults) -> None:
         self._config = config
         self.order = order
         self._faults = faults
+        self.sentinel = Sentinel(self._parameters_of)
         self._members: list[frozenset[int]] = []
         self._trained: list[int] = []  # identities of all parameters of the optimizers
         self._find_members()
@@ -128,7 +133,7 @@ class GradientSampler:
         """Place of the gradients: true if none was on an accelerator at the last refresh."""
         return self._is_on_cpu
 
-    def parameters_of(self, optimizer: int) -> list[nn.Parameter]:
+    def _parameters_of(self, optimizer: int) -> list[nn.Parameter]:
         """Return the watched parameters of an optimizer."""
         return [self._config.layers[layer].parameter for layer in sorted(self._members[optimizer])]
 
@@ -161,6 +166,7 @@ class GradientSampler:
         self._trained = self._find_trained()
         self._is_on_cpu = all(layer.parameter.is_cpu for layer in self._config.layers)
         self._members = [self._config.members(each) for each in self._config.optimizers]
+        self.sentinel.forget()
 
     def _tell_untrained(self, changed: Sequence[int]) -> None:
         trained = frozenset[int]().union(*self._members) if self._members else set(changed)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from gradwatch._recording.overhead import MOST_S, PAIR_EVERY, Overhead, Pace
+from gradwatch._recording.overhead import MOST_S, MOST_STEPS, PAIR_EVERY, Overhead, Pace
 
 SETTLING_STEPS: Final = 32
 """Steps at the beginning that are measured in full, whatever the budget is."""
@@ -151,7 +151,7 @@ class Schedule:
         if was_due or now_s - self._decided_at_s > MOST_S:
             self._decided_at_s = now_s
             budget.decide(now_s, may_rest=can_rest)
-        agreed = self._agreed()
+        agreed = min(self._agreed(), MOST_STEPS)  # no other rank can keep this one from measuring
         if agreed > budget.pace.every:
             self.pace = Pace(agreed, budget.pace.slices or 1)
         else:
@@ -196,6 +196,6 @@ class Schedule:
 
 
 def _steps(every: int) -> str:
-    if every == 2:
-        return "every 2nd step"
-    return f"every {every}th step"
+    is_teen = every % 100 in {11, 12, 13}
+    ending = "th" if is_teen else {1: "st", 2: "nd", 3: "rd"}.get(every % 10, "th")
+    return f"every {every}{ending} step"

@@ -163,7 +163,7 @@ def test_the_collector_uses_its_own_thresholds_and_penalties() -> None:
     ],
 )
 class TestParameters:
-    """What all collectors take and refuse."""
+    """Gradients that all collectors take, and those that they refuse."""
 
     def test_a_generator_is_consumed_once(self, collect: Callable[[Any], Any]) -> None:
         params = params_with(of_norm(3.0), None, of_norm(4.0))

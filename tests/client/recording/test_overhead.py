@@ -242,4 +242,8 @@ def test_a_rest_that_is_broken_three_times_in_a_row_is_the_last() -> None:
 def test_a_given_number_of_steps_is_kept() -> None:
     schedule = Schedule(3)
     assert [step for step in range(10) if schedule.is_due(step)] == [0, 3, 6, 9]
-    assert schedule.describe() == "every 3th step in full"
+
+
+@pytest.mark.parametrize(("every", "text"), [(2, "2nd"), (3, "3rd"), (12, "12th"), (32, "32nd")])
+def test_the_number_of_steps_is_told_as_people_write_it(every: int, text: str) -> None:
+    assert Schedule(every).describe() == f"every {text} step in full"

@@ -1,4 +1,4 @@
-"""What a measurement takes of memory at its highest: 16 MB at most, whatever the gradients are."""
+"""Memory that a measurement takes at its highest: 16 MB at most, whatever the gradients are."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ EVERYTHING: Final[dict[str, Any]] = {
 
 
 def left_behind() -> dict[str, Any]:
-    """Everything that `attach` makes or hooks, to be compared."""
+    """Return all that `attach` makes or hooks, to be compared."""
     hooks: dict[str, Any] = {
         f"{number} {name}": list(value or ())
         for number, owner in enumerate([*MODEL.modules(), *MODEL.parameters(), OPTIMIZER])

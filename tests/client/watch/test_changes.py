@@ -1,4 +1,4 @@
-"""What people change while they train: layers, parameter groups, optimizers."""
+"""Changes that people make while they train: layers, parameter groups, optimizers."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::U
 
 
 class Block(nn.Module):
-    """What `compile` in place needs: a forward pass of one's own."""
+    """A model for `compile` in place: a forward pass of one's own."""
 
     def __init__(self, size: int) -> None:
         super().__init__()

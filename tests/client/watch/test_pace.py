@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import _init_optim_state
 
 import gradwatch
-from gradwatch._recording.overhead import Overhead, Pace
+from gradwatch._recording.overhead import MOST_STEPS, Overhead, Pace
 from gradwatch._recording.schedule import SETTLING_STEPS
 from gradwatch_wire import Event
 from tests.support.recording import Sink
@@ -356,7 +356,7 @@ def test_a_wrong_variable_is_one_clear_error(monkeypatch: pytest.MonkeyPatch, te
         gradwatch.attach(make())
 
 
-@pytest.mark.parametrize(("agreed", "own"), [(1, 8), (4, 8), (32, 8), (32, 1)])
+@pytest.mark.parametrize(("agreed", "own"), [(1, 8), (4, 8), (32, 8), (32, 1), (1 << 50, 8)])
 def test_a_rank_measures_what_all_ranks_measure(
     aggregator: Sink, set_pace: SetPace, rank_0_of_2: None, agreed: int, own: int
 ) -> None:
@@ -364,7 +364,7 @@ def test_a_rank_measures_what_all_ranks_measure(
     aggregator.every = agreed
     model = make()
     watch, optimizer = aggregator.attach_sgd(model, 0.0, overhead=0.01)
-    for step in range(SETTLING_STEPS + 96):
+    for step in range(SETTLING_STEPS + (96 if agreed <= MOST_STEPS else MOST_STEPS)):
         optimizer.zero_grad()
         backward(model)
         optimizer.step()
@@ -372,7 +372,9 @@ def test_a_rank_measures_what_all_ranks_measure(
             wait_until(lambda: watch.stats()["acked"] == 2, "an answer")
     watch.close()
     steps = [stats.step for stats in aggregator.of_stats()]
-    assert steps[SETTLING_STEPS:] == list(range(32, 128, max(agreed, own)))
+    assert steps[SETTLING_STEPS:] == (
+        list(range(32, 128, max(agreed, own))) if agreed <= MOST_STEPS else [MOST_STEPS]
+    )
     events = aggregator.of(Event)
     assert [event.data for event in events] == [{"every": own}] * (max(agreed, own) > 1)
 
@@ -421,3 +423,42 @@ def test_each_record_has_the_last_step_before_that_was_good(
     found = {stats.step: stats.last_good_step for stats in aggregator.of_stats()}
     assert {step: found[step] for step in expected} == expected
     assert found[0] == -1
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_the_sentinel_looks_at_a_layer_that_has_taken_the_place_of_another(
+    aggregator: Sink, set_pace: SetPace, is_new: bool
+) -> None:
+    set_pace(Pace(EVERY, 1))
+    model = make()
+    watch, optimizer = aggregator.attach_sgd(model, 0.0, overhead=0.01)
+    for step in range(60):
+        if is_new and step == 40:
+            model[2] = nn.Linear(8, 1)
+            optimizer.param_groups[0]["params"][2:] = list(model[2].parameters())
+        optimizer.zero_grad()
+        handle = hook(model, "2.weight", math.nan) if step == 50 else None
+        backward(model)
+        if handle is not None:
+            handle.remove()
+        optimizer.zero_grad()
+        optimizer.step()
+    watch.close()
+    sent = aggregator.of_stats()[SETTLING_STEPS:]
+    assert [(stats.step, stats.last_good_step) for stats in sent] == [(50, 49)]
+    assert math.isnan(aggregator.layers(sent[0])["2.weight"])
+
+
+def test_steps_whose_gradients_no_pass_has_left_are_followed(
+    aggregator: Sink, set_pace: SetPace
+) -> None:
+    set_pace(RESTING)
+    model = make()
+    watch, optimizer = aggregator.attach_sgd(model, 0.0, overhead=0.01)
+    for _ in range(200):
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        watch.collect(loss=1.0)
+        optimizer.step()
+    watch.close()
+    assert len(aggregator.of_stats()) < SETTLING_STEPS + 60

@@ -1,4 +1,4 @@
-"""What a training script sends: the right numbers, at the right step, labelled as what they are."""
+"""Records that a training script sends: the right numbers, at the right step, labelled as what they are."""
 
 from __future__ import annotations
 
@@ -818,7 +818,7 @@ def test_a_log_handler_that_raises_is_not_felt(aggregator: Sink) -> None:
 
 @pytest.mark.slow
 def test_what_was_not_delivered_is_told_at_close(caplog: pytest.LogCaptureFixture) -> None:
-    """How many records, to where, and what to do."""
+    """Number of records, their endpoint, and advice."""
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     watch = gradwatch.attach(model, optimizer, run="test", endpoint="tcp://127.0.0.1:9")
