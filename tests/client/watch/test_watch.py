@@ -1,4 +1,4 @@
-"""Records that a training script sends: the right numbers, at the right step, labelled as what they are."""
+"""Records of a training script: the right numbers, at the right step, labelled as what they are."""
 
 from __future__ import annotations
 
