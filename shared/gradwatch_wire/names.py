@@ -6,7 +6,7 @@ test compares the two.
 
 from __future__ import annotations
 
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Final
 
 
@@ -42,6 +42,14 @@ class Point(StrEnum):
     BACKWARD = "backward"
     COLLECT = "collect"
     OPTIMIZER_STEP = "optimizer_step"
+
+
+class Inspection(IntEnum):
+    """Values of the column `looked_at` of a history: how closely a step was inspected."""
+
+    NONE = 0
+    BY_SENTINEL = 1
+    IN_FULL = 2
 
 
 class Reduction(StrEnum):

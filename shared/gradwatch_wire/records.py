@@ -178,8 +178,9 @@ class Stats:
             are watched.
         last_good_step: The newest step before this one that was inspected and finite, -1 if none
             was or that is not known.
-        history: Numbers of the run at each step since the last record, columns of one count:
-            `step`, and `loss`, `lr`, `step_time_s`, `skipped` as far as they are known, and
+        history: Numbers of each step since the last record and before this one, columns of one
+            count: `step`; `loss` with `has_loss`, 0 where none was given, unless all have one; `lr`
+            and `step_time_s`, NaN where they are not known; `skipped`, 1 where the update was; and
             `looked_at`: 0 where a step was not inspected, 1 by a sentinel, 2 in full.
         batch: Identity of the batch of the step, as the user gave it.
     """

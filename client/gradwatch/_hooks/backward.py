@@ -339,8 +339,8 @@ def _counting(rest: Rest, module: weakref.ref[nn.Module]) -> Callable[[Tensor], 
             return
         elif rest.has_closure or version != reached._version:
             rest.is_broken = True  # the same step at other weights, which it was not before
-        else:
-            rest.step += was_training
+        elif was_training:
+            rest.end_step(None, is_skipped=True)
         known, version = weakref.ref(gradient), reached._version
         owner = module()
         was_training = owner is not None and owner.training

@@ -7,7 +7,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
-from typing import Any, Final
+from typing import Any
 
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -19,10 +19,8 @@ from gradwatch._hooks.untraced import untraced
 from gradwatch._recording.overhead import MOST_S
 from gradwatch._recording.recorder import Recorder
 from gradwatch._recording.schedule import Rest, Schedule
+from gradwatch._recording.step_history import learning_rate
 from gradwatch._statistics.capture import in_capture
-
-_SAMPLE_MASK: Final = 63
-"""One of so many steps, less one, is timed while steps are only counted."""
 
 
 class OptimizerSteps:
@@ -178,18 +176,12 @@ class OptimizerSteps:
                 return
             rest.is_broken = True
         rest.has_pass = False
-        rest.step += 1
         rest.num_steps += 1
-        left = rest.until - rest.step
-        if left <= 0 or rest.is_broken:
+        now_s = rest.end_step(learning_rate(self._optimizers[0]))
+        if rest.step >= rest.until or rest.is_broken:
             self._wake(rest)
-        elif left & _SAMPLE_MASK <= 2:
-            now_s = self._schedule.clock()
-            if left & _SAMPLE_MASK == 1:
-                rest.steps_s.append(now_s - rest.timed_from_s)
-            rest.timed_from_s = now_s
-            if now_s - rest.began_s > MOST_S / 2:
-                rest.until = rest.step + 1
+        elif now_s - rest.began_s > MOST_S / 2:
+            rest.until = rest.step + 1
 
     def _wake(self, rest: Rest) -> None:
         began_s = self._schedule.clock()

@@ -5,6 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+from torch import Tensor
 
 from gradwatch._layers.pieces import piece_slices
 from gradwatch._pending.numbers import Values
@@ -14,8 +18,28 @@ from gradwatch._pending.unscaled import unscaled
 from gradwatch._statistics.digest_columns import join_bits
 from gradwatch_wire import Column, Manifest, Stats
 from gradwatch_wire.columns import COUNT_COLUMNS, INFS, L2, L2_MAX, NANS
-from gradwatch_wire.names import Label, Scalar
+from gradwatch_wire.names import Inspection, Label, Scalar
 from gradwatch_wire.records import LabelValue
+
+
+class StepRow(NamedTuple):
+    """Numbers of one step that the host knows.
+
+    Args:
+        step: The step.
+        ended_s: When it ended, by a clock that only runs.
+        loss: Its loss, a tensor while it is on an accelerator; None if none was given.
+        lr: Its learning rate, None if that is not on the host.
+        is_skipped: Whether its update was skipped.
+        looked_at: How closely its gradients were inspected.
+    """
+
+    step: int
+    ended_s: float = math.nan
+    loss: Tensor | float | None = None
+    lr: float | None = None
+    is_skipped: bool = False
+    looked_at: Inspection = Inspection.NONE
 
 
 @dataclass(slots=True, kw_only=True)
@@ -27,8 +51,11 @@ class StatsFrame:
         scalars: What each of the others is; those of one name are added up.
         known: Scalars that the host knows.
         scaled: Columns and scalars that still carry the loss scale, which is one of the scalars.
-        outputs: Reads what comes after the scalars; None if nothing does. Whatever comes last tells
-            of an optimizer that was called whether it has skipped the update itself: not 0 if so.
+        history: Rows of the steps since the last record, after the row that they follow; none if
+            there are no such steps. Losses of theirs that were on an accelerator come after the
+            scalars, as one value.
+        outputs: Reads what comes then; None if nothing does. Whatever comes last tells of an
+            optimizer that was called whether it has skipped the update itself: not 0 if so.
         quiet_step: The newest step before at which a sentinel that looked at all was quiet, or -1.
     """
 
@@ -43,6 +70,7 @@ class StatsFrame:
     scalars: Sequence[str]
     known: Mapping[str, float]
     scaled: Collection[str]
+    history: Sequence[StepRow] = ()
     outputs: OutputReader | None = None
     quiet_step: int = -1
 
@@ -87,6 +115,7 @@ class PendingStats(PendingRecord):
         scalars = self._scalars(left)
         self._unscale(columns, scalars)
         join_bits(columns)
+        history = _pack_history(frame.history, left)
         activations = None
         if frame.outputs is not None:
             frame.outputs.take(left)
@@ -112,6 +141,7 @@ class PendingStats(PendingRecord):
                 parts=frame.parts * frame.num_pieces,
                 activations=None if number else activations,
                 last_good_step=last_good_step,
+                history={} if number else history,
             )
             for number, piece in enumerate(piece_slices(frame.num_layers, frame.num_pieces))
         ]
@@ -152,6 +182,34 @@ class PendingStats(PendingRecord):
                 columns[name] = unscaled(columns[name], scale)
             elif name in scalars:
                 (scalars[name],) = unscaled((scalars[name],), scale)
+
+
+def _pack_history(rows: Sequence[StepRow], left: Iterator[Sequence[float]]) -> dict[str, Column]:
+    """Return the columns of a history, none without any row."""
+    if not rows:
+        return {}
+    own = rows[1:]
+    losses = [row.loss for row in own]
+    is_given = [loss is not None for loss in losses]
+    if any(isinstance(loss, Tensor) for loss in losses):
+        copied = iter(next(left))
+        losses = [next(copied) if isinstance(loss, Tensor) else loss for loss in losses]
+    columns = {
+        "step": Column.pack("<u8", (row.step for row in own)),
+        "step_time_s": Column.pack("<f8", (b.ended_s - a.ended_s for a, b in pairwise(rows))),
+        "looked_at": Column.pack("<u4", (row.looked_at for row in own)),
+    }
+    if any(is_given):
+        known = (math.nan if loss is None else float(loss) for loss in losses)
+        columns["loss"] = Column.pack("<f8", known)
+    if any(is_given) and not all(is_given):
+        columns["has_loss"] = Column.pack("<u4", is_given)
+    if any(row.lr is not None for row in own):
+        rates = (math.nan if row.lr is None else row.lr for row in own)
+        columns["lr"] = Column.pack("<f8", rates)
+    if any(row.is_skipped for row in own):
+        columns["skipped"] = Column.pack("<u4", (row.is_skipped for row in own))
+    return columns
 
 
 def _column(name: str, values: Sequence[float]) -> Column:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from gradwatch._faults import Faults, tell
 from gradwatch._pending.events import PendingPace, PendingSkip
 from gradwatch._pending.record import PendingRecord
-from gradwatch._pending.stats import GoodSteps, PendingStats, StatsFrame
+from gradwatch._pending.stats import GoodSteps, PendingStats, StatsFrame, StepRow
 from gradwatch._recording.accumulator import DeferredLosses, SampleAccumulator
 from gradwatch._recording.config import WatchConfig
 from gradwatch._recording.observed_sampler import ObservedSampler
@@ -27,10 +27,11 @@ from gradwatch._recording.sampler import GradientSampler
 from gradwatch._recording.scale_settlement import ScaleSettlement, tell_unknown_scale
 from gradwatch._recording.schedule import Rest, Schedule
 from gradwatch._recording.step_counter import StepCounter
+from gradwatch._recording.step_history import StepHistory, learning_rate
 from gradwatch._recording.step_sample import StepSample
 from gradwatch._recording.windows import StepWindows
 from gradwatch._statistics.capture import in_capture
-from gradwatch_wire.names import Label, Point, Scalar
+from gradwatch_wire.names import Inspection, Label, Point, Scalar
 
 Scalars: TypeAlias = Mapping[str, Tensor | float | None]
 
@@ -104,6 +105,8 @@ class Recorder:
         self._passes: dict[int, SampleAccumulator] = {}  # of the open windows
         self._reports = Reports(config.report_every, self._send)
         self._deferred = DeferredLosses(config.modules)
+        is_sparse = schedule.is_timed or schedule.pace.every > 1 or config.report_every > 1
+        self._history = StepHistory() if is_sparse else None
         self._given: Scalars = {}
         self._was_measured = False
         self._activate()
@@ -133,14 +136,19 @@ class Recorder:
             scalars: Returns numbers of the whole step.
             micro_batch: Whether the step's gradients are not complete yet.
         """
-        if self._is_resting(step) or in_capture(self._faults):
+        if in_capture(self._faults):
             return
         try:
             self._given = scalars()
-            if self._config.optimizers:
-                if not self._keep_deferred(self._given):
+            loss, size = _loss_in(self._given)
+            if self._rest is not None:
+                self._rest.annotate(step, loss, size)
+            elif self._config.optimizers:
+                if not self._keep_deferred(loss, size):
                     self.windows.collect(step, micro_batch=micro_batch)
+                    self._note_loss(loss, size)
             else:
+                self._note_loss(loss, size)
                 self._collect_all(step, is_complete=not micro_batch)
         except Exception as error:  # noqa: BLE001 - nothing may be raised into training
             self._faults.note("collect", repr(error))
@@ -159,32 +167,35 @@ class Recorder:
             step: Number of the step, None to count.
             loss: Its loss, None if it is not known.
         """
-        if self._is_resting(step) or in_capture(self._faults):
+        if in_capture(self._faults):
             return
         with self._faults.noting("annotate"):
-            if self._keep_deferred({Scalar.LOSS: loss}):
+            if self._rest is not None:
+                self._rest.annotate(step, loss, None)
+                return
+            if self._keep_deferred(loss, None):
                 return
             if not self.windows.is_open:
                 self._faults.note("annotate", _NOT_OPEN)
-            for optimizer in self.windows.annotate(step):
-                known = self._passes.get(optimizer)
-                if known is not None and loss is not None:
-                    known.add_loss(loss, None)
+            optimizers = self.windows.annotate(step)
+            if loss is None or not optimizers:
+                return
+            self._note_loss(loss, None)
+            for optimizer in optimizers:
+                if optimizer in self._passes:
+                    self._passes[optimizer].add_loss(loss, None)
 
-    def _is_resting(self, step: int | None) -> bool:
-        """Tell whether steps are only counted, and give the one under way its number."""
-        if self._rest is None:
-            return False
-        if step is not None:
-            self._rest.step = step
-        return True
+    def _note_loss(self, loss: Tensor | float | None, batch_size: float | None) -> None:
+        # Of several optimizers, as of a GAN, each has a loss of its own.
+        if self._history is not None and loss is not None and len(self._config.optimizers) <= 1:
+            self._history.loss.add(loss, batch_size)
 
-    def _keep_deferred(self, given: Scalars) -> bool:
+    def _keep_deferred(self, loss: Tensor | float | None, batch_size: float | None) -> bool:
         """Keep the loss that was given if its pass is one that leaves no gradient yet."""
-        loss, size = given.get(Scalar.LOSS), given.get(Scalar.BATCH_SIZE)
-        if loss is None or self.windows.is_open:
+        if loss is None or self.windows.is_open or not self._deferred.keep(loss, batch_size):
             return False
-        return self._deferred.keep(loss, None if size is None else float(size))
+        self._note_loss(loss, batch_size)
+        return True
 
     def measure(self, optimizer: int, step: int, point: Point) -> bool:
         """Measure the gradients of an optimizer, as one more pass of its window."""
@@ -224,6 +235,8 @@ class Recorder:
     def forget(self, optimizer: int) -> None:
         """Drop what was measured in the window."""
         self._passes.pop(optimizer, None)
+        if self._history is not None:
+            self._history.loss.take()
 
     def add_scalars(self, optimizer: int, step: int, *, is_another: bool) -> None:
         """Add what `collect` was given, and measure anew what was changed since the pass."""
@@ -234,9 +247,9 @@ class Recorder:
             self._measure_again(known, optimizer, step, is_another=is_another)
         known.latest.step = step
         known.latest.labels[Label.POINT] = Point.COLLECT
-        loss, size = self._given.get(Scalar.LOSS), self._given.get(Scalar.BATCH_SIZE)
+        loss, size = _loss_in(self._given)
         if loss is not None:
-            known.add_loss(loss, None if size is None else float(size))
+            known.add_loss(loss, size)
 
     def _measure_again(
         self, known: SampleAccumulator, optimizer: int, step: int, *, is_another: bool
@@ -259,6 +272,8 @@ class Recorder:
         """Send what was measured in the window, or keep it for the record that is due later."""
         known = self._passes.pop(optimizer, None)
         self._was_measured = known is not None
+        if part == 0:
+            self._end_row(step, is_skipped=not taken)
         if known is not None:
             try:
                 self._report_passes(known, optimizer, (step, part), taken=taken)
@@ -267,6 +282,18 @@ class Recorder:
         self._deferred.clear()
         self._sampler.order.end_step()
         self._activate()
+
+    def _end_row(self, step: int, *, is_skipped: bool) -> None:
+        """Add a step that has ended to the history."""
+        if self._history is None:
+            return
+        rates = [learning_rate(own) for own in self._config.optimizers]
+        rate = max((own for own in rates if own is not None), default=None)
+        looked_at = Inspection.BY_SENTINEL if step == self._quiet_step else Inspection.NONE
+        if self._was_measured:
+            looked_at = Inspection.IN_FULL
+        now_s, loss = self._schedule.clock(), self._history.loss.take()
+        self._history.add([StepRow(step, now_s, loss, rate, is_skipped, looked_at)])
 
     @torch.no_grad()
     def _report_passes(
@@ -333,6 +360,8 @@ class Recorder:
     def wake(self, rest: Rest) -> None:
         """Go on after steps that were only counted."""
         self._rest = None
+        if self._history is not None:
+            self._history.add(rest.rows)
         self.windows.resume(rest)
         self._schedule.wake(rest)
 
@@ -358,6 +387,9 @@ class Recorder:
         number = self._steps.step
         is_due = self._schedule.is_due(number)
         sample = self.observed.sample(None, number, Point.COLLECT) if is_due else None
+        self._was_measured = sample is not None
+        if is_complete:
+            self._end_row(number, is_skipped=False)
         if sample is not None:
             sample.is_complete = is_complete
             for name, value in self._given.items():
@@ -394,13 +426,24 @@ class Recorder:
         )
 
     def _send(self, sample: StepSample) -> None:
-        pending = pending_stats(sample, self._readback, self._good_steps, self._quiet_step)
+        history = () if self._history is None else self._history.take(sample.step)
+        pending = pending_stats(sample, self._readback, self._good_steps, self._quiet_step, history)
         pending.manifests = self._sampler.take_manifests()  # not before: that may have raised
         self.put(pending)
 
 
+def _loss_in(given: Scalars) -> tuple[Tensor | float | None, float | None]:
+    """Return the loss that was given, and the size of its batch."""
+    size = given.get(Scalar.BATCH_SIZE)
+    return given.get(Scalar.LOSS), None if size is None else float(size)
+
+
 def pending_stats(
-    sample: StepSample, readback: Readback, good_steps: GoodSteps, quiet_step: int = -1
+    sample: StepSample,
+    readback: Readback,
+    good_steps: GoodSteps,
+    quiet_step: int = -1,
+    history: Sequence[StepRow] = (),
 ) -> PendingStats:
     """Enqueue the copies of all numbers of a sample; it may be changed afterwards.
 
@@ -409,6 +452,7 @@ def pending_stats(
         readback: Copies its numbers.
         good_steps: Knows of the records before.
         quiet_step: The newest step before at which a sentinel that looked at all was quiet, or -1.
+        history: Rows of the steps since the last record, after the row that they follow.
     """
     columns, scalars, values = [], [], []
     for device, own in sample.columns.items():
@@ -418,6 +462,9 @@ def pending_stats(
     for name, tensors in sample.device_scalars.items():
         scalars += [name] * len(tensors)
         values += tensors
+    losses = [row.loss for row in history[1:] if isinstance(row.loss, Tensor)]
+    if losses:
+        values.append(torch.stack([loss.to(losses[0].device) for loss in losses]))
     if sample.outputs is not None:
         values += sample.outputs.tensors()
     values += sample.found_inf
@@ -436,5 +483,6 @@ def pending_stats(
         scaled=sample.scaled,
         outputs=None if sample.outputs is None else sample.outputs.reader(),
         quiet_step=quiet_step,
+        history=history,
     )
     return PendingStats(frame, readback.start(values, sample.packed), good_steps)

@@ -15,6 +15,7 @@ from gradwatch._recording.config import WatchConfig
 from gradwatch._recording.gradient_reader import GradientReader, ReadGradients
 from gradwatch._recording.loss_scale import LossScale
 from gradwatch._recording.observer import LayerOrder
+from gradwatch._recording.step_history import learning_rate
 from gradwatch._recording.step_sample import StepSample, Versions
 from gradwatch._statistics.cuda import warm_up
 from gradwatch._statistics.sentinel import Sentinel
@@ -235,10 +236,8 @@ class GradientSampler:
     def add_rate(self, sample: StepSample, optimizer: int | None) -> None:
         """Add the learning rate as it is now, of an optimizer or of the first."""
         if self._config.optimizers:
-            rate = self._config.optimizers[optimizer or 0].param_groups[0].get("lr")
-            # A tensor (capturable optimizers) would have to be synchronised for.
-            if isinstance(rate, (int, float)):
-                sample.add_scalar(Scalar.LR, float(rate))
+            rate = learning_rate(self._config.optimizers[optimizer or 0])
+            sample.add_scalar(Scalar.LR, rate)
 
 
 def _versions(gradients: Sequence[Tensor | None]) -> Versions:

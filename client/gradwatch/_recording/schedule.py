@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import islice, pairwise
 from typing import Final
 
+from torch import Tensor
+
+from gradwatch._pending.stats import StepRow
 from gradwatch._recording.overhead import MOST_S, MOST_STEPS, PAIR_EVERY, Overhead, Pace
+from gradwatch._recording.step_history import StepLoss
+from gradwatch_wire.limits import MAX_HISTORY
 
 SETTLING_STEPS: Final = 32
 """Steps at the beginning that are measured in full, whatever the budget is."""
 
 MIN_REST: Final = 4
 """Steps that are only counted, at least: to wake costs as much as to follow a few."""
+
+TIMED_STEPS: Final = 16
+"""Steps of a rest that show how long a step takes without the watch, the newest ones."""
 
 MAX_BROKEN_RESTS: Final = 3
 """Rests in a row that ended early. This training is not one whose steps can be only counted."""
@@ -26,26 +36,48 @@ class Rest:
     Args:
         step: The step that is under way.
         until: The first one that is measured again.
+        clock: Returns seconds.
+        began_s: When it began.
         num_steps: Steps of the optimizer so far.
         has_pass: Whether a backward pass was seen since the last step.
         has_closure: Whether the passes are run by a closure that the step is given.
         is_broken: Whether it has to end, because something happened that cannot be counted.
-        steps_s: How long some of the steps took.
-        began_s: When it began.
-        timed_from_s: When the step that is timed began.
         wake_s: How long the waking took.
+        loss: Loss of the step under way.
+        rows: Steps that have ended.
     """
 
     step: int
     until: int
+    clock: Callable[[], float]
+    began_s: float
     num_steps: int = 0
     has_pass: bool = False
     has_closure: bool = False
     is_broken: bool = False
-    steps_s: list[float] = field(default_factory=list)
-    began_s: float = 0.0
-    timed_from_s: float = 0.0
     wake_s: float = 0.0
+    loss: StepLoss = field(default_factory=StepLoss)
+    rows: deque[StepRow] = field(default_factory=lambda: deque(maxlen=MAX_HISTORY))
+
+    def annotate(self, step: int | None, loss: Tensor | float | None, size: float | None) -> None:
+        """Take in what is known of the step under way; with a closure, at its first evaluation."""
+        if step is not None:
+            self.step = step
+        if loss is not None and self.has_pass and not (self.has_closure and self.loss.is_given):
+            self.loss.add(loss, size)
+
+    def end_step(self, rate: float | None, *, is_skipped: bool = False) -> float:
+        """Count a step, and return the time."""
+        now_s = self.clock()
+        self.rows.append(StepRow(self.step, now_s, self.loss.take(), rate, is_skipped))
+        self.step += 1
+        return now_s
+
+    @property
+    def steps_s(self) -> list[float]:
+        """Seconds of each of the newest steps, which no other took part in."""
+        ends = [row.ended_s for row in islice(reversed(self.rows), TIMED_STEPS)]
+        return [after - before for after, before in pairwise(ends)]
 
 
 class Schedule:
@@ -161,7 +193,7 @@ class Schedule:
         if self.is_due(step):
             return None
         until = step + self.pace.every - step % self.pace.every
-        return Rest(step, until, began_s=now_s) if until - step >= MIN_REST else None
+        return Rest(step, until, self.clock, now_s) if until - step >= MIN_REST else None
 
     def wake(self, rest: Rest) -> None:
         """Take in that a rest is over."""

@@ -102,11 +102,11 @@ class Training:
         self.schedule.leave()
 
     def _counted_step(self, rest: Rest) -> None:
-        rest.step, rest.num_steps = self.step + 1, rest.num_steps + 1
+        rest.num_steps += 1
         self._spend(2e-6)
+        rest.end_step(None)
         rest.is_broken = self.breaks_rests
         if rest.step >= rest.until or rest.is_broken:
-            rest.steps_s.append(self.step_s * self.noise(self._rng, self.step))
             rest.wake_s = 100e-6
             self._spend(rest.wake_s)
             self.schedule.wake(rest)
