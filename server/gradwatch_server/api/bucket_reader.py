@@ -36,8 +36,8 @@ class BucketReader:
         """Rank of an answer, nothing without one."""
         return {} if self._rank is None else self._rank.describe()
 
-    def read(self, table: str, items: IndexArray) -> Buckets:
-        """Return the buckets of some items of a table."""
+    def read(self, table: str, items: IndexArray, *, with_all_steps: bool = False) -> Buckets:
+        """Return the buckets of some items of a table, without steps that have no frame or with."""
         width = self.width
         if self._rank is not None:
             rows = Buckets.of(self._rank.rows(table, items), width)
@@ -45,7 +45,8 @@ class BucketReader:
         epoch = self._own.span.epoch if self._own.span else 0
         steps = (self._first * width, (self._last + 1) * width - 1)
         history = self._own.history.of_table(table)
-        found = history.buckets(Wanted(epoch, table, items, *steps), width)
+        read = history.run_buckets if with_all_steps else history.buckets
+        found = read(Wanted(epoch, table, items, *steps), width)
         return found.spread(self._first, self._last)
 
     def of_run(self, columns: list[str]) -> list[Curve]:
@@ -53,7 +54,7 @@ class BucketReader:
         if not columns:
             return []
         items = [RUN_COLUMNS.index(name) for name in columns]
-        found = self.read(RUN_TABLE, np.array(items, dtype=np.int64))
+        found = self.read(RUN_TABLE, np.array(items, dtype=np.int64), with_all_steps=True)
         return [Curve({"column": name}, found, at) for at, name in enumerate(columns)]
 
     def curves(self, wanted: WantedTable, known: KnownLayers) -> list[Curve]:

@@ -110,8 +110,8 @@ class Range:
         """
         if self.span is None:
             return 1
-        histories = {self.history, *map(self.history.of_table, tables)}
-        finest = (own.finest(self.span.epoch, self.first) for own in histories)
+        histories = {self.history, self.history.steps, *map(self.history.of_table, tables)}
+        finest = (own.finest(self.span.epoch, self.first) for own in histories if own is not None)
         return max(width_for(self.first, self.last, points), *finest)
 
     def numbered(self, width: int) -> tuple[int, int]:

@@ -159,6 +159,14 @@ class Block:
             values[row, own.places], known[row, own.places] = own.values, own.known
         self.count += 1  # last: who reads beside us takes the rows up to here
 
+    def extend(self, rows: Rows, offset: int) -> None:
+        """Add rows of numbers of the run, for which there is room; see `add`."""
+        own = slice(self.count, self.count + len(rows.steps))
+        self.steps[own], self.times_ns[own] = rows.steps, rows.times_ns
+        self.offsets[own], self.skipped[own] = offset, rows.skipped
+        self.run[own], self.run_known[own] = rows.values, rows.known
+        self.count += len(rows.steps)
+
     def _add_numbers(self, new: NewRow, row: int) -> None:
         if new.numbers:
             self.run_known[row] = [own is not None for own in new.numbers]

@@ -120,6 +120,22 @@ class Buckets:
         times_ns = times_ns[_ends(starts, len(numbers))]
         return cls(width, numbers[starts], times_ns, made, made_counts)
 
+    def merged(self, other: Buckets) -> Self:
+        """Put buckets of other steps into the same ones, by when their last records came in.
+
+        The last value is that of the newer part, or of the other where the newer has none that is
+        finite.
+        """
+        if not len(other.numbers):
+            return self
+        numbers = np.concatenate([self.numbers, other.numbers])
+        times_ns = np.concatenate([self.times_ns, other.times_ns])
+        order = np.lexsort((times_ns, numbers))
+        stats = np.concatenate([self.stats, other.stats], axis=1)[:, order]
+        counts = np.concatenate([self.counts, other.counts], axis=1)[:, order]
+        both = type(self)(self.width, numbers[order], times_ns[order], stats, counts)
+        return self.joined([both], self.width)
+
     def within(self, first: int, last: int) -> Self:
         """Return the buckets with the numbers in `[first, last]`."""
         own = slice(

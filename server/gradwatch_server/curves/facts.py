@@ -2,7 +2,7 @@
 
 Level 0 has rows, level n buckets of `16 ** n` steps. A block of a level is made of `FAN` blocks of
 the level below, and stands for them wherever its width will do; those may be trimmed then. Gains
-have steps of their own, and so levels of their own.
+and steps without a frame have steps of their own, and so levels of their own.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ class Track(IntEnum):
 
     FRAMES = 0
     GAINS = 8
+    STEPS = 16
 
     @property
     def levels(self) -> range:

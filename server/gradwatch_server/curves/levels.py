@@ -15,7 +15,7 @@ from typing import Final, Self, cast
 import numpy as np
 
 from gradwatch_server.core.arrays import FloatArray, IndexArray
-from gradwatch_server.curves.block import FIRST_ROWS, Block
+from gradwatch_server.curves.block import FIRST_ROWS, MAX_ROWS, Block
 from gradwatch_server.curves.buckets import COUNTS, STATS, Buckets
 from gradwatch_server.curves.columns import RUN_TABLE
 from gradwatch_server.curves.encoding import (
@@ -42,6 +42,7 @@ from gradwatch_server.curves.items import ITEM_TABLES
 from gradwatch_server.curves.new_row import NewRow
 from gradwatch_server.curves.rows import Rows
 from gradwatch_wire.columns import L2
+from gradwatch_wire.limits import MAX_STEP
 
 logger = logging.getLogger(__name__)
 
@@ -152,6 +153,28 @@ class Levels:
         self.num_added += 1
         if self._open.is_full:
             self._close(self._open, stored)
+
+    def extend(self, epoch: int, rows: Rows, number: int, stored: StoredCurves) -> None:
+        """Add rows of numbers of the run; see `add`."""
+        last_epoch, last_step = self.last
+        if epoch < last_epoch:
+            return
+        left = rows.within(last_step + 1 if epoch == last_epoch else 0, MAX_STEP)
+        while len(left.steps):
+            if self._open is not None and self._open.epoch != epoch:
+                self._close(self._open, stored)
+            block = self._open or Block(self._numbers[0], epoch, MAX_ROWS, (), 0)
+            if block.count == block.capacity:
+                block = block.grown(NewRow(epoch, int(left.steps[0]), 0))
+            self._open = block
+            count = min(block.capacity - block.count, len(left.steps))
+            newest = int(left.steps[count - 1])
+            block.extend(left.within(0, newest), number)
+            left = left.within(newest + 1, MAX_STEP)
+            self.last = epoch, newest
+            self.num_added += count
+            if block.is_full:
+                self._close(block, stored)
 
     def save_open(self) -> None:
         """Add the open block to `unsaved`, unless the store has all of its rows."""

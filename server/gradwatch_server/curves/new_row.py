@@ -12,9 +12,10 @@ from gradwatch_server.core.frames.closed_frame import ClosedFrame
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.frames.gains import GainFrame
 from gradwatch_server.core.frames.rows import ROW_OF
-from gradwatch_server.curves.columns import run_numbers
+from gradwatch_server.curves.columns import RUN_COLUMNS, run_numbers
 from gradwatch_server.curves.group_numbers import GroupNumbers
 from gradwatch_server.curves.items import ItemKind, ItemNames, ItemNumbers, table_of
+from gradwatch_server.curves.rows import Rows
 from gradwatch_wire.columns import L2, NOT_SEEN
 
 
@@ -77,6 +78,31 @@ def row_of_gains(gains: GainFrame, epoch: int, names: ItemNames) -> NewRow:
         table_of(ItemKind.BLOCK, "gain"): ItemNumbers.of(places[: len(gains.gains)], gains.gains),
     }
     return NewRow(epoch, gains.step, gains.received_ns, items=items)
+
+
+def rows_of_history(closed: ClosedFrame) -> Rows | None:
+    """Return the rows of the steps since the frame before, None if there are none.
+
+    Their times lie evenly between those of the two frames.
+    """
+    history = closed.history
+    if history is None or not len(history.steps):
+        return None
+    num_rows, until_ns = len(history.steps), closed.frame.received_ns
+    after_ns = until_ns if closed.after_ns is None else min(closed.after_ns, until_ns)
+    shares = np.arange(1, num_rows + 1) / (num_rows + 1)
+    values = np.full((num_rows, len(RUN_COLUMNS)), np.nan)
+    known = np.zeros(values.shape, dtype=np.bool_)
+    for name, numbers, is_known in (
+        ("loss", history.loss, history.has_loss),
+        ("lr", history.lr, ~np.isnan(history.lr)),
+        ("step_time", history.step_time_s, ~np.isnan(history.step_time_s)),
+        ("skipped", history.skipped, np.ones(num_rows, dtype=np.bool_)),
+    ):
+        place = RUN_COLUMNS.index(name)
+        values[:, place], known[:, place] = numbers, is_known
+    times_ns = after_ns + ((until_ns - after_ns) * shares).astype(np.int64)
+    return Rows(history.steps, times_ns, history.skipped, values, known)
 
 
 def norms_of(frame: Frame) -> FloatArray:

@@ -49,6 +49,7 @@ class History:
         tail: Its rows in memory; those that are stored as well are read from the store.
         layers: The layers in memory, None if they are to be read.
         gains: History of the gains, None of these themselves.
+        steps: History of the steps without a frame, None of these themselves.
     """
 
     def __init__(
@@ -58,8 +59,10 @@ class History:
         tail: TailView,
         layers: KnownLayers | None = None,
         gains: History | None = None,
+        steps: History | None = None,
     ) -> None:
         self._stored, self._track, self._layers, self._gains = stored, track, layers, gains
+        self.steps = steps
         # The store is looked at after the memory: a block may have been committed in between.
         newest = stored.newest(track, is_closed=True)
         self._tail = [own for own in tail.blocks if newest is None or own[0].number > newest.number]
@@ -146,6 +149,11 @@ class History:
         pieces = list(self._pieces(own, level, -1, NO_END, width))
         pieces += [Buckets.of(rows, width) for rows in self._in_memory(own)]
         return Buckets.joined(pieces, width) if pieces else _empty(width, len(wanted.items))
+
+    def run_buckets(self, wanted: Wanted, width: int) -> Buckets:
+        """Return buckets of numbers of the run, of steps with a frame and of those without."""
+        own = self.buckets(wanted, width)
+        return own if self.steps is None else own.merged(self.steps.buckets(wanted, width))
 
     def row(self, wanted: Wanted) -> Rows | None:
         """Return the row of the first wanted step, None if it is not kept."""

@@ -25,7 +25,7 @@ from gradwatch_server.curves.group_numbers import GroupNumbers
 from gradwatch_server.curves.items import ItemNames
 from gradwatch_server.curves.layers import KnownLayers
 from gradwatch_server.curves.levels import Levels, TailView
-from gradwatch_server.curves.new_row import NewRow, row_of_frame, row_of_gains
+from gradwatch_server.curves.new_row import NewRow, row_of_frame, row_of_gains, rows_of_history
 from gradwatch_server.curves.reader import History
 from gradwatch_server.storage.curves import CurveStore
 from gradwatch_server.storage.rows import StorageError
@@ -110,6 +110,9 @@ class AttemptCurves:
         """Add a frame, unless it is there already."""
         self._follow(closed)
         self._add(Track.FRAMES, row_of_frame(closed, self._names, self._group_numbers), number)
+        rows = rows_of_history(closed)
+        if rows is not None:
+            self._tracks[Track.STEPS].extend(closed.epoch, rows, number, self._stored)
 
     def add_gains(self, gains: GainFrame, epoch: int, number: int) -> None:
         """Add gains, unless they are there already."""
@@ -228,9 +231,10 @@ class CurveRecorder:
         kept = self._kept.get((run, attempt))
         tails, layers = ({}, None) if kept is None else kept.shown
         with self._store.read(run, attempt) as stored:
-            frames, gains = (tails.get(track, TailView()) for track in Track)
+            frames, gains, steps = (tails.get(track, TailView()) for track in Track)
             of_gains = History(stored, Track.GAINS, gains)
-            yield History(stored, Track.FRAMES, frames, layers, of_gains)
+            of_steps = History(stored, Track.STEPS, steps)
+            yield History(stored, Track.FRAMES, frames, layers, of_gains, of_steps)
 
     def write(self) -> None:
         """Write the blocks that are full, in the transaction of the entries.

@@ -80,9 +80,7 @@ def test_each_step_without_a_record_has_a_row(
 
 
 @pytest.mark.parametrize("pace", [RESTING, Pace(EVERY, 1)])
-def test_a_step_that_was_skipped_is_marked(
-    aggregator: Sink, set_pace: SetPace, pace: Pace
-) -> None:
+def test_a_step_that_was_skipped_is_marked(aggregator: Sink, set_pace: SetPace, pace: Pace) -> None:
     set_pace(pace)
     model, skipped = make(), set(range(40, STEPS, 17))
     watch, optimizer = aggregator.attach_sgd(model, RATE, overhead=0.01)

@@ -18,6 +18,7 @@ from gradwatch_server.core.frames.gains import GainFrame
 from gradwatch_server.core.frames.layers import Layers
 from gradwatch_server.core.frames.layout import Layout
 from gradwatch_server.core.frames.merging import merge
+from gradwatch_server.core.frames.step_history import StepHistory
 from gradwatch_server.curves.buckets import Buckets
 from gradwatch_server.curves.columns import RUN_COLUMNS, RUN_TABLE
 from gradwatch_server.curves.encoding import decode_head
@@ -86,6 +87,32 @@ class Feed:
             self.recorder.add("r", 1, closed)
             self.commit()
 
+    def sparse_steps(self, first: int, last: int, every: int) -> None:
+        """Record a frame each so many steps; the losses of those between come with the next."""
+        for step in range(first, last, every):
+            columns = {"l2": Column.pack("<f8", [1.0, 2.0, 3.0])}
+            between = range(max(step - every, first) + (step > first), step)
+            history = StepHistory.read(
+                {
+                    "step": Column.pack("<u8", between),
+                    "loss": Column.pack("<f8", map(norm_of, between)),
+                },
+                step,
+            )
+            scalars = {"loss": norm_of(step)}
+            part = RankPart(0, self.layout, True, columns, scalars, {}, history=history)
+            frame = merge(Gathered(step, -1, 1_000 * step, (part,), 0), len(LAYERS), 1)
+            after_ns = 1_000 * (step - every) if step > first else None
+            closed = ClosedFrame(frame, 0, 1.0, False, None, self.layers, after_ns)
+            self.recorder.add("r", 1, closed)
+            self.commit()
+
+    def read_run(self, width: int, first: int = 0, last: int = 1 << 40) -> Buckets:
+        """Return buckets of the loss, of all steps."""
+        with self.recorder.history("r", 1) as history:
+            wanted = Wanted(0, RUN_TABLE, np.array([LOSS]), first, last)
+            return history.run_buckets(wanted, width)
+
     def gains(self, first: int, last: int, every: int = 1) -> None:
         """Record gains whose blocks change on the way; they come at steps of their own."""
         for step in range(first, last, every):
@@ -136,7 +163,9 @@ def feed(tmp_path: Path) -> Iterator[Feed]:
     made.store.close()
 
 
-def check(found: Buckets, width: int, first: int, last: int) -> None:
+def check(
+    found: Buckets, width: int, first: int, last: int, *, is_last_known: bool = True
+) -> None:
     """Compare with what was sent, step by step."""
     assert found.numbers.tolist() == sorted({step // width for step in range(first, last)})
     low, high, mean, newest = found.stats[:, :, 0]
@@ -148,11 +177,9 @@ def check(found: Buckets, width: int, first: int, last: int) -> None:
         nans, infs = sum(map(math.isnan, values)), sum(map(math.isinf, values))
         assert counts == [len(values), nans, infs, finite.count(0.0), 0]
         if finite:
-            assert (low[place], high[place], newest[place]) == (
-                min(finite),
-                max(finite),
-                finite[-1],
-            )
+            assert (low[place], high[place]) == (min(finite), max(finite))
+            if is_last_known or len(finite) == len(values):
+                assert newest[place] == finite[-1]
             assert mean[place] == pytest.approx(sum(finite) / len(finite), rel=1e-6)
 
 
@@ -169,6 +196,28 @@ def test_what_is_stored_is_what_was_sent(feed: Feed, width: int) -> None:
     loss = feed.read(width, table=RUN_TABLE)
     assert loss.stats[1, -1, 0] == 2_499.0
     assert loss.counts[0].sum() == 2_500
+
+
+@pytest.mark.parametrize("width", [1, 2, 16, 64, 1024])
+@pytest.mark.parametrize("every", [2, 7, 64, 512])
+def test_steps_without_a_frame_are_in_the_curves_of_the_run(
+    feed: Feed, width: int, every: int
+) -> None:
+    last = 2_400 // every * every + 1
+    feed.sparse_steps(0, 1_024 // every * every + 1, every)
+    feed.save()
+    feed.kill()
+    feed.start()
+    feed.sparse_steps(0, last, every)  # what is stored comes again
+    feed.settle()
+
+    check(feed.read_run(width), width, 0, last, is_last_known=False)
+    own = feed.read_run(width, 700, 1_500)
+    first, last = 700 // width * width, min((1_500 // width + 1) * width, last)
+    check(own, width, first, last, is_last_known=False)
+    assert set(feed.read(1, table=RUN_TABLE).numbers % every) == {0}
+    times_ns = feed.read_run(1).times_ns
+    assert (np.diff(times_ns) >= 0).all()
 
 
 def test_wide_buckets_are_read_from_wide_buckets(feed: Feed) -> None:

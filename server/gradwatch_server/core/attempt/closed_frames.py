@@ -167,7 +167,8 @@ class ClosedFrames:
     def _record(self, frame: Frame, score: float, recorder: FrameRecorder) -> None:
         noise_scale = self.noise_scale.at(frame.step)
         skipped = was_skipped(frame)
-        closed = ClosedFrame(frame, self.epoch, score, skipped, noise_scale, self.layers)
+        after_ns = None if self.last_frame is None else self.last_frame.received_ns
+        closed = ClosedFrame(frame, self.epoch, score, skipped, noise_scale, self.layers, after_ns)
         recorder.add(self.run, self.attempt, closed)
 
     def add_gains(self, gathered: Gathered[RankGains], rules: Rules) -> Iterator[Alert]:

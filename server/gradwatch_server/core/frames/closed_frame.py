@@ -9,6 +9,7 @@ from typing import Protocol
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.frames.gains import GainFrame
 from gradwatch_server.core.frames.layers import Layers
+from gradwatch_server.core.frames.step_history import StepHistory, merge_histories
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,7 @@ class ClosedFrame:
         skipped: Whether a GradScaler skipped the step for an overflow.
         noise_scale: The gradient noise scale at it, None if it added nothing or is not known yet.
         layers: Those of the attempt; the frame has a value for each.
+        after_ns: When the last record of the frame before came in, None of the first one.
     """
 
     frame: Frame
@@ -30,6 +32,13 @@ class ClosedFrame:
     skipped: bool
     noise_scale: float | None
     layers: Layers
+    after_ns: int | None = None
+
+    @property
+    def history(self) -> StepHistory | None:
+        """Steps since the frame before, None if there are none."""
+        found = [part.history for part in self.frame.parts if part.history is not None]
+        return merge_histories(found)
 
     @property
     def ranks(self) -> Sequence[int]:

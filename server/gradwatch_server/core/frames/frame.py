@@ -19,6 +19,7 @@ from gradwatch_server.core.frames.sizes import (
     keys_bytes,
     labels_bytes,
 )
+from gradwatch_server.core.frames.step_history import StepHistory
 from gradwatch_wire import Column
 from gradwatch_wire.columns import (
     L2,
@@ -56,6 +57,7 @@ class RankPart:
         parts: How many there are.
         last_good_step: The newest step before that the rank inspected and found finite, -1 if none
             was or that is not known.
+        history: Steps since the rank's last record, None if there are none.
     """
 
     rank: int
@@ -71,6 +73,7 @@ class RankPart:
     number: int = 0
     parts: int = 1
     last_good_step: int = -1
+    history: StepHistory | None = None
 
     @cached_property
     def values(self) -> Mapping[str, FloatArray]:
@@ -119,7 +122,7 @@ class RankPart:
         for array in (self.activations, self.weight_bits):
             if array is not None:
                 num_bytes += array_bytes(array)
-        return num_bytes
+        return num_bytes if self.history is None else num_bytes + self.history.num_bytes
 
 
 @dataclass(slots=True, eq=False)

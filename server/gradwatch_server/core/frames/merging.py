@@ -236,10 +236,14 @@ def _rows_of(part: RankPart) -> FloatArray:
 
 
 def _bad_step(gathered: Gathered[RankPart], scalars: Mapping[str, list[float]]) -> int:
-    """Return the earliest step that a record names, if it is one since the last frame."""
-    if Scalar.FIRST_NONFINITE_STEP not in scalars:
-        return gathered.step
-    named = scalars[Scalar.FIRST_NONFINITE_STEP]
+    """Return the earliest step that a record names, if it is one since the last frame.
+
+    Of a training of one process that is also the first one whose loss was not finite.
+    """
+    named = scalars.get(Scalar.FIRST_NONFINITE_STEP, [])
+    histories = [part.history for part in gathered.items if part.history is not None]
+    if len(histories) == len(gathered.items) == 1 and histories[0].bad_step is not None:
+        named = [*named, histories[0].bad_step]
     steps = [step for step in named if gathered.after < step <= gathered.step]
     return int(min(steps, default=gathered.step))
 

@@ -1,0 +1,96 @@
+"""History of the steps between two records: numbers of each that the training process knew."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray, numbers
+from gradwatch_wire import Column
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepHistory:
+    """Numbers of some steps, of one rank or over all.
+
+    Args:
+        steps: (steps,) the steps, rising.
+        loss: (steps,) the loss, NaN also where none was given.
+        has_loss: (steps,) whether one was given.
+        lr: (steps,) the learning rate, NaN where it is not known.
+        step_time_s: (steps,) seconds of each step, NaN where they are not known.
+        skipped: (steps,) whether the update was skipped.
+    """
+
+    steps: IndexArray
+    loss: FloatArray
+    has_loss: BoolArray
+    lr: FloatArray
+    step_time_s: FloatArray
+    skipped: BoolArray
+
+    @classmethod
+    def read(cls, columns: Mapping[str, Column], before: int) -> Self | None:
+        """Return the history in a record, None if there is none.
+
+        Args:
+            columns: The columns, all of one size.
+            before: Step of the record, which is no part of it.
+        """
+        if "step" not in columns:
+            return None
+        given = {name: numbers(column) for name, column in columns.items()}
+        own = np.flatnonzero((given["step"] >= 0) & (given["step"] < before))
+        # Steps that a client numbers anew may come twice.
+        steps, first = np.unique(given["step"][own].astype(np.int64), return_index=True)
+        found = {name: values[own[first]] for name, values in given.items()}
+        unknown = np.full(len(steps), np.nan)
+        has_loss = found.get("has_loss", np.ones(len(steps))) != 0.0
+        return cls(
+            steps,
+            found.get("loss", unknown),
+            has_loss & ("loss" in found),
+            found.get("lr", unknown),
+            found.get("step_time_s", unknown),
+            found.get("skipped", unknown) == 1.0,
+        )
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all numbers in memory."""
+        return 34 * len(self.steps)
+
+    @property
+    def bad_step(self) -> int | None:
+        """First step with a loss that is not finite, None if there is none."""
+        places = np.flatnonzero(self.has_loss & ~np.isfinite(self.loss))
+        return int(self.steps[places[0]]) if len(places) else None
+
+
+def merge_histories(histories: Sequence[StepHistory]) -> StepHistory | None:
+    """Return the history over all ranks, None if none has one.
+
+    The loss is the mean over the ranks that gave one, NaN if one of these was NaN; learning rate
+    and time are the largest; a step was skipped if one rank skipped it.
+    """
+    if len(histories) < 2:
+        return histories[0] if histories else None
+    steps, places = np.unique(np.concatenate([own.steps for own in histories]), return_inverse=True)
+    total, count = np.zeros(len(steps)), np.zeros(len(steps))
+    lr, step_time_s = np.full((2, len(steps)), np.nan)
+    skipped = np.zeros(len(steps), dtype=np.bool_)
+    begin = 0
+    for own in histories:
+        at = places[begin : begin + len(own.steps)]
+        begin += len(own.steps)
+        total[at] += np.where(own.has_loss, own.loss, 0.0)
+        count[at] += own.has_loss
+        lr[at] = np.fmax(lr[at], own.lr)
+        step_time_s[at] = np.fmax(step_time_s[at], own.step_time_s)
+        skipped[at] |= own.skipped
+    with np.errstate(invalid="ignore", divide="ignore"):
+        loss = total / count
+    return StepHistory(steps, loss, count > 0, lr, step_time_s, skipped)
