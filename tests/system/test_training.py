@@ -322,7 +322,7 @@ def test_a_sentinel_finds_step_and_rank_among_steps_that_are_not_measured(
     assert health["window"]["coverage"] == 1.0
     assert health["window"]["steps"] == 33
     assert health["pace"].startswith("every 512th step in full, a sentinel on each: about ")
-    series = aggregator.get("/runs/ddp/series?column=loss&column=norm&points=1000")
+    series = aggregator.json("/runs/ddp/series?column=loss&column=norm&points=1000")
     loss, norm = series["series"]
     assert loss["n"] == [1] * 121
     assert loss["nan"] == [0] * 120 + [1]
