@@ -68,6 +68,10 @@ from gradwatch_wire.session.switch import is_disabled
 BUFFER_BYTES: Final = 32 << 20
 MIN_BUFFER_BYTES: Final = 1 << 16
 
+OVERHEAD: Final = 0.01
+"""Share that is lost in the noise of most trainings, and still lets large models be measured in
+each step. Measured by `scripts/bench overhead`."""
+
 WEIGHTS_EVERY: Final = 100
 """A digest reads the weights twice, about as much work as two collections: a fiftieth of what
 collecting each step costs. Measured by `scripts/bench step`."""
@@ -81,7 +85,7 @@ def attach(
     endpoint: str | Sequence[str] | None = None,
     keys: str | os.PathLike[str] | None = None,
     every: int | None = None,
-    overhead: float | None = None,
+    overhead: float | None = OVERHEAD,
     first_step: int = 0,
     groups: Mapping[str, Group] | None = None,
     include: Patterns = None,
@@ -118,11 +122,10 @@ def attach(
             `tcp://127.0.0.1:5555`.
         keys: The key file, made by `gradwatch keys`, for an aggregator that asks who sends.
             Default: `GRADWATCH_KEYS`, else none.
-        every: Optimizer steps between collections. Default: what `overhead` allows, else 1.
-        overhead: Share of the training's time that measuring may take, such as 0.01: steps are
-            measured in full as often as that allows. None: each one is, as always on CUDA. With
-            `every` or `report_every` it has no effect. `GRADWATCH_OVERHEAD`, `none` or a number,
-            goes first.
+        every: Optimizer steps between collections. Default: what `overhead` allows.
+        overhead: Share of the training's time that measuring may take: steps are measured in full
+            as often as that allows. None: each one is, as always on CUDA. With `every` or
+            `report_every` it has no effect. `GRADWATCH_OVERHEAD`, `none` or a number, goes first.
         first_step: Number of the first step, such as that at which a resumed run goes on.
         groups: Names of parameter groups to patterns (`fnmatch` style, on the layer's name) or
             parameters.
