@@ -119,6 +119,7 @@ class BackwardPasses:
             self._counting = None
             for trigger in self._triggers:
                 trigger.hook(self)
+                trigger.note()  # the pass may be one whose step is still to come
 
     def disable(self) -> None:
         """Tell nobody from here on; the hooks stay."""

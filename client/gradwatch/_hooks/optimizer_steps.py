@@ -6,6 +6,7 @@ import logging
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -164,7 +165,7 @@ class OptimizerSteps:
     def _begin_rest(self, rest: Rest, recorder: Recorder) -> None:
         """Only count from here on, if that can be done."""
         if self._passes.count_only(rest, recorder.main_module):
-            self._rest = rest
+            self._rest, rest.end = rest, partial(self._wake, rest)
         else:
             rest.is_broken = True  # gradients that no pass has left, as those written by hand
             recorder.wake(rest)

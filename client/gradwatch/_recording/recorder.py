@@ -7,6 +7,7 @@ saw between two measurements; records are handed over to be sent.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
@@ -31,6 +32,7 @@ from gradwatch._recording.step_history import StepHistory, learning_rate
 from gradwatch._recording.step_sample import StepSample
 from gradwatch._recording.windows import StepWindows
 from gradwatch._statistics.capture import in_capture
+from gradwatch._statistics.sentinel import MAX_ALARMS
 from gradwatch_wire.names import Inspection, Label, Point, Scalar
 
 Scalars: TypeAlias = Mapping[str, Tensor | float | None]
@@ -108,6 +110,8 @@ class Recorder:
         is_sparse = schedule.is_timed or schedule.pace.every > 1 or config.report_every > 1
         self._history = StepHistory() if is_sparse else None
         self._given: Scalars = {}
+        self._has_bad_loss = False
+        self._num_bad_losses = 0
         self._was_measured = False
         self._activate()
 
@@ -141,7 +145,8 @@ class Recorder:
         try:
             self._given = scalars()
             loss, size = _loss_in(self._given)
-            if self._rest is not None:
+            self._has_bad_loss = self._is_bad(loss)
+            if self._rest is not None and not self._ends_rest(self._rest):
                 self._rest.annotate(step, loss, size)
             elif self._config.optimizers:
                 if not self._keep_deferred(loss, size):
@@ -170,9 +175,12 @@ class Recorder:
         if in_capture(self._faults):
             return
         with self._faults.noting("annotate"):
+            self._has_bad_loss = self._is_bad(loss)
             if self._rest is not None:
-                self._rest.annotate(step, loss, None)
-                return
+                if not self._ends_rest(self._rest):
+                    self._rest.annotate(step, loss, None)
+                    return
+                self.windows.collect(step, micro_batch=False)
             if self._keep_deferred(loss, None):
                 return
             if not self.windows.is_open:
@@ -182,8 +190,36 @@ class Recorder:
                 return
             self._note_loss(loss, None)
             for optimizer in optimizers:
-                if optimizer in self._passes:
-                    self._passes[optimizer].add_loss(loss, None)
+                known = self._known(optimizer, self.windows.step_of(optimizer))
+                if known is not None:
+                    known.add_loss(loss, None)
+
+    def _is_bad(self, loss: Tensor | float | None) -> bool:
+        """Tell whether a loss on the host is NaN or Inf, of the first few steps in a row.
+
+        Steps with such a loss are measured where a budget leaves them out.
+        """
+        if not self._schedule.is_timed or loss is None:
+            return False
+        if isinstance(loss, Tensor):
+            if not loss.is_cpu:
+                return False  # the training thread would wait for it
+            loss = loss.item()
+        self._num_bad_losses = 0 if math.isfinite(loss) else self._num_bad_losses + 1
+        return 0 < self._num_bad_losses <= MAX_ALARMS
+
+    def _ends_rest(self, rest: Rest) -> bool:
+        """End a rest for a loss that is NaN or Inf; tell whether that was done."""
+        if not (self._has_bad_loss and rest.has_pass):
+            return False
+        rest.end()
+        return True
+
+    def _known(self, optimizer: int, step: int) -> SampleAccumulator | None:
+        """Return what was measured in a window; with a bad loss that is done now if not before."""
+        if self._has_bad_loss and optimizer not in self._passes:
+            self.measure(optimizer, step, Point.COLLECT)
+        return self._passes.get(optimizer)
 
     def _note_loss(self, loss: Tensor | float | None, batch_size: float | None) -> None:
         # Of several optimizers, as of a GAN, each has a loss of its own.
@@ -240,7 +276,7 @@ class Recorder:
 
     def add_scalars(self, optimizer: int, step: int, *, is_another: bool) -> None:
         """Add what `collect` was given, and measure anew what was changed since the pass."""
-        known = self._passes.get(optimizer)
+        known = self._known(optimizer, step)
         if known is None:
             return
         if self._sampler.is_changed(known.latest):

@@ -45,6 +45,7 @@ class Rest:
         wake_s: How long the waking took.
         loss: Loss of the step under way.
         rows: Steps that have ended.
+        end: Ends it at once, within a step.
     """
 
     step: int
@@ -58,6 +59,7 @@ class Rest:
     wake_s: float = 0.0
     loss: StepLoss = field(default_factory=StepLoss)
     rows: deque[StepRow] = field(default_factory=lambda: deque(maxlen=MAX_HISTORY))
+    end: Callable[[], None] = lambda: None
 
     def annotate(self, step: int | None, loss: Tensor | float | None, size: float | None) -> None:
         """Take in what is known of the step under way; with a closure, at its first evaluation."""

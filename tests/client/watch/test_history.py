@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import sys
 import time
@@ -79,6 +80,42 @@ def test_each_step_without_a_record_has_a_row(
     assert watch.stats()["faults"] == 0
 
 
+@pytest.mark.parametrize("pace", [RESTING, Pace(EVERY, 4), Pace(EVERY)])
+@pytest.mark.parametrize("give", ["annotate", "collect"])
+@pytest.mark.parametrize("is_guarded", [True, False])
+def test_a_step_whose_loss_is_bad_is_measured(
+    aggregator: Sink, set_pace: SetPace, pace: Pace, give: str, is_guarded: bool
+) -> None:
+    """Three in a row at most: a run that is broken must not cost more than a sound one."""
+    set_pace(pace)
+    model, bad = make(), [40, 90, 91, 92, 93, 94, 130]
+    watch, optimizer = aggregator.attach_sgd(model, 0.0, overhead=0.01)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        backward(model, step)
+        loss = torch.tensor(math.nan if step in bad else 1.0)
+        getattr(watch, give)(loss=loss)
+        if not (is_guarded and step in bad):
+            optimizer.step()
+    watch.close()
+    found = {stats.step: stats for stats in aggregator.of_stats()}
+    due = {step for step in found if step % EVERY in {0, 1} or step < SETTLING_STEPS}
+    measured = [step for step in found if step in bad]
+    if pace is RESTING:  # a waking measures two in a row
+        measured = [step for step in measured if step != 93]
+    assert measured == [40, 90, 91, 92, 130]
+    for step in measured:
+        assert math.isnan(found[step].scalars["loss"])
+        if pace is not RESTING or step in {40, 90, 130}:
+            assert found[step].labels["point"] == "collect"
+        assert found[step].labels["taken"] is not is_guarded
+    assert found.keys() - due - {*bad} <= ({41, 131} if pace is RESTING else set())
+    rows = read(aggregator)
+    assert sorted({*found, *rows}) == list(range(max(found) + 1))
+    assert {step for step, row in rows.items() if math.isnan(row["loss"])} == {93, 94} - found.keys()
+    assert watch.stats()["faults"] == 0
+
+
 @pytest.mark.parametrize("pace", [RESTING, Pace(EVERY, 1)])
 def test_a_step_that_was_skipped_is_marked(aggregator: Sink, set_pace: SetPace, pace: Pace) -> None:
     set_pace(pace)
@@ -87,14 +124,13 @@ def test_a_step_that_was_skipped_is_marked(aggregator: Sink, set_pace: SetPace, 
     for step in range(STEPS):
         optimizer.zero_grad()
         backward(model, step)
-        watch.annotate(loss=math.nan if step in skipped else 1.0)
+        watch.annotate(loss=1.0)
         if step not in skipped:
             optimizer.step()
     watch.close()
     recorded = {stats.step for stats in aggregator.of_stats()}
     rows = read(aggregator)
     assert {step for step, row in rows.items() if row.get("skipped")} == skipped & rows.keys()
-    assert {step for step, row in rows.items() if math.isnan(row["loss"])} == skipped & rows.keys()
     assert skipped & rows.keys()
     assert max(recorded) > 2 * EVERY
 
@@ -211,6 +247,7 @@ def test_the_time_of_a_step_is_that_between_two_ends(aggregator: Sink) -> None:
 
 def test_a_row_costs_few_calls(aggregator: Sink, set_pace: SetPace) -> None:
     """A step that is only counted makes no call of torch but those of its own hooks."""
+    gc.collect()  # a GradScaler that is still alive might be this training's
     set_pace(RESTING)
     model = make()
     watch, optimizer = aggregator.attach_sgd(model, 0.0, overhead=0.01)
@@ -218,11 +255,11 @@ def test_a_row_costs_few_calls(aggregator: Sink, set_pace: SetPace) -> None:
         optimizer.zero_grad()
         backward(model, step)
         optimizer.step()
-    calls = 0
+    calls: list[str] = []
 
     def count(frame: Any, event: str, _: object) -> None:
-        nonlocal calls
-        calls += event == "call" and "gradwatch" in frame.f_code.co_filename
+        if event == "call" and "gradwatch" in frame.f_code.co_filename:
+            calls.append(frame.f_code.co_qualname)
 
     optimizer.zero_grad()
     backward(model)
@@ -232,4 +269,4 @@ def test_a_row_costs_few_calls(aggregator: Sink, set_pace: SetPace) -> None:
     finally:
         sys.setprofile(None)
     watch.close()
-    assert calls <= 8, calls
+    assert len(calls) <= 8, calls

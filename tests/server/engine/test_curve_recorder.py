@@ -163,9 +163,7 @@ def feed(tmp_path: Path) -> Iterator[Feed]:
     made.store.close()
 
 
-def check(
-    found: Buckets, width: int, first: int, last: int, *, is_last_known: bool = True
-) -> None:
+def check(found: Buckets, width: int, first: int, last: int, *, is_last_known: bool = True) -> None:
     """Compare with what was sent, step by step."""
     assert found.numbers.tolist() == sorted({step // width for step in range(first, last)})
     low, high, mean, newest = found.stats[:, :, 0]
