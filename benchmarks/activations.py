@@ -77,7 +77,7 @@ def _make(activations: Modules) -> Copy:
     model = nn.Sequential(nn.Embedding(WORDS, WIDTH), *blocks, nn.Linear(WIDTH, WORDS))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     watch = gradwatch.attach(
-        model, optimizer, run="bench", endpoint=unused_endpoint(), activations=activations
+        model, optimizer, run="bench", endpoint=unused_endpoint(), every=1, activations=activations
     )
     assert isinstance(watch, gradwatch.Watch)
     hooked = sum(

@@ -86,7 +86,7 @@ def train(job: Rank, pipe: Pipe) -> None:
         block: Block = pipe.recv()
         watch = None
         if block.endpoint is not None:
-            watch = gradwatch.attach(model, optimizer, run=RUN, endpoint=block.endpoint)
+            watch = gradwatch.attach(model, optimizer, run=RUN, endpoint=block.endpoint, every=1)
         began = 0.0
         for step in range(-WARMUP_STEPS, block.steps):
             if step == 0:

@@ -244,6 +244,7 @@ def train(_job: None, pipe: Pipe) -> None:
                 optimizer,
                 run=RUN,
                 endpoint=block.endpoint,
+                every=1,
                 first_step=FIRST_STEP - WARMUP_STEPS,
                 weights_every=block.weights_every,
             )

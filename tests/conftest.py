@@ -25,6 +25,9 @@ settings.load_profile("untimed")
 # pytest-xdist tells its workers a width of 80, which a console would keep from its import on.
 os.environ.pop("COLUMNS", None)
 
+# How often a budget lets steps be measured depends on the machine.
+os.environ.setdefault("GRADWATCH_OVERHEAD", "none")
+
 STARTS_PROCESSES = {"browser", "gradwatch", "run_script", "serve", "tail", "train"}
 """Fixtures that start a process for the test alone, which makes it slow."""
 

@@ -98,6 +98,7 @@ def _train(job: _Rank, pipe: Pipe) -> None:
         training.optimizers,
         run="gloo",
         endpoint=job.endpoint,
+        every=1,
         columns=MEASURED_COLUMNS,
         local=True,
     )

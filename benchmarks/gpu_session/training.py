@@ -53,7 +53,7 @@ def watching(model: Any, *arguments: Any, **settings: Any) -> Iterator[Received]
     aggregator.start()
     try:
         watch = gradwatch.attach(
-            model, *arguments, run=RUN, endpoint=aggregator.endpoint, **settings
+            model, *arguments, run=RUN, endpoint=aggregator.endpoint, **({"every": 1} | settings)
         )
         assert isinstance(watch, gradwatch.Watch), "GRADWATCH_DISABLED is set"
         with watch:

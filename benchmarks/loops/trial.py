@@ -81,7 +81,9 @@ class Trial:
     ) -> None:
         """Call `gradwatch.attach`, or nothing in a trial without it."""
         if self.is_watched:
-            self.watch = gradwatch.attach(model, optimizer, run=self.run, **settings)
+            self.watch = gradwatch.attach(
+                model, optimizer, run=self.run, **({"every": 1} | settings)
+            )
 
     def inject(self, model: nn.Module, name: str, prefix: str = "") -> None:
         """Register the fault, if there is one, at a module that takes and returns one tensor.

@@ -16,7 +16,7 @@ torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 1))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 
-with gradwatch.attach(model, optimizer, run="first-run") as watch:
+with gradwatch.attach(model, optimizer, run="first-run", every=1) as watch:
     for step in range(120):
         batch = torch.randn(8, 16)
         target = batch.sum(dim=1, keepdim=True)

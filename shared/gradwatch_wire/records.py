@@ -260,9 +260,12 @@ class Bye:
 
     Args:
         reason: `closed` or `exception`.
+        last_step: The last step that has ended, whether or not it was measured; -1 if there was
+            none or that is not known.
     """
 
     reason: str = "closed"
+    last_step: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

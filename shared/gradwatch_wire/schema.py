@@ -328,7 +328,12 @@ SCHEMAS: Final[tuple[Schema, ...]] = (
         Field("shrink", integer(), 0, _NEW),
         Field("waiting_bytes", integer(), 0, _NEW),
     ),
-    Schema(Kind.BYE, Bye, Field("reason", _NAME, "closed")),
+    Schema(
+        Kind.BYE,
+        Bye,
+        Field("reason", _NAME, "closed"),
+        Field("last_step", integer(-1, MAX_STEP), -1, _NEW),
+    ),
     Schema(
         Kind.ACK,
         Ack,

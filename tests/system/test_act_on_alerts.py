@@ -32,7 +32,9 @@ def train(aggregator: Aggregator, folder: Path, *arguments: str) -> list[tuple[i
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(
         [*launch, EXAMPLE, "--folder", folder, "--steps", "400", *arguments],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "GRADWATCH_ENDPOINT": aggregator.ingest},
+        env=os.environ
+        | {"OMP_NUM_THREADS": "1", "GRADWATCH_ENDPOINT": aggregator.ingest}
+        | {"GRADWATCH_OVERHEAD": ""},
         capture_output=True,
         text=True,
         check=False,

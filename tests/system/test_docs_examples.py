@@ -131,7 +131,11 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 
 
 def _run_all(endpoint: str) -> None:
-    environ = os.environ | {"GRADWATCH_ENDPOINT": endpoint, "OMP_NUM_THREADS": "1"}
+    environ = os.environ | {
+        "GRADWATCH_ENDPOINT": endpoint,
+        "OMP_NUM_THREADS": "1",
+        "GRADWATCH_OVERHEAD": "",
+    }
     processes = [
         subprocess.Popen(
             [Path(sys.executable).with_name(program), *arguments],

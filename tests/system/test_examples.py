@@ -23,7 +23,7 @@ def run(name: str) -> str:
     """Run an example as a person does; return what it printed."""
     done = subprocess.run(
         [sys.executable, DOCS / "examples" / f"gains_{name}.py"],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        env=os.environ | {"OMP_NUM_THREADS": "1", "GRADWATCH_OVERHEAD": ""},
         capture_output=True,
         text=True,
         check=False,

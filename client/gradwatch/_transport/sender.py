@@ -88,9 +88,9 @@ class Sender(threading.Thread):
             msg = f"threads: the background thread cannot be started: {error}"
             raise ValueError(msg) from error
 
-    def begin_close(self, reason: str) -> None:
+    def begin_close(self, reason: str, last_step: int = -1) -> None:
         """Let it send what is left and BYE, within `CLOSE_S`; called once."""
-        self._bye = Bye(reason=reason)
+        self._bye = Bye(reason=reason, last_step=last_step)
         self._closing.set()
 
     def wait_closed(self, timeout_s: float = JOIN_S) -> None:

@@ -210,7 +210,7 @@ class Watch:
             self._hooks.close()
         self._recorder.close()
         lifecycle.forget(self)
-        self._sender.begin_close(reason)
+        self._sender.begin_close(reason, max(self._recorder.step - 1, -1))
         return True
 
     def _finish_end(self, timeout_s: float) -> None:

@@ -295,8 +295,9 @@ class Run(AttemptHistory):
                 attempt.add_gains(session, record, now_ns)
             case Event():
                 attempt.add_event(session, record)
-            case Bye(reason=reason):
+            case Bye(reason=reason, last_step=last_step):
                 session.reason = reason
+                session.last_step = max(session.last_step, last_step)
                 state = RankState.FAILED if reason == EXCEPTION else RankState.ENDED
                 yield from attempt.leave(session, state, now_ns, self.rules)
 

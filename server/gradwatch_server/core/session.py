@@ -73,7 +73,7 @@ class Session:
         last_skipped: The last of them, -1 for none.
         pace: How often it measures, in words; empty for each step.
         every: Steps from one to the next that it wants to measure in full.
-        last_step: Step of the last statistics stored, -1 for none.
+        last_step: Step of the last statistics stored, or that BYE told of; -1 for none.
         reason: What its BYE said, empty before.
         manifests: Manifest id to what it declared.
         losses: What it lost.

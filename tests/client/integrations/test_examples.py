@@ -50,7 +50,12 @@ def test_an_example_is_told_where_it_went_wrong(
 ) -> None:
     done = subprocess.run(
         [sys.executable, DOCS / "examples" / f"train_{example}.py"],
-        env=os.environ | {"GRADWATCH_ENDPOINT": service["ingest"], "OMP_NUM_THREADS": "1"},
+        env=os.environ
+        | {
+            "GRADWATCH_ENDPOINT": service["ingest"],
+            "OMP_NUM_THREADS": "1",
+            "GRADWATCH_OVERHEAD": "",
+        },
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -112,7 +112,10 @@ def test_a_step_whose_loss_is_bad_is_measured(
     assert found.keys() - due - {*bad} <= ({41, 131} if pace is RESTING else set())
     rows = read(aggregator)
     assert sorted({*found, *rows}) == list(range(max(found) + 1))
-    assert {step for step, row in rows.items() if math.isnan(row["loss"])} == {93, 94} - found.keys()
+    assert {step for step, row in rows.items() if math.isnan(row["loss"])} == {
+        93,
+        94,
+    } - found.keys()
     assert watch.stats()["faults"] == 0
 
 

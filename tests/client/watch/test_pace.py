@@ -34,6 +34,7 @@ def set_pace(monkeypatch: pytest.MonkeyPatch) -> SetPace:
     """Decide for the budget, which else depends on what steps take on this machine."""
     # Other tests may have compiled something.
     monkeypatch.setattr("gradwatch._hooks.order.has_compiled", lambda: False)
+    monkeypatch.delenv("GRADWATCH_OVERHEAD", raising=False)
 
     def decide(pace: Pace) -> None:
         def set_it(budget: Overhead, _now_s: float, *, may_rest: bool) -> None:
@@ -321,7 +322,8 @@ def test_the_pace_is_told(
         (None, {"overhead": 0.01}, EVERY),
         (None, {"overhead": 0.01, "report_every": 2}, 1),
         (None, {"overhead": 0.01, "every": 1}, 1),
-        (None, {}, 1),
+        (None, {}, EVERY),
+        (None, {"overhead": None}, 1),
     ],
 )
 def test_what_is_given_decides(
@@ -332,10 +334,9 @@ def test_what_is_given_decides(
     given: dict[str, Any],
     expected: int,
 ) -> None:
-    monkeypatch.delenv("GRADWATCH_OVERHEAD", raising=False)
+    set_pace(RESTING)
     if variable is not None:
         monkeypatch.setenv("GRADWATCH_OVERHEAD", variable)
-    set_pace(RESTING)
     model = make()
     watch, optimizer = aggregator.attach_sgd(model, 0.0, **given)
     for step in range(200):

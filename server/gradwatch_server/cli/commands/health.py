@@ -54,6 +54,13 @@ def _table(report: dict[str, Any]) -> Table:
     return table
 
 
+def _pace(report: dict[str, Any]) -> str:
+    """Return how often is measured, and when that was last if it was not at the newest step."""
+    last = report["window"]["last_step"]
+    later = last is not None and last != report["step"]
+    return f"{report['pace']}; last at step {last}" if later else str(report["pace"])
+
+
 def _lines(report: dict[str, Any]) -> list[tuple[str, Any]]:
     """Return name and value of each line, but for the alerts that stand below them."""
     score, norm, layers = report["score"], report["gradient_norm"], report["layers"]
@@ -70,7 +77,7 @@ def _lines(report: dict[str, Any]) -> list[tuple[str, Any]]:
         ("score", _listed(score, "last", "mean", "min")),
         ("gradient norm", _listed(norm, "last", "p50", "max")),
         ("gradients of", _point(report["point"])),
-        *([("measured", report["pace"])] if report["pace"] else ()),
+        *([("measured", _pace(report))] if report["pace"] else ()),
         ("layers", ", ".join(f"{count} {name}" for name, count in layers.items())),
         ("ranks", ", ".join(f"{r['rank']} {r['state']}" for r in report["ranks"])),
         ("records", ", ".join(f"{count} {name}" for name, count in report["records"].items())),

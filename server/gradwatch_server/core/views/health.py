@@ -170,7 +170,7 @@ def health(
         "attempt": view.attempt,
         "revision": view.revision,
         "now": isotime(now_ns),
-        "step": view.frame.step if view.frame else None,
+        "step": _newest_step(view),
         "point": view.frame.point if view.frame else None,
         "updated_at": isotime(view.updated_ns),
         "score": _score(series.score),
@@ -222,6 +222,13 @@ def _beside(view: RunView, last_seen: LastSeen, now_ns: int, fault: str | None) 
     for report in living:
         if report["status"] not in (Status.HEALTHY, Status.UNKNOWN):
             yield f"attempt {report['attempt']} is {report['status']}"
+
+
+def _newest_step(view: RunView) -> int | None:
+    """Return the newest step that is known: that of the last frame, or with which a rank ended."""
+    ended = {RankState.ENDED, RankState.FAILED}
+    steps = [rank.last_step for rank in view.ranks if rank.state in ended]
+    return max([view.frame.step, *steps]) if view.frame else None
 
 
 def _usual_step_time(view: RunView) -> float | None:

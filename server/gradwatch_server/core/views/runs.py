@@ -155,7 +155,7 @@ def summarize(
         attempt=view.attempt,
         phase=report["phase"],
         status=report["status"],
-        step=-1 if view.frame is None else view.frame.step,
+        step=-1 if report["step"] is None else report["step"],
         updated_ns=view.updated_ns,
         world=view.world,
         records=report["records"],

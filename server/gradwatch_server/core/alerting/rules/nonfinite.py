@@ -37,7 +37,7 @@ class NonfiniteRule(LayerRule):
     compiled model it may not be, and with several bad layers both are then null, as they are when
     these turned bad at collections before the last one.
 
-    Where steps before were not looked at (`attach(every=...)` or `overhead=...`) it began after
+    Where steps before were not looked at (`attach(every=...)`, or a budget) it began after
     `last_good_step`, at `step` at the latest. If all layers are bad by then, the weights may have
     been so before, and no layer is named.
 
