@@ -7,7 +7,6 @@ saw between two measurements; records are handed over to be sent.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
@@ -17,7 +16,6 @@ from torch import Tensor, nn
 from gradwatch._faults import Faults, tell
 from gradwatch._pending.events import PendingPace, PendingSkip
 from gradwatch._pending.record import PendingRecord
-from gradwatch._pending.stats import GoodSteps, PendingStats, StatsFrame, StepRow
 from gradwatch._recording.accumulator import DeferredLosses, SampleAccumulator
 from gradwatch._recording.config import WatchConfig
 from gradwatch._recording.observed_sampler import ObservedSampler
@@ -28,12 +26,11 @@ from gradwatch._recording.sampler import GradientSampler
 from gradwatch._recording.scale_settlement import ScaleSettlement, tell_unknown_scale
 from gradwatch._recording.schedule import Rest, Schedule
 from gradwatch._recording.step_counter import StepCounter
-from gradwatch._recording.step_history import StepHistory, learning_rate
+from gradwatch._recording.step_history import LossAlarm, StepHistory
 from gradwatch._recording.step_sample import StepSample
 from gradwatch._recording.windows import StepWindows
 from gradwatch._statistics.capture import in_capture
-from gradwatch._statistics.sentinel import MAX_ALARMS
-from gradwatch_wire.names import Inspection, Label, Point, Scalar
+from gradwatch_wire.names import Label, Point, Scalar
 
 Scalars: TypeAlias = Mapping[str, Tensor | float | None]
 
@@ -89,8 +86,6 @@ class Recorder:
         self._config = config
         self._schedule = schedule
         self._rest: Rest | None = None
-        self._good_steps = GoodSteps()
-        self._quiet_step = -1
         self._sampler = sampler
         self._readback = readback
         self._faults = faults
@@ -105,13 +100,18 @@ class Recorder:
         )
         self._scales = ScaleSettlement(sampler.loss_scale)
         self._passes: dict[int, SampleAccumulator] = {}  # of the open windows
-        self._reports = Reports(config.report_every, self._send)
-        self._deferred = DeferredLosses(config.modules)
         is_sparse = schedule.is_timed or schedule.pace.every > 1 or config.report_every > 1
-        self._history = StepHistory() if is_sparse else None
+        # Of several optimizers, as of a GAN, each has a loss of its own.
+        self._history = StepHistory(
+            schedule.clock, is_kept=is_sparse, has_one_loss=len(config.optimizers) <= 1
+        )
+        self._loss_alarm = LossAlarm()
+        self._reports = Reports(
+            config.report_every, readback, self._history, sampler.take_manifests, put
+        )
+        self._deferred = DeferredLosses(config.modules)
         self._given: Scalars = {}
         self._has_bad_loss = False
-        self._num_bad_losses = 0
         self._was_measured = False
         self._activate()
 
@@ -145,15 +145,15 @@ class Recorder:
         try:
             self._given = scalars()
             loss, size = _loss_in(self._given)
-            self._has_bad_loss = self._is_bad(loss)
+            self._has_bad_loss = self._schedule.is_timed and self._loss_alarm.rings(loss)
             if self._rest is not None and not self._ends_rest(self._rest):
                 self._rest.annotate(step, loss, size)
             elif self._config.optimizers:
                 if not self._keep_deferred(loss, size):
                     self.windows.collect(step, micro_batch=micro_batch)
-                    self._note_loss(loss, size)
+                    self._history.note_loss(loss, size)
             else:
-                self._note_loss(loss, size)
+                self._history.note_loss(loss, size)
                 self._collect_all(step, is_complete=not micro_batch)
         except Exception as error:  # noqa: BLE001 - nothing may be raised into training
             self._faults.note("collect", repr(error))
@@ -175,7 +175,7 @@ class Recorder:
         if in_capture(self._faults):
             return
         with self._faults.noting("annotate"):
-            self._has_bad_loss = self._is_bad(loss)
+            self._has_bad_loss = self._schedule.is_timed and self._loss_alarm.rings(loss)
             if self._rest is not None:
                 if not self._ends_rest(self._rest):
                     self._rest.annotate(step, loss, None)
@@ -188,25 +188,11 @@ class Recorder:
             optimizers = self.windows.annotate(step)
             if loss is None or not optimizers:
                 return
-            self._note_loss(loss, None)
+            self._history.note_loss(loss, None)
             for optimizer in optimizers:
                 known = self._known(optimizer, self.windows.step_of(optimizer))
                 if known is not None:
                     known.add_loss(loss, None)
-
-    def _is_bad(self, loss: Tensor | float | None) -> bool:
-        """Tell whether a loss on the host is NaN or Inf, of the first few steps in a row.
-
-        Steps with such a loss are measured where a budget leaves them out.
-        """
-        if not self._schedule.is_timed or loss is None:
-            return False
-        if isinstance(loss, Tensor):
-            if not loss.is_cpu:
-                return False  # the training thread would wait for it
-            loss = loss.item()
-        self._num_bad_losses = 0 if math.isfinite(loss) else self._num_bad_losses + 1
-        return 0 < self._num_bad_losses <= MAX_ALARMS
 
     def _ends_rest(self, rest: Rest) -> bool:
         """End a rest for a loss that is NaN or Inf; tell whether that was done."""
@@ -221,16 +207,11 @@ class Recorder:
             self.measure(optimizer, step, Point.COLLECT)
         return self._passes.get(optimizer)
 
-    def _note_loss(self, loss: Tensor | float | None, batch_size: float | None) -> None:
-        # Of several optimizers, as of a GAN, each has a loss of its own.
-        if self._history is not None and loss is not None and len(self._config.optimizers) <= 1:
-            self._history.loss.add(loss, batch_size)
-
     def _keep_deferred(self, loss: Tensor | float | None, batch_size: float | None) -> bool:
         """Keep the loss that was given if its pass is one that leaves no gradient yet."""
         if loss is None or self.windows.is_open or not self._deferred.keep(loss, batch_size):
             return False
-        self._note_loss(loss, batch_size)
+        self._history.note_loss(loss, batch_size)
         return True
 
     def measure(self, optimizer: int, step: int, point: Point) -> bool:
@@ -271,8 +252,7 @@ class Recorder:
     def forget(self, optimizer: int) -> None:
         """Drop what was measured in the window."""
         self._passes.pop(optimizer, None)
-        if self._history is not None:
-            self._history.loss.take()
+        self._history.forget_loss()
 
     def add_scalars(self, optimizer: int, step: int, *, is_another: bool) -> None:
         """Add what `collect` was given, and measure anew what was changed since the pass."""
@@ -321,15 +301,12 @@ class Recorder:
 
     def _end_row(self, step: int, *, is_skipped: bool) -> None:
         """Add a step that has ended to the history."""
-        if self._history is None:
-            return
-        rates = [learning_rate(own) for own in self._config.optimizers]
-        rate = max((own for own in rates if own is not None), default=None)
-        looked_at = Inspection.BY_SENTINEL if step == self._quiet_step else Inspection.NONE
-        if self._was_measured:
-            looked_at = Inspection.IN_FULL
-        now_s, loss = self._schedule.clock(), self._history.loss.take()
-        self._history.add([StepRow(step, now_s, loss, rate, is_skipped, looked_at)])
+        self._history.end_step(
+            step,
+            self._config.optimizers,
+            was_measured=self._was_measured,
+            is_skipped=is_skipped,
+        )
 
     @torch.no_grad()
     def _report_passes(
@@ -360,7 +337,7 @@ class Recorder:
             return False
         is_alarming = self._look(optimizer, *part)
         if part[1] == 1 and self._sampler.sentinel.num_alarms == 0:
-            self._quiet_step = step
+            self._history.quiet_step = step
         return is_alarming
 
     def _look(self, optimizer: int, part: int, slices: int) -> bool:
@@ -396,8 +373,7 @@ class Recorder:
     def wake(self, rest: Rest) -> None:
         """Go on after steps that were only counted."""
         self._rest = None
-        if self._history is not None:
-            self._history.add(rest.rows)
+        self._history.add(rest.rows)
         self.windows.resume(rest)
         self._schedule.wake(rest)
 
@@ -461,64 +437,8 @@ class Recorder:
             looked_at=any(self._schedule.slice_of(step) is not None for step in steps),
         )
 
-    def _send(self, sample: StepSample) -> None:
-        history = () if self._history is None else self._history.take(sample.step)
-        pending = pending_stats(sample, self._readback, self._good_steps, self._quiet_step, history)
-        pending.manifests = self._sampler.take_manifests()  # not before: that may have raised
-        self.put(pending)
-
 
 def _loss_in(given: Scalars) -> tuple[Tensor | float | None, float | None]:
     """Return the loss that was given, and the size of its batch."""
     size = given.get(Scalar.BATCH_SIZE)
     return given.get(Scalar.LOSS), None if size is None else float(size)
-
-
-def pending_stats(
-    sample: StepSample,
-    readback: Readback,
-    good_steps: GoodSteps,
-    quiet_step: int = -1,
-    history: Sequence[StepRow] = (),
-) -> PendingStats:
-    """Enqueue the copies of all numbers of a sample; it may be changed afterwards.
-
-    Args:
-        sample: What the record is made of.
-        readback: Copies its numbers.
-        good_steps: Knows of the records before.
-        quiet_step: The newest step before at which a sentinel that looked at all was quiet, or -1.
-        history: Rows of the steps since the last record, after the row that they follow.
-    """
-    columns, scalars, values = [], [], []
-    for device, own in sample.columns.items():
-        for name, numbers in own.items():
-            columns.append((name, sample.places[device]))
-            values.append(numbers)
-    for name, tensors in sample.device_scalars.items():
-        scalars += [name] * len(tensors)
-        values += tensors
-    losses = [row.loss for row in history[1:] if isinstance(row.loss, Tensor)]
-    if losses:
-        values.append(torch.stack([loss.to(losses[0].device) for loss in losses]))
-    if sample.outputs is not None:
-        values += sample.outputs.tensors()
-    values += sample.found_inf
-    # Not the sample itself: its tensors would stay on the device until the record is made.
-    frame = StatsFrame(
-        step=sample.step,
-        manifest_id=sample.manifest_id,
-        num_layers=len(sample.layers),
-        part=sample.part,
-        parts=sample.parts,
-        num_pieces=sample.num_pieces,
-        labels=sample.labels,
-        columns=columns,
-        scalars=scalars,
-        known=sample.scalars,
-        scaled=sample.scaled,
-        outputs=None if sample.outputs is None else sample.outputs.reader(),
-        quiet_step=quiet_step,
-        history=history,
-    )
-    return PendingStats(frame, readback.start(values, sample.packed), good_steps)

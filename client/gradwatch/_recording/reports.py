@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import torch
+from torch import Tensor
+
+from gradwatch._pending.record import PendingRecord
+from gradwatch._pending.stats import GoodSteps, PendingStats, StatsFrame, StepRow
 from gradwatch._recording.accumulator import SampleAccumulator
+from gradwatch._recording.readback import Readback
+from gradwatch._recording.step_history import StepHistory
 from gradwatch._recording.step_sample import StepSample
+from gradwatch_wire import Manifest
 from gradwatch_wire.names import Scalar
 
 
@@ -15,12 +23,26 @@ class Reports:
 
     Args:
         every: Collections per record.
-        send: Takes what makes a record.
+        readback: Copies numbers to the host.
+        history: Steps between the records.
+        take_manifests: Returns the manifests that no record has taken along yet.
+        put: Takes what is to be sent.
     """
 
-    def __init__(self, every: int, send: Callable[[StepSample], None]) -> None:
+    def __init__(
+        self,
+        every: int,
+        readback: Readback,
+        history: StepHistory,
+        take_manifests: Callable[[], list[Manifest]],
+        put: Callable[[PendingRecord], None],
+    ) -> None:
         self._every = every
-        self._send_sample = send
+        self._readback = readback
+        self._history = history
+        self._take_manifests = take_manifests
+        self._put = put
+        self._good_steps = GoodSteps()
         self._kept: dict[int | None, SampleAccumulator] = {}  # since the last record
         self._last_sent: tuple[float, int] | None = None  # when, and which step
 
@@ -52,7 +74,10 @@ class Reports:
     def _send(self, sample: StepSample) -> None:
         if sample.part == 0:
             self._add_step_time(sample)
-        self._send_sample(sample)
+        rows, quiet_step = self._history.take(sample.step), self._history.quiet_step
+        pending = pending_stats(sample, self._readback, self._good_steps, quiet_step, rows)
+        pending.manifests = self._take_manifests()  # not before: that may have raised
+        self._put(pending)
 
     def _add_step_time(self, sample: StepSample) -> None:
         now, before = time.perf_counter(), self._last_sent
@@ -60,3 +85,53 @@ class Reports:
         if before is not None and sample.step > before[1]:
             seconds = (now - before[0]) / (sample.step - before[1])
             sample.add_scalar(Scalar.STEP_TIME_S, seconds)
+
+
+def pending_stats(
+    sample: StepSample,
+    readback: Readback,
+    good_steps: GoodSteps,
+    quiet_step: int = -1,
+    history: Sequence[StepRow] = (),
+) -> PendingStats:
+    """Enqueue the copies of all numbers of a sample; it may be changed afterwards.
+
+    Args:
+        sample: What the record is made of.
+        readback: Copies its numbers.
+        good_steps: Knows of the records before.
+        quiet_step: The newest step before at which a sentinel that looked at all was quiet, or -1.
+        history: Rows of the steps since the last record, after the row that they follow.
+    """
+    columns, scalars, values = [], [], []
+    for device, own in sample.columns.items():
+        for name, numbers in own.items():
+            columns.append((name, sample.places[device]))
+            values.append(numbers)
+    for name, tensors in sample.device_scalars.items():
+        scalars += [name] * len(tensors)
+        values += tensors
+    losses = [row.loss for row in history[1:] if isinstance(row.loss, Tensor)]
+    if losses:
+        values.append(torch.stack([loss.to(losses[0].device) for loss in losses]))
+    if sample.outputs is not None:
+        values += sample.outputs.tensors()
+    values += sample.found_inf
+    # Not the sample itself: its tensors would stay on the device until the record is made.
+    frame = StatsFrame(
+        step=sample.step,
+        manifest_id=sample.manifest_id,
+        num_layers=len(sample.layers),
+        part=sample.part,
+        parts=sample.parts,
+        num_pieces=sample.num_pieces,
+        labels=sample.labels,
+        columns=columns,
+        scalars=scalars,
+        known=sample.scalars,
+        scaled=sample.scaled,
+        outputs=None if sample.outputs is None else sample.outputs.reader(),
+        quiet_step=quiet_step,
+        history=history,
+    )
+    return PendingStats(frame, readback.start(values, sample.packed), good_steps)

@@ -6,15 +6,18 @@ record.
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from gradwatch._pending.stats import StepRow
+from gradwatch._statistics.sentinel import MAX_ALARMS
 from gradwatch_wire.limits import MAX_HISTORY
+from gradwatch_wire.names import Inspection
 
 
 class StepLoss:
@@ -48,20 +51,73 @@ class StepLoss:
         return total if total is None or weight == 1.0 else total / (weight or float("nan"))
 
 
+class LossAlarm:
+    """Losses that are NaN or Inf: steps that have one are measured where a budget leaves them out.
+
+    Of several in a row it rings for the first few: a run that is broken is not to cost more.
+    """
+
+    __slots__ = ("_num_bad",)
+
+    def __init__(self) -> None:
+        self._num_bad = 0
+
+    def rings(self, loss: Tensor | float | None) -> bool:
+        """Take in a loss. One on an accelerator is not looked at: the host would wait for it."""
+        if isinstance(loss, Tensor):
+            loss = loss.item() if loss.is_cpu else None
+        if loss is None:
+            return False
+        self._num_bad = 0 if math.isfinite(loss) else self._num_bad + 1
+        return 0 < self._num_bad <= MAX_ALARMS
+
+
 class StepHistory:
     """Rows of the steps since the last record, the newest `MAX_HISTORY` of them.
 
+    Args:
+        clock: Returns seconds.
+        is_kept: Whether there are steps without a record.
+        has_one_loss: Whether all losses that are given in a step are of the same kind.
+
     Attributes:
-        loss: Loss of the step under way.
+        quiet_step: The newest step at which a sentinel that looked at all was quiet, or -1.
     """
 
-    def __init__(self) -> None:
-        self.loss = StepLoss()
+    def __init__(
+        self, clock: Callable[[], float], *, is_kept: bool = True, has_one_loss: bool = True
+    ) -> None:
+        self.quiet_step = -1
+        self._clock = clock
+        self._is_kept = is_kept
+        self._has_one_loss = has_one_loss
+        self._loss = StepLoss()
         self._rows: deque[StepRow] = deque(maxlen=MAX_HISTORY)
         self._before: StepRow | None = None  # the newest one that was taken
 
+    def note_loss(self, loss: Tensor | float | None, batch_size: float | None) -> None:
+        """Take in a loss of the step under way."""
+        if self._is_kept and self._has_one_loss and loss is not None:
+            self._loss.add(loss, batch_size)
+
+    def forget_loss(self) -> None:
+        """Forget the losses of the step under way, which begins anew."""
+        self._loss.take()
+
+    def end_step(
+        self, step: int, optimizers: Sequence[Optimizer], *, was_measured: bool, is_skipped: bool
+    ) -> None:
+        """Add the step that has ended."""
+        if not self._is_kept:
+            return
+        rates = [rate for own in optimizers if (rate := learning_rate(own)) is not None]
+        looked_at = Inspection.BY_SENTINEL if step == self.quiet_step else Inspection.NONE
+        looked_at = Inspection.IN_FULL if was_measured else looked_at
+        now_s, loss, rate = self._clock(), self._loss.take(), max(rates, default=None)
+        self._rows.append(StepRow(step, now_s, loss, rate, is_skipped, looked_at))
+
     def add(self, rows: Iterable[StepRow]) -> None:
-        """Add steps that have ended."""
+        """Add steps that were only counted."""
         self._rows.extend(rows)
 
     def take(self, step: int) -> list[StepRow]:
@@ -71,9 +127,10 @@ class StepHistory:
         there is none.
         """
         rows = [row for row in self._rows if row.step < step]
-        before, newest = self._before, self._rows[-1] if self._rows else None
-        self._rows.clear()
-        self._before = newest or before
+        before = self._before
+        if self._rows:
+            self._before = self._rows[-1]
+            self._rows.clear()
         return [before or StepRow(-1), *rows] if rows else []
 
 

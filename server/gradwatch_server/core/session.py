@@ -13,7 +13,7 @@ from gradwatch_server.core.frames.frame import COLUMNS_READ, RankPart
 from gradwatch_server.core.frames.idle import Idle
 from gradwatch_server.core.frames.layout import Layout
 from gradwatch_server.core.frames.sizes import RECORD_BYTES, array_bytes, names_bytes
-from gradwatch_server.core.frames.step_history import StepHistory
+from gradwatch_server.core.frames.step_numbers import StepNumbers
 from gradwatch_server.core.losses import Losses
 from gradwatch_wire import Column, Event, Hello, Stats
 from gradwatch_wire.columns import L2, WEIGHT_BITS
@@ -182,7 +182,7 @@ class Session:
             stats.part,
             stats.parts,
             stats.last_good_step,
-            StepHistory.read(stats.history, stats.step) if stats.history else None,
+            StepNumbers.read(stats.history, stats.step) if stats.history else None,
         )
 
     def add_event(self, event: Event) -> None:

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gradwatch._faults import Faults
 from gradwatch._pending.stats import GoodSteps
 from gradwatch._recording.readback import Readback
-from gradwatch._recording.recorder import pending_stats
+from gradwatch._recording.reports import pending_stats
 from gradwatch._recording.step_sample import StepSample
 from gradwatch._statistics.devices import pack
 from gradwatch_wire import Column, Manifest, Stats

@@ -18,7 +18,7 @@ from gradwatch_server.core.frames.gains import GainFrame
 from gradwatch_server.core.frames.layers import Layers
 from gradwatch_server.core.frames.layout import Layout
 from gradwatch_server.core.frames.merging import merge
-from gradwatch_server.core.frames.step_history import StepHistory
+from gradwatch_server.core.frames.step_numbers import StepNumbers
 from gradwatch_server.curves.buckets import Buckets
 from gradwatch_server.curves.columns import RUN_COLUMNS, RUN_TABLE
 from gradwatch_server.curves.encoding import decode_head
@@ -92,7 +92,7 @@ class Feed:
         for step in range(first, last, every):
             columns = {"l2": Column.pack("<f8", [1.0, 2.0, 3.0])}
             between = range(max(step - every, first) + (step > first), step)
-            history = StepHistory.read(
+            history = StepNumbers.read(
                 {
                     "step": Column.pack("<u8", between),
                     "loss": Column.pack("<f8", map(norm_of, between)),

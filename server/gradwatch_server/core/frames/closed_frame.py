@@ -9,7 +9,7 @@ from typing import Protocol
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.frames.gains import GainFrame
 from gradwatch_server.core.frames.layers import Layers
-from gradwatch_server.core.frames.step_history import StepHistory, merge_histories
+from gradwatch_server.core.frames.step_numbers import StepNumbers, merge_steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,10 @@ class ClosedFrame:
     after_ns: int | None = None
 
     @property
-    def history(self) -> StepHistory | None:
+    def history(self) -> StepNumbers | None:
         """Steps since the frame before, None if there are none."""
         found = [part.history for part in self.frame.parts if part.history is not None]
-        return merge_histories(found)
+        return merge_steps(found)
 
     @property
     def ranks(self) -> Sequence[int]:

@@ -19,7 +19,7 @@ from gradwatch_server.core.frames.sizes import (
     keys_bytes,
     labels_bytes,
 )
-from gradwatch_server.core.frames.step_history import StepHistory
+from gradwatch_server.core.frames.step_numbers import StepNumbers
 from gradwatch_wire import Column
 from gradwatch_wire.columns import (
     L2,
@@ -73,7 +73,7 @@ class RankPart:
     number: int = 0
     parts: int = 1
     last_good_step: int = -1
-    history: StepHistory | None = None
+    history: StepNumbers | None = None
 
     @cached_property
     def values(self) -> Mapping[str, FloatArray]:

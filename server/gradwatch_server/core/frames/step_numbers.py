@@ -13,7 +13,7 @@ from gradwatch_wire import Column
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StepHistory:
+class StepNumbers:
     """Numbers of some steps, of one rank or over all.
 
     Args:
@@ -70,7 +70,7 @@ class StepHistory:
         return int(self.steps[places[0]]) if len(places) else None
 
 
-def merge_histories(histories: Sequence[StepHistory]) -> StepHistory | None:
+def merge_steps(histories: Sequence[StepNumbers]) -> StepNumbers | None:
     """Return the history over all ranks, None if none has one.
 
     The loss is the mean over the ranks that gave one, NaN if one of these was NaN; learning rate
@@ -93,4 +93,4 @@ def merge_histories(histories: Sequence[StepHistory]) -> StepHistory | None:
         skipped[at] |= own.skipped
     with np.errstate(invalid="ignore", divide="ignore"):
         loss = total / count
-    return StepHistory(steps, loss, count > 0, lr, step_time_s, skipped)
+    return StepNumbers(steps, loss, count > 0, lr, step_time_s, skipped)

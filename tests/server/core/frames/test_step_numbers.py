@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from gradwatch_server.core.frames.step_history import StepHistory, merge_histories
+from gradwatch_server.core.frames.step_numbers import StepNumbers, merge_steps
 from gradwatch_wire import Column
 
 
-def history(steps: Sequence[int], **columns: Sequence[float]) -> StepHistory:
+def history(steps: Sequence[int], **columns: Sequence[float]) -> StepNumbers:
     packed = {name: Column.pack("<f8", values) for name, values in columns.items()}
-    found = StepHistory.read({"step": Column.pack("<u8", steps)} | packed, 100)
+    found = StepNumbers.read({"step": Column.pack("<u8", steps)} | packed, 100)
     assert found is not None
     return found
 
@@ -31,14 +31,14 @@ def test_it_has_what_the_record_has() -> None:
 
 
 def test_without_steps_there_is_none() -> None:
-    assert StepHistory.read({"loss": Column.pack("<f8", [1.0])}, 10) is None
+    assert StepNumbers.read({"loss": Column.pack("<f8", [1.0])}, 10) is None
 
 
 @pytest.mark.parametrize("code", ["<f8", "<f4"])
 def test_steps_that_cannot_be_are_left_out(code: str) -> None:
     steps = [math.nan, -1.0, math.inf, 5.0, 5.0, 4.0, 100.0, 1e30]
     columns = {"step": Column.pack(code, steps), "loss": Column.pack("<f8", range(8))}
-    own = StepHistory.read(columns, 100)
+    own = StepNumbers.read(columns, 100)
     assert own is not None
     assert own.steps.tolist() == [4, 5]
     assert own.loss.tolist() == [5.0, 3.0]
@@ -52,7 +52,7 @@ def test_without_a_mark_each_step_has_a_loss_and_a_bad_one_is_found() -> None:
 
 
 def test_ranks_are_put_together_step_by_step() -> None:
-    merged = merge_histories(
+    merged = merge_steps(
         [
             history([1, 2, 3], loss=[1.0, 2.0, 3.0], lr=[0.1, 0.1, 0.1], skipped=[0, 0, 1]),
             history([2, 3, 4], loss=[4.0, math.nan, 6.0], step_time_s=[1.0, 2.0, 3.0]),
@@ -71,4 +71,4 @@ def test_ranks_are_put_together_step_by_step() -> None:
 
 
 def test_of_nothing_there_is_nothing_to_merge() -> None:
-    assert merge_histories([]) is None
+    assert merge_steps([]) is None
