@@ -224,6 +224,7 @@ ENVELOPES: dict[str, wire.Envelope] = {
             2,
             wire.Beat(last_step=12, shrink=3, waiting_bytes=1_048_576),
         ),
+        ("BYE, with the last step", 12, 2, wire.Bye(last_step=12)),
         (
             "ACK, with a window and the rarest records",
             0,

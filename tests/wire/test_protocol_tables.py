@@ -48,7 +48,7 @@ FULL: Final[tuple[wire.Record, ...]] = (
     wire.Gains(step=0, blocks=("b",), norm_type="l2", norms=NORMS),
     wire.Event(name="stack", step=0, text="def"),
     wire.Beat(training=True, shrink=1, waiting_bytes=1),
-    wire.Bye(),
+    wire.Bye(last_step=0),
     wire.Ack(boot_id=bytes(16), acked=0, window_bytes=0, shrink=1, every=2),
     wire.Alert(alert={}),
     wire.Refuse(reason="why"),

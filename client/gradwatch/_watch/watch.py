@@ -113,8 +113,9 @@ class Watch:
     def annotate(self, *, loss: Tensor | float | None = None, step: int | None = None) -> None:
         """Give what is known of the step under way, without measuring anything.
 
-        Call it between the end of a backward pass and the optimizer's step. A wrong argument is
-        logged once and left out.
+        But where the loss, on the CPU, is NaN or Inf and the budget left the step out, it is
+        measured here. Call it between the end of a backward pass and the optimizer's step. A wrong
+        argument is logged once and left out.
 
         Args:
             loss: This rank's own loss, a number or a one-element tensor on any device. With several

@@ -30,7 +30,8 @@ class Operations(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         # Views enqueue nothing: autograd makes some for hooks, and a loss is looked at through one.
-        if not {"detach", "view"} & set(str(func).split(".")):
+        # What a loss on the CPU is goes into the history of the steps.
+        if not {"detach", "view", "_local_scalar_dense"} & set(str(func).split(".")):
             self.names.append(str(func))
         return func(*args, **(kwargs or {}))
 
