@@ -31,8 +31,8 @@ _NEW_SAMPLES: Final = 6
 """Measured steps between two decisions, which are else made from the same times."""
 
 _MIN_CONTROLS: Final = 5
-_REST_S: Final = 2.5e-6
-"""Cost of a step that is only counted, measured on a small model: three calls of Python."""
+_REST_S: Final = 4e-6
+"""Cost of a step that is only counted, measured on a small model: a few calls of Python."""
 
 _FIRST_FOLLOW_S: Final = 40e-6
 """Cost of following a step before one was timed, measured on a small model; it grows with none."""

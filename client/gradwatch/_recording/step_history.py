@@ -32,9 +32,10 @@ class StepLoss:
     def add(self, loss: Tensor | float, batch_size: float | None = None) -> None:
         """Take in the loss of a batch. One on an accelerator is copied there, without a wait."""
         if isinstance(loss, Tensor):
-            loss = loss.detach().reshape(())
-            # A copy: the script may go on writing to its own.
-            loss = loss.item() if loss.is_cpu else loss.to(torch.float64, copy=True)
+            if loss.is_cpu:
+                loss = loss.item()
+            else:  # a copy: the script may go on writing to its own
+                loss = loss.detach().reshape(()).to(torch.float64, copy=True)
         weight = 1.0 if batch_size is None else batch_size
         self._total = loss * weight if self._total is None else self._total + loss * weight
         self._weight += weight
