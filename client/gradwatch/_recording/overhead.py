@@ -82,6 +82,9 @@ class Overhead:
         self._beside_s = _Times()  # the same with what a sentinel has read of it
         self._look_s = _Times()  # cost of a sentinel that reads everything
         self._wake_s = _Times()
+        self._record_s = (
+            0.0  # what the sender's thread takes for a record: it holds the interpreter
+        )
         self._full_steps_s = _Times()  # how long such steps take, with that
         self._light_steps_s = _Times()
         self._rest_steps_s = _Times()
@@ -120,6 +123,10 @@ class Overhead:
     def add_look(self, own_s: float) -> None:
         """Note how long a sentinel took to read all gradients."""
         self._look_s.add(own_s)
+
+    def note_record(self, record_s: float) -> None:
+        """Note how long the sender takes for a record, in its own thread."""
+        self._record_s = record_s
 
     def add_rest(self, steps_s: list[float], wake_s: float) -> None:
         """Note how long some steps took that were only counted, and the waking after them."""
@@ -208,7 +215,7 @@ class Overhead:
         """Return what the full measurements from one waking to the next cost."""
         count = 2 if pace.rests and pace.every >= PAIR_EVERY else 1
         waking_s = self._wake_s.median if pace.rests else 0.0
-        return waking_s + count * self._full_s.median * self._factor
+        return waking_s + count * (self._full_s.median * self._factor + self._record_s)
 
     def _choose(self, share: float, *, may_rest: bool) -> Pace:
         """Return the closest pace within a share: a sentinel if it can be had, else sleep."""

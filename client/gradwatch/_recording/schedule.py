@@ -6,7 +6,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import islice, pairwise
 from typing import Final
 
 from torch import Tensor
@@ -22,8 +21,8 @@ SETTLING_STEPS: Final = 32
 MIN_REST: Final = 4
 """Steps that are only counted, at least: to wake costs as much as to follow a few."""
 
-TIMED_STEPS: Final = 16
-"""Steps of a rest that show how long a step takes without the watch, the newest ones."""
+TIMED_EVERY: Final = 64
+"""Steps of a rest of which one shows how long a step takes without the watch."""
 
 MAX_BROKEN_RESTS: Final = 3
 """Rests in a row that ended early. This training is not one whose steps can be only counted."""
@@ -77,9 +76,9 @@ class Rest:
 
     @property
     def steps_s(self) -> list[float]:
-        """Seconds of each of the newest steps, which no other took part in."""
-        ends = [row.ended_s for row in islice(reversed(self.rows), TIMED_STEPS)]
-        return [after - before for after, before in pairwise(ends)]
+        """Seconds of some steps, spread over the rest: others may be slow for a while."""
+        ends_s = [row.ended_s for row in self.rows]
+        return [ends_s[at] - ends_s[at - 1] for at in range(len(ends_s) - 1, 0, -TIMED_EVERY)]
 
 
 class Schedule:
@@ -91,6 +90,7 @@ class Schedule:
         can_rest: Whether steps of this training may be only counted.
         agreed: Returns how many steps are between two that all ranks measure: what is measured more
             rarely is so on all of them.
+        record_s: Returns how long the sender takes for a record, seconds.
         clock: Returns seconds.
 
     Attributes:
@@ -104,6 +104,7 @@ class Schedule:
         *,
         can_rest: bool = False,
         agreed: Callable[[], int] = lambda: 1,
+        record_s: Callable[[], float] = lambda: 0.0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.pace = Pace(every)
@@ -112,6 +113,7 @@ class Schedule:
         self._budget = budget
         self._can_rest = can_rest
         self._agreed = agreed
+        self._record_s = record_s
         self._num_left = SETTLING_STEPS if budget is not None else 0
         self._num_broken = 0
         self._own_s = 0.0  # spent since the last step ended
@@ -184,6 +186,7 @@ class Schedule:
         can_rest = self._can_rest and self._num_broken < MAX_BROKEN_RESTS
         if was_due or now_s - self._decided_at_s > MOST_S:
             self._decided_at_s = now_s
+            budget.note_record(self._record_s())
             budget.decide(now_s, may_rest=can_rest)
         agreed = min(self._agreed(), MOST_STEPS)  # no other rank can keep this one from measuring
         if agreed > budget.pace.every:

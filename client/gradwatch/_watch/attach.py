@@ -223,7 +223,7 @@ def attach(
         if any(layer.parameter.is_cuda for layer in layers):
             with faults.noting("pinned memory"):  # it is asked for again when it is needed
                 readback.prepare()
-        schedule = _new_schedule(config, every, share, identity.world, session)
+        schedule = _new_schedule(config, every, share, identity.world, sender)
         observers: list[Observer] = []
         if hookable and (local or identity.world > 1):
             observers.append(LocalNorms(layers, faults) if local else LocalProbe(layers, faults))
@@ -254,7 +254,7 @@ def _new_schedule(
     every: int | None,
     share: float | None,
     world: int,
-    session: Session[Outbox],
+    sender: Sender,
 ) -> Schedule:
     """Return the schedule, with a budget where nothing else decides how often is measured."""
     is_decided = every is not None or config.report_every > 1
@@ -263,8 +263,13 @@ def _new_schedule(
         return Schedule(1 if every is None else every)
     if world == 1:
         is_plain = len(config.optimizers) == len(config.modules) == 1
-        return Schedule(1, Overhead(share), can_rest=is_plain)
-    return Schedule(1, Overhead(share, looks_always=True), agreed=lambda: session.every)
+        return Schedule(1, Overhead(share), can_rest=is_plain, record_s=lambda: sender.record_s)
+    return Schedule(
+        1,
+        Overhead(share, looks_always=True),
+        agreed=lambda: sender.session.every,
+        record_s=lambda: sender.record_s,
+    )
 
 
 def _from_rank(endpoints: tuple[str, ...], rank: int) -> tuple[str, ...]:

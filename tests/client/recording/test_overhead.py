@@ -47,6 +47,8 @@ class Training:
     breaks_rests: bool = False
     hidden_s: float = 0.0
     """Cost of a full measurement besides, where the watch cannot time itself."""
+    record_s: float = 0.0
+    """Cost of its record in the sender's thread."""
 
     now_s: float = 100.0
     step: int = 0
@@ -57,7 +59,11 @@ class Training:
     def __post_init__(self) -> None:
         self._rng = random.Random(7)
         self.schedule = Schedule(
-            1, Overhead(self.share), can_rest=self.can_rest, clock=lambda: self.now_s
+            1,
+            Overhead(self.share),
+            can_rest=self.can_rest,
+            record_s=lambda: self.record_s,
+            clock=lambda: self.now_s,
         )
         self._rest: Rest | None = None
 
@@ -145,6 +151,18 @@ def test_what_the_watch_cannot_time_is_learnt_from_the_steps_between() -> None:
     blind = Training(20e-3, full_s=400e-6, look_s=None)
     blind.run(12_000)
     assert training.schedule.pace.every > blind.schedule.pace.every
+
+
+@pytest.mark.parametrize("step_s", [2e-3, 30e-3])
+def test_what_a_record_takes_in_the_senders_thread_is_in_the_share(step_s: float) -> None:
+    training, other = Training(step_s, record_s=2e-3), Training(step_s)
+    for each in (training, other):
+        each.run(4_096)
+        each.own_s, each.full, before_s = 0.0, [], each.now_s
+        each.run(8_192)
+        spent_s = each.own_s + len(each.full) * each.record_s
+        assert spent_s <= 0.013 * (each.now_s - before_s - each.own_s)
+    assert training.schedule.pace.every > other.schedule.pace.every
 
 
 def test_steps_that_are_longer_for_a_while_change_nothing() -> None:
