@@ -85,7 +85,7 @@ def rows_of_history(closed: ClosedFrame) -> Rows | None:
 
     Their times lie evenly between those of the two frames.
     """
-    history = closed.history
+    history = closed.frame.history()
     if history is None or not len(history.steps):
         return None
     num_rows, until_ns = len(history.steps), closed.frame.received_ns

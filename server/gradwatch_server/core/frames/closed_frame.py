@@ -9,7 +9,6 @@ from typing import Protocol
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.frames.gains import GainFrame
 from gradwatch_server.core.frames.layers import Layers
-from gradwatch_server.core.frames.step_numbers import StepNumbers, merge_steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +32,6 @@ class ClosedFrame:
     noise_scale: float | None
     layers: Layers
     after_ns: int | None = None
-
-    @property
-    def history(self) -> StepNumbers | None:
-        """Steps since the frame before, None if there are none."""
-        found = [part.history for part in self.frame.parts if part.history is not None]
-        return merge_steps(found)
 
     @property
     def ranks(self) -> Sequence[int]:

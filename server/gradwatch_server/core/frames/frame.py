@@ -19,7 +19,7 @@ from gradwatch_server.core.frames.sizes import (
     keys_bytes,
     labels_bytes,
 )
-from gradwatch_server.core.frames.step_numbers import StepNumbers
+from gradwatch_server.core.frames.step_numbers import StepNumbers, merge_steps
 from gradwatch_wire import Column
 from gradwatch_wire.columns import (
     L2,
@@ -231,6 +231,10 @@ class Frame:
     def is_after_gap(self) -> bool:
         """Position: true if steps before `bad_step` were not inspected."""
         return self.last_good_step is not None and self.last_good_step < self.bad_step - 1
+
+    def history(self) -> StepNumbers | None:
+        """Return the steps since the frame before, over all ranks; None if there are none."""
+        return merge_steps([part.history for part in self.parts if part.history is not None])
 
     def idle_layers(self) -> tuple[BoolArray, BoolArray]:
         """Return (layers,) which absent layers are frozen, and which are unused, as ranks say."""

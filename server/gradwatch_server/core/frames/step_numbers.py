@@ -63,6 +63,11 @@ class StepNumbers:
         """Bytes of all numbers in memory."""
         return 34 * len(self.steps)
 
+    def first_rate_above(self, lr: float) -> int | None:
+        """Return the first step with a learning rate above one, None if there is none."""
+        places = np.flatnonzero(self.lr > lr)
+        return int(self.steps[places[0]]) if len(places) else None
+
     @property
     def bad_step(self) -> int | None:
         """First step with a loss that is not finite, None if there is none."""

@@ -133,8 +133,9 @@ class LearningRate:
     climb_at: int = 0
     """Numbers of the first and of the latest frame with a rate above all before."""
 
-    def update(self, lr: float, step: int) -> None:
-        """Take in the rate of a frame; NaN if it is not known."""
+    def update(self, frame: FrameNumbers) -> None:
+        """Take in the rate of a frame; it may have risen at a step before without a frame."""
+        lr = frame.lr
         self.num_frames += 1
         if math.isnan(lr):
             return
@@ -146,7 +147,10 @@ class LearningRate:
                 or self.latest[-1] < self.largest
                 or self.climb_at < self.num_frames - 1
             ):
-                self.climb_from, self.climb_step = self.largest, step
+                history = frame.history()
+                step = None if history is None else history.first_rate_above(self.largest)
+                self.climb_step = frame.step if step is None else step
+                self.climb_from = self.largest
                 self.climb_began = self.num_frames
             self.climb_at = self.num_frames
         self.largest = max(self.largest, lr)
@@ -216,7 +220,7 @@ class DeviationFinder:
         return [each for each in found if each is not None]
 
     def _learn(self, frame: FrameNumbers, detector: Detector) -> None:
-        self.lr.update(frame.lr, frame.step)
+        self.lr.update(frame)
         if detector.state.num_frames <= FIRST_LOSSES:
             self.first_total = float(np.fmax(self.first_total, detector.mean[0, TOTAL]))
         if self.num_losses < FIRST_LOSSES and math.isfinite(frame.loss):

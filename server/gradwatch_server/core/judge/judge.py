@@ -308,7 +308,9 @@ class Judge:
         loss = math.nan if frame.loss is None else frame.loss
         lr = math.nan if frame.lr is None else frame.lr
         step_time = math.nan if frame.step_time_s is None else frame.step_time_s
-        return FrameNumbers(frame.step, norms, total, loss, lr, step_time, frame.is_finite)
+        return FrameNumbers(
+            frame.step, norms, total, loss, lr, frame.history, step_time, frame.is_finite
+        )
 
     def numel(self, numel: FloatArray) -> FloatArray:
         """Return (modules,) elements of each, none where those of layers are not known.

@@ -9,12 +9,14 @@ alone.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray, any_true, quiet_log
+from gradwatch_server.core.frames.step_numbers import StepNumbers
 from gradwatch_server.core.judge.detector import APART, LOSS, NORM, STEP_TIME, Kind, num_tests
 
 TOTAL: Final = 0
@@ -56,6 +58,7 @@ class FrameNumbers:
         total: L2 norm of everything; NaN if not known.
         loss: Mean over ranks; NaN without one.
         lr: Largest learning rate; NaN without one.
+        history: Returns the steps since the frame before, None if there are none.
         step_time_s: Seconds of a step; NaN if not known.
         is_sound: Whether everything is finite and the step was taken; else a frame is no sample.
     """
@@ -65,6 +68,7 @@ class FrameNumbers:
     total: float
     loss: float
     lr: float = math.nan
+    history: Callable[[], StepNumbers | None] = lambda: None
     step_time_s: float = math.nan
     is_sound: bool = True
 

@@ -8,7 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gradwatch_server.core.frames.step_numbers import StepNumbers
 from gradwatch_server.core.judge.deviations import LearningRate
+from gradwatch_server.core.judge.series import FrameNumbers
+from gradwatch_wire import Column
 from tests.support.core import Cluster
 
 HEALTHY = 120
@@ -83,5 +86,21 @@ def test_a_climb_is_far_above_all_rates_before(
 ) -> None:
     lr = LearningRate()
     for step, rate in enumerate(rates):
-        lr.update(rate, step)
+        lr.update(numbers_of(step, rate))
     assert lr.climb == (None if climb is None else pytest.approx(climb))
+
+
+def numbers_of(step: int, rate: float, history: StepNumbers | None = None) -> FrameNumbers:
+    return FrameNumbers(step, np.ones(1), 1.0, 1.0, rate, lambda: history)
+
+
+@pytest.mark.parametrize("has_history", [True, False])
+def test_a_climb_between_two_frames_begins_at_the_step_that_shows_it(has_history: bool) -> None:
+    lr = LearningRate()
+    for step in range(40):
+        lr.update(numbers_of(10 * step, 0.1))
+    between = Column.pack("<u8", range(391, 400))
+    rates = Column.pack("<f8", [0.1] * 4 + [1.0] * 5)
+    history = StepNumbers.read({"step": between, "lr": rates}, 400) if has_history else None
+    lr.update(numbers_of(400, 1.0, history))
+    assert lr.climb == (0.1, 1.0, 395 if has_history else 400)
