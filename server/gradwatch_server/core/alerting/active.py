@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -14,14 +16,19 @@ from gradwatch_server.core.alerting.alert import Acknowledgement, Alert, News, P
 from gradwatch_server.core.alerting.alert_budget import AlertBudget
 from gradwatch_server.core.alerting.evaluation import Context, Evaluation
 from gradwatch_server.core.alerting.flags import Flags
+from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.alerting.rules.base import Rule
 from gradwatch_server.core.alerting.sentences import headline
 from gradwatch_server.core.alerting.severities import is_worse
 from gradwatch_server.core.alerting.silences import Silences
 from gradwatch_server.core.arrays import BoolArray
-from gradwatch_server.core.frames.frame import Frame
+from gradwatch_server.core.frames.frame import Frame, LateFrame
+from gradwatch_server.core.judge.series import TOTAL
 from gradwatch_wire.health import AlertState, Severity
+
+SENTINEL_FACTOR: Final = 10.0
+"""Norm of all gradients, in usual ones, that a client's sentinel finds alarming."""
 
 FOLLOW_STEPS: Final = 32
 """Steps after the last bad one of an alert in which others are taken for consequences of it."""
@@ -234,6 +241,9 @@ class ActiveAlerts:
             own = context.of(name)
             known = self._with_references(name, own) if name in active else own
             for evaluation in rule.evaluate(observation, raised, known):
+                if isinstance(observation, Frame) and not isinstance(observation, LateFrame):
+                    find = partial(_origin_of, evaluation.origin, observation, context)
+                    evaluation = replace(evaluation, origin=find)  # noqa: PLW2901 - the same
                 yield from self._step(name, rules, evaluation, context)
 
     def acknowledge(self, alert_id: str, who: Acknowledgement) -> Iterator[Alert]:
@@ -393,3 +403,23 @@ def _why_gone(own: ActiveAlert, evaluation: Evaluation) -> ResolvedBy:
 
 def _age(alert: Alert) -> tuple[int, str]:
     return alert.first_step, alert.id
+
+
+def _origin_of(
+    find: Callable[[BoolArray], Origin], frame: Frame, context: Context, raised: BoolArray
+) -> Origin:
+    """Return an origin with the last step before it that was seen, where there are steps between.
+
+    A sentinel that was quiet has seen that no norm of the whole was `SENTINEL_FACTOR` times usual.
+    """
+    origin = find(raised)
+    if origin.kind is not None or origin.last_good_step is not None:
+        return origin  # the records themselves date what is not finite
+    before = context.window.step_before(origin.step)
+    if before is None:
+        return origin
+    rise = context.judge.detector.rise
+    is_loud = len(rise) and rise[0, TOTAL] >= math.log(SENTINEL_FACTOR)
+    if origin.step == frame.step and is_loud and frame.last_good_step is not None:
+        before = max(before, frame.last_good_step)
+    return replace(origin, last_good_step=before) if before < origin.step - 1 else origin

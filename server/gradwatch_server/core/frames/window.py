@@ -86,6 +86,14 @@ class Window:
         self.count += 1
         self.size = min(self.size + 1, self.capacity)
 
+    def step_before(self, step: int) -> int | None:
+        """Return the newest step below one, None if there is none; steps may have gone back."""
+        steps = self.numbers[0, self._order()]
+        back = np.flatnonzero(np.diff(steps) <= 0)
+        steps = steps[back[-1] + 1 if len(back) else 0 :]
+        place = int(np.searchsorted(steps, step))
+        return int(steps[place - 1]) if place else None
+
     def before(self, layer: int, limit: int) -> tuple[tuple[int, float], ...]:
         """Return `(step, L2 norm)` of a layer in those of the last frames that had it.
 
