@@ -11,6 +11,7 @@ methods that look ahead (SAM, extragradient) run two passes at different weights
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -26,9 +27,13 @@ from gradwatch._faults import Faults
 from gradwatch._hooks.untraced import untraced
 from gradwatch._recording.schedule import Rest, Schedule
 from gradwatch._statistics.capture import in_capture
+from gradwatch._statistics.sentinel import MAX_ALARMS
 
 MAX_TRIGGERS: Final = 3
 """Hooked parameters per owner: their cost does not grow with the model."""
+
+MAX_PROBED: Final = 16_384
+"""Elements of a gradient that is looked at while steps are only counted, at most."""
 
 MAX_OPEN_PASSES: Final = 64
 """Passes noted as running; more are left over from passes that raised."""
@@ -105,12 +110,25 @@ class BackwardPasses:
         reached = [each for each in self._triggers if each.task >= 0 and each.parameter.is_cpu]
         if not reached:
             return False
-        parameter = max(reached, key=attrgetter("task")).parameter
+        newest = max(map(attrgetter("task"), reached))
+        reached = [each for each in reached if each.task == newest]
+        small = [each for each in reached if each.parameter.numel() <= MAX_PROBED]
+        chosen = (small or reached)[0]  # of the first layers, which the backward pass reaches last
         for trigger in self._triggers:
             trigger.remove()
-        hook = unserializable_hook(untraced(_counting(rest, weakref.ref(module))))
-        self._counting = parameter.register_post_accumulate_grad_hook(hook)
+        rest.probes = rest.probes and bool(small) and not rest.has_closure
+        probe = partial(_probe, rest, chosen.owner, weakref.WeakMethod(self._wake))
+        count = _counting(rest, weakref.ref(module), probe)
+        hook = unserializable_hook(untraced(count))
+        self._counting = chosen.parameter.register_post_accumulate_grad_hook(hook)
         return True
+
+    def _wake(self, rest: Rest, owner: int) -> None:
+        """End a rest in the middle of a pass, whose end is told as that of any other."""
+        rest.end()
+        task = _graph_task()
+        self._fresh.setdefault(task, {})[owner] = True
+        self._ask(task)
 
     def resume(self) -> None:
         """Put all hooks back in place of the one that counts."""
@@ -320,7 +338,9 @@ class _Trigger:
             handle.remove()
 
 
-def _counting(rest: Rest, module: weakref.ref[nn.Module]) -> Callable[[Tensor], None]:
+def _counting(
+    rest: Rest, module: weakref.ref[nn.Module], probe: Callable[[Tensor], None]
+) -> Callable[[Tensor], None]:
     """Return a hook that counts passes; see `BackwardPasses.count_only`."""
     known: Callable[[], Tensor | None] = lambda: None  # noqa: E731 - stands for a weak reference
     was_training, version = False, -1
@@ -345,8 +365,25 @@ def _counting(rest: Rest, module: weakref.ref[nn.Module]) -> Callable[[Tensor], 
         known, version = weakref.ref(gradient), reached._version
         owner = module()
         was_training = owner is not None and owner.training
+        if was_training:
+            probe(gradient)
 
     return count
+
+
+def _probe(
+    rest: Rest,
+    number: int,
+    wake: Callable[[], Callable[[Rest, int], None] | None],
+    gradient: Tensor,
+) -> None:
+    """End a rest for a gradient that is NaN or Inf, unless those before it were so, too."""
+    if not rest.probes:
+        return
+    # A sum overflows where the elements are huge, which is alarming as well.
+    rest.num_alarms = 0 if math.isfinite(gradient.sum().item()) else rest.num_alarms + 1
+    if 0 < rest.num_alarms <= MAX_ALARMS and (waking := wake()) is not None:
+        waking(rest, number)
 
 
 def _queue(callback: Callable[[], None]) -> None:

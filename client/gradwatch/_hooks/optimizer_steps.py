@@ -6,7 +6,6 @@ import logging
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -165,7 +164,14 @@ class OptimizerSteps:
     def _begin_rest(self, rest: Rest, recorder: Recorder) -> None:
         """Only count from here on, if that can be done."""
         if self._passes.count_only(rest, recorder.main_module):
-            self._rest, rest.end = rest, partial(self._wake, rest)
+            self._rest = rest
+            me = weakref.ref(self)  # the hook that counts holds the rest, and must reach no model
+
+            def end() -> None:
+                if (steps := me()) is not None:
+                    steps._wake(rest)
+
+            rest.end = end
         else:
             rest.is_broken = True  # gradients that no pass has left, as those written by hand
             recorder.wake(rest)

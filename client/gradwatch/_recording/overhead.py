@@ -9,7 +9,7 @@ that shows the true cost.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Final
 
@@ -33,6 +33,9 @@ _NEW_SAMPLES: Final = 6
 _MIN_CONTROLS: Final = 5
 _REST_S: Final = 4e-6
 """Cost of a step that is only counted, measured on a small model: a few calls of Python."""
+
+_PROBE_S: Final = 5e-6
+"""Cost of looking at one small gradient in such a step, likewise."""
 
 _FIRST_FOLLOW_S: Final = 40e-6
 """Cost of following a step before one was timed, measured on a small model; it grows with none."""
@@ -58,12 +61,14 @@ class Pace:
     Args:
         every: Steps from one that is measured in full to the next.
         slices: Parts of the model that a sentinel reads in turn in the others, 0 without one.
-        rests: Whether nothing is read in the others, which are only counted.
+        rests: Whether the others are only counted.
+        probes: Whether one gradient of those is looked at for NaN and Inf.
     """
 
     every: int = 1
     slices: int = 0
     rests: bool = False
+    probes: bool = False
 
 
 class Overhead:
@@ -199,7 +204,7 @@ class Overhead:
     def _base_s(self, pace: Pace) -> float:
         """Return what each step costs that is not measured in full."""
         if pace.rests:
-            return _REST_S
+            return _REST_S + _PROBE_S * pace.probes
         if pace.every == 1:
             return 0.0
         look_s = self._look_s.median / pace.slices if pace.slices else 0.0
@@ -234,13 +239,16 @@ class Overhead:
             if self._base_s(pace) <= _SENTINEL_PART * budget_s:
                 return self._fit(pace, budget_s)
             slices *= 2
+        probing = Pace(most, rests=True, probes=True)
+        if may_rest and self._base_s(probing) <= _SENTINEL_PART * budget_s:
+            return self._fit(probing, budget_s)
         return self._fit(Pace(most, rests=may_rest), budget_s)
 
     def _fit(self, pace: Pace, budget_s: float) -> Pace:
         """Return the same pace with full measurements as often as the budget allows."""
         every = 2
         while every < pace.every:
-            closer = Pace(every, pace.slices, pace.rests)
+            closer = replace(pace, every=every)
             if self._base_s(closer) + self._cycle_s(closer) / every <= budget_s:
                 return closer
             every *= 2

@@ -42,6 +42,8 @@ class Rest:
         has_closure: Whether the passes are run by a closure that the step is given.
         is_broken: Whether it has to end, because something happened that cannot be counted.
         wake_s: How long the waking took.
+        probes: Whether a gradient is looked at in each step.
+        num_alarms: Such looks in a row that found NaN or Inf.
         loss: Loss of the step under way.
         rows: Steps that have ended.
         end: Ends it at once, within a step.
@@ -56,6 +58,8 @@ class Rest:
     has_closure: bool = False
     is_broken: bool = False
     wake_s: float = 0.0
+    probes: bool = False
+    num_alarms: int = 0
     loss: StepLoss = field(default_factory=StepLoss)
     rows: deque[StepRow] = field(default_factory=lambda: deque(maxlen=MAX_HISTORY))
     end: Callable[[], None] = lambda: None
@@ -116,6 +120,7 @@ class Schedule:
         self._record_s = record_s
         self._num_left = SETTLING_STEPS if budget is not None else 0
         self._num_broken = 0
+        self._num_alarms = 0
         self._own_s = 0.0  # spent since the last step ended
         self._entered_s = 0.0
         self._ended_s: float | None = None
@@ -198,11 +203,15 @@ class Schedule:
         if self.is_due(step):
             return None
         until = step + self.pace.every - step % self.pace.every
-        return Rest(step, until, self.clock, now_s) if until - step >= MIN_REST else None
+        if until - step < MIN_REST:
+            return None
+        probes, num_alarms = self.pace.probes, self._num_alarms
+        return Rest(step, until, self.clock, now_s, probes=probes, num_alarms=num_alarms)
 
     def wake(self, rest: Rest) -> None:
         """Take in that a rest is over."""
         self._num_broken = self._num_broken + 1 if rest.is_broken else 0
+        self._num_alarms = rest.num_alarms
         if not (rest.is_broken or self.is_due(rest.step)):
             self._num_left = 2  # it has taken too long: what is measured next is not on the grid
         if self._budget is not None:
@@ -220,7 +229,8 @@ class Schedule:
         if pace.every == 1:
             how = "each step in full"
         elif pace.rests:
-            how = f"{_steps(pace.every)} in full, the others counted"
+            what = "counted, with a look at one tensor" if pace.probes else "counted"
+            how = f"{_steps(pace.every)} in full, the others {what}"
         elif pace.slices:
             what = "a sentinel" if pace.slices == 1 else f"1/{pace.slices} of a sentinel"
             how = f"{_steps(pace.every)} in full, {what} on each"

@@ -153,6 +153,15 @@ def test_what_the_watch_cannot_time_is_learnt_from_the_steps_between() -> None:
     assert training.schedule.pace.every > blind.schedule.pace.every
 
 
+@pytest.mark.parametrize(("step_s", "probes"), [(250e-6, False), (3e-3, True)])
+def test_a_gradient_of_each_step_is_looked_at_where_that_fits(step_s: float, probes: bool) -> None:
+    training = Training(step_s)
+    training.run(4_096)
+    pace = training.schedule.pace
+    assert (pace.rests, pace.probes) == (True, probes)
+    assert ("a look at one tensor" in training.schedule.describe()) == probes
+
+
 @pytest.mark.parametrize("step_s", [2e-3, 30e-3])
 def test_what_a_record_takes_in_the_senders_thread_is_in_the_share(step_s: float) -> None:
     training, other = Training(step_s, record_s=2e-3), Training(step_s)

@@ -24,6 +24,7 @@ from tests.support.waiting import wait_until
 
 EVERY = 64
 RESTING = Pace(EVERY, rests=True)
+PROBING = Pace(EVERY, rests=True, probes=True)
 STEPS = 1_000
 
 SetPace = Callable[[Pace], None]
@@ -130,10 +131,11 @@ class Loop:
         *(("looking ahead later", 100), ("nested", 80), ("state made by a checkpoint", 80)),
     ],
 )
+@pytest.mark.parametrize("pace", [RESTING, PROBING])
 def test_steps_that_are_only_counted_have_the_right_numbers(
-    aggregator: Sink, set_pace: SetPace, kind: str, most: int
+    aggregator: Sink, set_pace: SetPace, kind: str, most: int, pace: Pace
 ) -> None:
-    set_pace(RESTING)
+    set_pace(pace)
     model = make()
     torch.optim.SGD(make().parameters())  # from now on its `step` runs hooks, within another, too
     optimizer = (Nested if kind == "nested" else torch.optim.SGD)(model.parameters(), lr=1e-3)
@@ -150,6 +152,43 @@ def test_steps_that_are_only_counted_have_the_right_numbers(
     if kind not in {"zeroed in place", "guarded"}:  # there the step that is due may be skipped
         due = {*range(0, STEPS, EVERY), *range(1, STEPS, EVERY)}
         assert due.issuperset(step for step, _ in sent if step >= SETTLING_STEPS)
+    assert watch.stats()["faults"] == 0
+
+
+@pytest.mark.parametrize("is_guarded", [True, False])
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_step_that_is_only_counted_is_measured_if_one_gradient_is_not_finite(
+    aggregator: Sink, set_pace: SetPace, is_guarded: bool, parts: int
+) -> None:
+    """Of several such steps in a row the first three, and what a waking measures besides."""
+    set_pace(PROBING)
+    # Without a guard all is NaN from the first such step on.
+    model, bad = make(), [40, 90, *range(100, 110), 140] if is_guarded else [150]
+    watch, optimizer = aggregator.attach_sgd(model, 0.0, overhead=0.01)
+    norms: dict[int, float] = {}
+    for step in range(200):
+        optimizer.zero_grad()
+        for part in range(parts):
+            handle = hook(model, "2.bias", math.nan) if step in bad and part == 0 else None
+            x = torch.ones(3, 4) * (math.nan if handle else 1.0 + step)
+            model(x).square().mean().backward()
+            if handle is not None:
+                handle.remove()
+        norms[step] = norm_of(model)
+        nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+        if not (is_guarded and step in bad):
+            optimizer.step()
+    watch.close()
+    found = {stats.step: stats for stats in aggregator.of_stats()}
+    measured = [step for step in found if step in bad]
+    assert {*measured}.issuperset([40, 90, 100, 101, 140] if is_guarded else [150])
+    assert len([step for step in measured if 100 <= step < 110]) <= 6
+    later = [step for step in found if step >= SETTLING_STEPS and step % EVERY not in {0, 1}]
+    assert len(later) < 16
+    for step, stats in found.items():
+        assert total(aggregator, stats) == pytest.approx(norms[step], rel=1e-5, nan_ok=True)
+        assert stats.labels["point"] == "backward"
+        assert stats.labels["taken"] is not (is_guarded and step in bad)
     assert watch.stats()["faults"] == 0
 
 
@@ -200,10 +239,11 @@ def hooks_on(model: nn.Module) -> int:
     return found
 
 
+@pytest.mark.parametrize("pace", [RESTING, PROBING])
 def test_a_model_is_freed_while_its_steps_are_only_counted(
-    aggregator: Sink, set_pace: SetPace
+    aggregator: Sink, set_pace: SetPace, pace: Pace
 ) -> None:
-    set_pace(RESTING)
+    set_pace(pace)
 
     def train() -> weakref.ref[nn.Module]:
         model = make()
