@@ -357,6 +357,8 @@ def _counting(
             if not is_another:  # zeroed where it is, it seems: what is skipped cannot be told
                 rest.is_broken = True
         elif not is_another:
+            if was_training:
+                probe(gradient)  # of another micro-batch
             return
         elif rest.has_closure or version != reached._version:
             rest.is_broken = True  # the same step at other weights, which it was not before

@@ -87,9 +87,8 @@ class Overhead:
         self._beside_s = _Times()  # the same with what a sentinel has read of it
         self._look_s = _Times()  # cost of a sentinel that reads everything
         self._wake_s = _Times()
-        self._record_s = (
-            0.0  # what the sender's thread takes for a record: it holds the interpreter
-        )
+        # What the sender's thread takes for a record: it holds the interpreter meanwhile.
+        self._record_s = 0.0
         self._full_steps_s = _Times()  # how long such steps take, with that
         self._light_steps_s = _Times()
         self._rest_steps_s = _Times()

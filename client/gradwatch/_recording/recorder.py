@@ -130,6 +130,11 @@ class Recorder:
         """The training step that is under way."""
         return self._steps.step if self._rest is None else self._rest.step
 
+    @property
+    def last_step(self) -> int:
+        """The last training step that has ended, -1 if there was none."""
+        return self.step - 1 if self.step > self._config.first_step else -1
+
     def collect(
         self, step: int | None, scalars: Callable[[], Scalars], *, micro_batch: bool
     ) -> None:

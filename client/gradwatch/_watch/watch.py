@@ -211,7 +211,7 @@ class Watch:
             self._hooks.close()
         self._recorder.close()
         lifecycle.forget(self)
-        self._sender.begin_close(reason, max(self._recorder.step - 1, -1))
+        self._sender.begin_close(reason, self._recorder.last_step)
         return True
 
     def _finish_end(self, timeout_s: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 from gradwatch_wire import Bye, Hello, Stats
 from tests.support.recording import Sink
@@ -165,6 +166,20 @@ def test_children_of_multiprocessing_send_their_bye_too(
     assert byes == {
         end: [Bye(reason="exception" if end == "raises" else "closed", last_step=2)] for end in ends
     }
+
+
+@pytest.mark.parametrize(("first_step", "count", "last_step"), [(0, 0, -1), (7, 0, -1), (7, 2, 8)])
+def test_bye_names_the_last_step_that_has_ended(
+    aggregator: Sink, first_step: int, count: int, last_step: int
+) -> None:
+    model = torch.nn.Linear(2, 1)
+    watch, optimizer = aggregator.attach_sgd(model, first_step=first_step, every=100)
+    for _ in range(count):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    watch.close()
+    assert aggregator.of(Bye) == [Bye(reason="closed", last_step=last_step)]
 
 
 def test_a_forked_child_is_silent_and_its_parent_goes_on(aggregator: Sink, run_script: Any) -> None:

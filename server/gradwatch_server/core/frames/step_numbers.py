@@ -70,8 +70,8 @@ class StepNumbers:
 
     @property
     def bad_step(self) -> int | None:
-        """First step with a loss that is not finite, None if there is none."""
-        places = np.flatnonzero(self.has_loss & ~np.isfinite(self.loss))
+        """First step that was taken with a loss that is not finite, None if there is none."""
+        places = np.flatnonzero(self.has_loss & ~np.isfinite(self.loss) & ~self.skipped)
         return int(self.steps[places[0]]) if len(places) else None
 
 

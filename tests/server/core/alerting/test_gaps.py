@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
 from gradwatch_server.core.alerting.alert import Alert
+from gradwatch_wire import Column
 from gradwatch_wire.records import Stats
 from tests.support.core import Cluster, stats_of
 
@@ -54,3 +57,24 @@ def test_what_rose_between_two_measured_steps_has_an_interval(
     last = alert.origin.last_good_step
     assert (last is None) == since.startswith("since")
     assert last is None or last < alert.first_step - 1
+
+
+@pytest.mark.parametrize(("skipped", "step"), [(0, 33), (1, 37)])
+def test_a_loss_that_was_not_finite_shows_when_it_began_at_the_latest(
+    skipped: int, step: int
+) -> None:
+    job = Cluster(names=("a.w", "b.w")).start()
+    job.send(0, stats_of(30, [1.0, 1.0]))
+    steps = range(31, 40)
+    history = {
+        "step": Column.pack("<u8", steps),
+        "loss": Column.pack("<f8", [math.nan if own in {33, 37} else 1.0 for own in steps]),
+        "skipped": Column.pack("<u4", [skipped if own == 33 else 0 for own in steps]),
+    }
+    bad = stats_of(40, [math.nan] * 2, last_good_step=30, history=history)
+    (alert,) = job.send(0, bad)
+
+    assert alert.message.startswith(f"NaN gradient between steps 30 and {step} ")
+    first_bad = job.health()["first_bad"]
+    assert (first_bad["step"], first_bad["last_good_step"]) == (step, 30)
+    assert first_bad["layer"] is None
