@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from torch import Tensor
-
 from gradwatch._layers.pieces import piece_slices
 from gradwatch._pending.numbers import Values
 from gradwatch._pending.outputs import OutputReader
@@ -28,7 +26,7 @@ class StepRow(NamedTuple):
     Args:
         step: The step.
         ended_s: When it ended, by a clock that only runs.
-        loss: Its loss, a tensor while it is on an accelerator; None if none was given.
+        loss: Its loss, None if none was given, or while it is on an accelerator.
         lr: Its learning rate, None if that is not on the host.
         is_skipped: Whether its update was skipped.
         looked_at: How closely its gradients were inspected.
@@ -36,7 +34,7 @@ class StepRow(NamedTuple):
 
     step: int
     ended_s: float = math.nan
-    loss: Tensor | float | None = None
+    loss: float | None = None
     lr: float | None = None
     is_skipped: bool = False
     looked_at: Inspection = Inspection.NONE
@@ -52,8 +50,9 @@ class StatsFrame:
         known: Scalars that the host knows.
         scaled: Columns and scalars that still carry the loss scale, which is one of the scalars.
         history: Rows of the steps since the last record, after the row that they follow; none if
-            there are no such steps. Losses of theirs that were on an accelerator come after the
-            scalars, as one value.
+            there are no such steps.
+        late_losses: Places of the steps whose losses were on an accelerator: these come after the
+            scalars, as one value, if there are any.
         outputs: Reads what comes then; None if nothing does. Whatever comes last tells of an
             optimizer that was called whether it has skipped the update itself: not 0 if so.
         quiet_step: The newest step before at which a sentinel that looked at all was quiet, or -1.
@@ -71,6 +70,7 @@ class StatsFrame:
     known: Mapping[str, float]
     scaled: Collection[str]
     history: Sequence[StepRow] = ()
+    late_losses: Sequence[int] = ()
     outputs: OutputReader | None = None
     quiet_step: int = -1
 
@@ -115,7 +115,10 @@ class PendingStats(PendingRecord):
         scalars = self._scalars(left)
         self._unscale(columns, scalars)
         join_bits(columns)
-        history = _pack_history(frame.history, left)
+        late_losses = next(left) if frame.late_losses else ()
+        history = _pack_history(
+            frame.history, dict(zip(frame.late_losses, late_losses, strict=True))
+        )
         activations = None
         if frame.outputs is not None:
             frame.outputs.take(left)
@@ -184,23 +187,20 @@ class PendingStats(PendingRecord):
                 (scalars[name],) = unscaled((scalars[name],), scale)
 
 
-def _pack_history(rows: Sequence[StepRow], left: Iterator[Sequence[float]]) -> dict[str, Column]:
+def _pack_history(rows: Sequence[StepRow], late_losses: Mapping[int, float]) -> dict[str, Column]:
     """Return the columns of a history, none without any row."""
     if not rows:
         return {}
     own = rows[1:]
-    losses = [row.loss for row in own]
+    losses = [late_losses.get(place, row.loss) for place, row in enumerate(own)]
     is_given = [loss is not None for loss in losses]
-    if any(isinstance(loss, Tensor) for loss in losses):
-        copied = iter(next(left))
-        losses = [next(copied) if isinstance(loss, Tensor) else loss for loss in losses]
     columns = {
         "step": Column.pack("<u8", (row.step for row in own)),
         "step_time_s": Column.pack("<f8", (b.ended_s - a.ended_s for a, b in pairwise(rows))),
         "looked_at": Column.pack("<u4", (row.looked_at for row in own)),
     }
     if any(is_given):
-        known = (math.nan if loss is None else float(loss) for loss in losses)
+        known = (math.nan if loss is None else loss for loss in losses)
         columns["loss"] = Column.pack("<f8", known)
     if any(is_given) and not all(is_given):
         columns["has_loss"] = Column.pack("<u4", is_given)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
-from torch import Tensor
 
 from gradwatch._pending.record import PendingRecord
-from gradwatch._pending.stats import GoodSteps, PendingStats, StatsFrame, StepRow
+from gradwatch._pending.stats import GoodSteps, PendingStats, StatsFrame
 from gradwatch._recording.accumulator import SampleAccumulator
 from gradwatch._recording.readback import Readback
-from gradwatch._recording.step_history import StepHistory
+from gradwatch._recording.step_history import NO_HISTORY, StepHistory, TakenHistory
 from gradwatch._recording.step_sample import StepSample
 from gradwatch_wire import Manifest
 from gradwatch_wire.names import Scalar
@@ -74,8 +73,8 @@ class Reports:
     def _send(self, sample: StepSample) -> None:
         if sample.part == 0:
             self._add_step_time(sample)
-        rows, quiet_step = self._history.take(sample.step), self._history.quiet_step
-        pending = pending_stats(sample, self._readback, self._good_steps, quiet_step, rows)
+        history = self._history.take(sample.step)
+        pending = pending_stats(sample, self._readback, self._good_steps, history)
         pending.manifests = self._take_manifests()  # not before: that may have raised
         self._put(pending)
 
@@ -91,8 +90,7 @@ def pending_stats(
     sample: StepSample,
     readback: Readback,
     good_steps: GoodSteps,
-    quiet_step: int = -1,
-    history: Sequence[StepRow] = (),
+    history: TakenHistory = NO_HISTORY,
 ) -> PendingStats:
     """Enqueue the copies of all numbers of a sample; it may be changed afterwards.
 
@@ -100,8 +98,7 @@ def pending_stats(
         sample: What the record is made of.
         readback: Copies its numbers.
         good_steps: Knows of the records before.
-        quiet_step: The newest step before at which a sentinel that looked at all was quiet, or -1.
-        history: Rows of the steps since the last record, after the row that they follow.
+        history: What is known of the steps since the last record.
     """
     columns, scalars, values = [], [], []
     for device, own in sample.columns.items():
@@ -111,7 +108,7 @@ def pending_stats(
     for name, tensors in sample.device_scalars.items():
         scalars += [name] * len(tensors)
         values += tensors
-    losses = [row.loss for row in history[1:] if isinstance(row.loss, Tensor)]
+    losses = list(history.late_losses.values())
     if losses:
         values.append(torch.stack([loss.to(losses[0].device) for loss in losses]))
     if sample.outputs is not None:
@@ -131,7 +128,8 @@ def pending_stats(
         known=sample.scalars,
         scaled=sample.scaled,
         outputs=None if sample.outputs is None else sample.outputs.reader(),
-        quiet_step=quiet_step,
-        history=history,
+        quiet_step=history.quiet_step,
+        history=history.rows,
+        late_losses=list(history.late_losses),
     )
     return PendingStats(frame, readback.start(values, sample.packed), good_steps)

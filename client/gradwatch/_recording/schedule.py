@@ -73,8 +73,9 @@ class Rest:
 
     def end_step(self, rate: float | None, *, is_skipped: bool = False) -> float:
         """Count a step, and return the time."""
-        now_s = self.clock()
-        self.rows.append(StepRow(self.step, now_s, self.loss.take(), rate, is_skipped))
+        now_s, loss = self.clock(), self.loss.take()
+        known = None if isinstance(loss, Tensor) else loss  # of a model on the CPU: hardly ever one
+        self.rows.append(StepRow(self.step, now_s, known, rate, is_skipped))
         self.step += 1
         return now_s
 

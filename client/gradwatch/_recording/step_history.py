@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -73,6 +74,23 @@ class LossAlarm:
         return 0 < self._num_bad <= MAX_ALARMS
 
 
+class TakenHistory(NamedTuple):
+    """Steps since the last record, for the next one.
+
+    Args:
+        rows: Their rows, after the row that they follow; none if there are no such steps.
+        late_losses: Place among them to the loss of a step, 0-d, where it is on an accelerator.
+        quiet_step: The newest step at which a sentinel that looked at all was quiet, or -1.
+    """
+
+    rows: Sequence[StepRow]
+    late_losses: Mapping[int, Tensor]
+    quiet_step: int
+
+
+NO_HISTORY: Final = TakenHistory((), {}, -1)
+
+
 class StepHistory:
     """Rows of the steps since the last record, the newest `MAX_HISTORY` of them.
 
@@ -94,6 +112,7 @@ class StepHistory:
         self._has_one_loss = has_one_loss
         self._loss = StepLoss()
         self._rows: deque[StepRow] = deque(maxlen=MAX_HISTORY)
+        self._late_losses: dict[int, Tensor] = {}  # of steps whose loss is on an accelerator
         self._before: StepRow | None = None  # the newest one that was taken
 
     def note_loss(self, loss: Tensor | float | None, batch_size: float | None) -> None:
@@ -115,24 +134,33 @@ class StepHistory:
         looked_at = Inspection.BY_SENTINEL if step == self.quiet_step else Inspection.NONE
         looked_at = Inspection.IN_FULL if was_measured else looked_at
         now_s, loss, rate = self._clock(), self._loss.take(), max(rates, default=None)
+        if isinstance(loss, Tensor):
+            self._late_losses[step], loss = loss, None
+            if len(self._late_losses) > MAX_HISTORY:
+                del self._late_losses[next(iter(self._late_losses))]
         self._rows.append(StepRow(step, now_s, loss, rate, is_skipped, looked_at))
 
     def add(self, rows: Iterable[StepRow]) -> None:
         """Add steps that were only counted."""
         self._rows.extend(rows)
 
-    def take(self, step: int) -> list[StepRow]:
-        """Return the rows before a step, which has a record of its own, and begin anew.
+    def take(self, step: int) -> TakenHistory:
+        """Return the steps before one that has a record of its own, and begin anew.
 
         The row before them comes first: it tells when their first step began. Its step is -1 if
         there is none.
         """
         rows = [row for row in self._rows if row.step < step]
+        late, self._late_losses = self._late_losses, {}
         before = self._before
         if self._rows:
             self._before = self._rows[-1]
             self._rows.clear()
-        return [before or StepRow(-1), *rows] if rows else []
+        if not rows:
+            return TakenHistory((), {}, self.quiet_step)
+        places = {place: row.step for place, row in enumerate(rows)}
+        losses = {place: late[own] for place, own in places.items() if own in late} if late else {}
+        return TakenHistory([before or StepRow(-1), *rows], losses, self.quiet_step)
 
 
 def learning_rate(optimizer: Optimizer) -> float | None:

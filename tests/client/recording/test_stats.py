@@ -13,6 +13,7 @@ from gradwatch._faults import Faults
 from gradwatch._pending.stats import GoodSteps
 from gradwatch._recording.readback import Readback
 from gradwatch._recording.reports import pending_stats
+from gradwatch._recording.step_history import NO_HISTORY, StepHistory, TakenHistory
 from gradwatch._recording.step_sample import StepSample
 from gradwatch._statistics.devices import pack
 from gradwatch_wire import Column, Manifest, Stats
@@ -24,6 +25,7 @@ def stats_of(
     *,
     is_scaled: bool = False,
     columns: tuple[str, ...] = ("l2", "nans", "infs"),
+    history: TakenHistory = NO_HISTORY,
 ) -> Stats:
     """The record of one sample of these numbers."""
     sample = StepSample(
@@ -38,11 +40,30 @@ def stats_of(
     sample.measure(gradients, lambda _: columns)
     if is_scaled:
         sample.mark_scaled()
-    pending = pending_stats(sample, Readback(Faults()), GoodSteps())
+    pending = pending_stats(sample, Readback(Faults()), GoodSteps(), history)
     assert pending.ready()
     (record,) = pending.records()
     assert isinstance(record, Stats)
     return record
+
+
+def test_losses_of_steps_before_that_are_on_a_device_come_with_the_numbers() -> None:
+    """As on an accelerator: the losses are tensors until the record is made."""
+    clock = iter(range(10))
+    history = StepHistory(lambda: float(next(clock)))
+    given: list[float | torch.Tensor | None] = [0.5, torch.tensor(2.5).double(), None]
+    for step, loss in enumerate([*given, torch.tensor(3.5).double(), 4.5]):
+        history._loss._total, history._loss._weight = loss, 1.0
+        history.end_step(step, [], was_measured=False, is_skipped=False)
+    scalars = {"loss": [torch.tensor(0.25)], "loss_scale": [torch.tensor(8.0)]}
+    record = stats_of([torch.ones(3)], scalars, history=history.take(4))
+
+    columns = {name: column.unpack() for name, column in record.history.items()}
+    assert list(columns["step"]) == [0, 1, 2, 3]
+    assert list(columns["has_loss"]) == [1, 1, 0, 1]
+    assert [columns["loss"][at] for at in (0, 1, 3)] == [0.5, 2.5, 3.5]
+    assert record.scalars == {"lr": 0.5, "loss": 0.25, "loss_scale": 8.0}
+    assert history.take(9).rows == ()
 
 
 def test_norms_and_scalars_find_their_places() -> None:
