@@ -7,7 +7,7 @@ import math
 from functools import partial
 from typing import Any
 
-from gradwatch_wire import Bye, Column, Stats
+from gradwatch_wire import Bye, Column, Event, Stats
 from tests.support.aggregator import Aggregator
 from tests.support.command import Command
 from tests.support.waiting import wait_until
@@ -109,3 +109,18 @@ def test_a_run_that_ended_with_a_critical_alert_still_fails_the_job(
     result = gradwatch("health", "over", "--fail-on", "critical", "--url", service.url)
 
     assert result.returncode == 3
+
+
+def test_it_says_how_often_is_measured_and_when_that_was_last(
+    invoke: Command, service: Aggregator
+) -> None:
+    peer = service.peer(run="sparse").attach()
+    peer.send(Event(name="pace", step=0, data={"every": 64}, text="every 64th step in full"))
+    peer.steps(0, 1.0)
+    peer.steps(64, 1.0)
+    peer.send(Bye(last_step=99))
+    wait_until(lambda: service.json("/runs/sparse/health")["phase"] == "ended")
+    shown = invoke("health", "sparse", "--url", service.url).stdout
+    lines = {" ".join(line.split()) for line in shown.splitlines()}
+
+    assert {"step 99", "measured every 64th step in full; last at step 64"} <= lines

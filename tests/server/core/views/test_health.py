@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gradwatch_server.core.alerting.alert import isotime
-from gradwatch_wire import Event
+from gradwatch_wire import Bye, Event
 from gradwatch_wire.jsonable import jsonable
 from tests.support.core import Cluster
 
@@ -483,3 +483,18 @@ def test_what_a_rank_says_of_its_pace_is_shown() -> None:
     job.send(0, Event(name="pace", step=32, data={"every": 64}, text=text))
     assert job.health()["pace"] == text
     assert job.health()["ranks"][0]["pace"] == text
+
+
+@pytest.mark.parametrize(
+    ("said", "newest"), [(9, 9), (3, 4), (-1, 4)], ids=["later", "earlier", "nothing"]
+)
+def test_the_step_of_a_run_that_has_ended_is_the_last_that_a_rank_names(
+    said: int, newest: int
+) -> None:
+    job = Cluster(world=2).start()
+    job.step(4)
+    job.send(0, Bye(last_step=said))
+    assert job.health()["ranks"][0]["last_step"] == newest
+    assert job.health()["step"] == newest
+    assert job.health()["window"]["last_step"] == 4
+    assert job.health()["ranks"][1]["last_step"] == 4
