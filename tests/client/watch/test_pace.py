@@ -189,6 +189,27 @@ def test_a_step_that_is_only_counted_is_measured_if_one_gradient_is_not_finite(
     assert watch.stats()["faults"] == 0
 
 
+def test_no_gradient_is_looked_at_in_passes_that_a_closure_runs(
+    aggregator: Sink, set_pace: SetPace
+) -> None:
+    """The step under way has been seen to begin by nobody, and cannot be taken up in its middle."""
+    set_pace(PROBING)
+    model = make()
+    watch, optimizer = aggregator.attach_sgd(model, 0.0, overhead=0.01)
+
+    def evaluate() -> Tensor:
+        optimizer.zero_grad()
+        loss = model(torch.full((3, 4), math.nan if step >= 70 else 1.0)).square().mean()
+        loss.backward()
+        return loss
+
+    for step in range(200):
+        optimizer.step(evaluate)
+    watch.close()
+    later = [stats.step for stats in aggregator.of_stats()][SETTLING_STEPS:]
+    assert all(step % EVERY in {0, 1} for step in later), later
+
+
 def total(aggregator: Sink, stats: Any) -> float:
     return math.hypot(*aggregator.layers(stats).values())
 
