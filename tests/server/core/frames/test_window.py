@@ -96,3 +96,24 @@ def test_the_usual_norm_is_a_median_over_128_frames() -> None:
 
     assert window.usual(np.array([1, 0, 7])).tolist()[:2] == [2.0, 1.0]
     assert math.isnan(window.usual(np.array([7]))[0])
+
+
+@pytest.mark.parametrize(
+    ("steps", "step", "before"),
+    [
+        ((), 5, None),
+        ((0, 10, 20), 30, 20),
+        ((0, 10, 20), 20, 10),
+        ((0, 10, 20), 0, None),
+        ((0, 10, 90, 20, 30), 40, 30),  # of before a jump back nothing counts
+        ((0, 10, 90, 20, 30), 20, None),
+        ((0, 10, 20, 30, 40, 50), 20, None),  # it has left the window
+    ],
+)
+def test_the_step_before_another_is_that_of_a_frame(
+    steps: tuple[int, ...], step: int, before: int | None
+) -> None:
+    window = Window(5 if len(steps) < 6 else 3)
+    for own in steps:
+        window.add(frame_of(part_of([1.0]), step=own), 1.0)
+    assert window.step_before(step) == before
