@@ -197,13 +197,16 @@ def test_no_gradient_is_looked_at_in_passes_that_a_closure_runs(
     model = make()
     watch, optimizer = aggregator.attach_sgd(model, 0.0, overhead=0.01)
 
+    value = 1.0
+
     def evaluate() -> Tensor:
         optimizer.zero_grad()
-        loss = model(torch.full((3, 4), math.nan if step >= 70 else 1.0)).square().mean()
+        loss = model(torch.full((3, 4), value)).square().mean()
         loss.backward()
         return loss
 
     for step in range(200):
+        value = math.nan if step >= 70 else 1.0
         optimizer.step(evaluate)
     watch.close()
     later = [stats.step for stats in aggregator.of_stats()][SETTLING_STEPS:]
