@@ -201,7 +201,7 @@ def test_no_gradient_is_looked_at_in_passes_that_a_closure_runs(
 
     def evaluate() -> Tensor:
         optimizer.zero_grad()
-        loss = model(torch.full((3, 4), value)).square().mean()
+        loss: Tensor = model(torch.full((3, 4), value)).square().mean()
         loss.backward()
         return loss
 
