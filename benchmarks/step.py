@@ -1,4 +1,4 @@
-"""What a training step pays: with the aggregator alive, dead, killed midway, and stopped.
+"""Cost of a training step: with the aggregator alive, dead, killed midway, and stopped.
 
 One process trains a small transformer on the CPU, in blocks of steps. The variants take turns, in
 an order that rotates from round to round, and each is compared with the block without gradwatch of

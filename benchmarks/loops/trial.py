@@ -25,7 +25,7 @@ FAULT_STEP: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """Which trial of a loop it is.
+    """Trial of a loop.
 
     Args:
         fault: What goes wrong.
@@ -50,7 +50,7 @@ VARIANTS: Final = (
 
 
 class Trial:
-    """What a loop is given.
+    """Means of a loop to train with and without gradwatch.
 
     Attributes:
         steps: How many steps it is to take.
@@ -157,7 +157,7 @@ def digests(model: nn.Module | Mapping[str, nn.Module]) -> dict[str, str]:
 
 
 class Said(logging.Handler):
-    """What gradwatch logs while it is entered."""
+    """Messages that gradwatch logs while this is entered."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)

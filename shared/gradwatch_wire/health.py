@@ -16,6 +16,9 @@ EXPLODING_THRESHOLD: Final = 100.0
 VANISHING_HEALTH_PENALTY: Final = 0.5
 EXPLODING_HEALTH_PENALTY: Final = 0.8
 
+SENTINEL_FACTOR: Final = 10.0
+"""Norm of all gradients, in usual ones, that a client's sentinel finds alarming."""
+
 
 def health_score(
     vanishing_share: float,

@@ -27,7 +27,6 @@ from gradwatch._faults import Faults
 from gradwatch._hooks.untraced import untraced
 from gradwatch._recording.schedule import Rest, Schedule
 from gradwatch._statistics.capture import in_capture
-from gradwatch._statistics.sentinel import MAX_ALARMS
 
 MAX_TRIGGERS: Final = 3
 """Hooked parameters per owner: their cost does not grow with the model."""
@@ -383,8 +382,8 @@ def _probe(
     if not rest.probes:
         return
     # A sum overflows where the elements are huge, which is alarming as well.
-    rest.num_alarms = 0 if math.isfinite(gradient.sum().item()) else rest.num_alarms + 1
-    if 0 < rest.num_alarms <= MAX_ALARMS and (waking := wake()) is not None:
+    is_alarming = not math.isfinite(gradient.sum().item())
+    if rest.alarms.ring(is_alarming=is_alarming) and (waking := wake()) is not None:
         waking(rest, number)
 
 

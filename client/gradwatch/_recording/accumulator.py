@@ -217,8 +217,12 @@ class DeferredLosses:
         """Keep a loss if its pass reduced nothing; tell whether it was kept."""
         if not has_unreduced(module for top in self._modules for module in top.modules()):
             return False
-        self._losses.append((loss, batch_size))
+        self.add(loss, batch_size)
         return True
+
+    def add(self, loss: Tensor | float, batch_size: float | None) -> None:
+        """Keep a loss."""
+        self._losses.append((loss, batch_size))
 
     def add_to(self, known: SampleAccumulator) -> None:
         """Give the losses to the window of the pass that has reduced."""

@@ -7,6 +7,7 @@ saw between two measurements; records are handed over to be sent.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
@@ -26,10 +27,11 @@ from gradwatch._recording.sampler import GradientSampler
 from gradwatch._recording.scale_settlement import ScaleSettlement, tell_unknown_scale
 from gradwatch._recording.schedule import Rest, Schedule
 from gradwatch._recording.step_counter import StepCounter
-from gradwatch._recording.step_history import LossAlarm, StepHistory
+from gradwatch._recording.step_history import StepHistory, on_host
 from gradwatch._recording.step_sample import StepSample
 from gradwatch._recording.windows import StepWindows
 from gradwatch._statistics.capture import in_capture
+from gradwatch._statistics.sentinel import Alarms
 from gradwatch_wire.names import Label, Point, Scalar
 
 Scalars: TypeAlias = Mapping[str, Tensor | float | None]
@@ -105,7 +107,7 @@ class Recorder:
         self._history = StepHistory(
             schedule.clock, is_kept=is_sparse, has_one_loss=len(config.optimizers) <= 1
         )
-        self._loss_alarm = LossAlarm()
+        self._loss_alarms = Alarms()
         self._reports = Reports(
             config.report_every, readback, self._history, sampler.take_manifests, put
         )
@@ -150,7 +152,8 @@ class Recorder:
         try:
             self._given = scalars()
             loss, size = _loss_in(self._given)
-            self._has_bad_loss = self._schedule.is_timed and self._loss_alarm.rings(loss)
+            loss = on_host(loss)
+            self._has_bad_loss = self._is_bad(loss)
             if self._rest is not None and not self._ends_rest(self._rest):
                 self._rest.annotate(step, loss, size)
             elif self._config.optimizers:
@@ -180,7 +183,8 @@ class Recorder:
         if in_capture(self._faults):
             return
         with self._faults.noting("annotate"):
-            self._has_bad_loss = self._schedule.is_timed and self._loss_alarm.rings(loss)
+            loss = on_host(loss)
+            self._has_bad_loss = self._is_bad(loss)
             if self._rest is not None:
                 if not self._ends_rest(self._rest):
                     self._rest.annotate(step, loss, None)
@@ -198,6 +202,12 @@ class Recorder:
                 known = self._known(optimizer, self.windows.step_of(optimizer))
                 if known is not None:
                     known.add_loss(loss, None)
+
+    def _is_bad(self, loss: Tensor | float | None) -> bool:
+        """Tell whether to measure the step for its loss, where a budget leaves it out."""
+        if not self._schedule.is_timed or loss is None or isinstance(loss, Tensor):
+            return False
+        return self._loss_alarms.ring(is_alarming=not math.isfinite(loss))
 
     def _ends_rest(self, rest: Rest) -> bool:
         """End a rest for a loss that is NaN or Inf; tell whether that was done."""
@@ -341,7 +351,7 @@ class Recorder:
         if part is None:
             return False
         is_alarming = self._look(optimizer, *part)
-        if part[1] == 1 and self._sampler.sentinel.num_alarms == 0:
+        if part[1] == 1 and self._sampler.sentinel.alarms.count == 0:
             self._history.quiet_step = step
         return is_alarming
 
@@ -379,6 +389,9 @@ class Recorder:
         """Go on after steps that were only counted."""
         self._rest = None
         self._history.add(rest.rows)
+        for loss, size in rest.loss.given:  # of passes whose step goes on
+            self._deferred.add(loss, size)
+            self._history.note_loss(loss, size)
         self.windows.resume(rest)
         self._schedule.wake(rest)
 

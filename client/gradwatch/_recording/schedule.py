@@ -13,6 +13,7 @@ from torch import Tensor
 from gradwatch._pending.stats import StepRow
 from gradwatch._recording.overhead import MOST_S, MOST_STEPS, PAIR_EVERY, Overhead, Pace
 from gradwatch._recording.step_history import StepLoss
+from gradwatch._statistics.sentinel import Alarms
 from gradwatch_wire.limits import MAX_HISTORY
 
 SETTLING_STEPS: Final = 32
@@ -43,7 +44,7 @@ class Rest:
         is_broken: Whether it has to end, because something happened that cannot be counted.
         wake_s: How long the waking took.
         probes: Whether a gradient is looked at in each step.
-        num_alarms: Such looks in a row that found NaN or Inf.
+        alarms: Such looks in a row that found NaN or Inf.
         loss: Loss of the step under way.
         rows: Steps that have ended.
         end: Ends it at once, within a step.
@@ -59,7 +60,7 @@ class Rest:
     is_broken: bool = False
     wake_s: float = 0.0
     probes: bool = False
-    num_alarms: int = 0
+    alarms: Alarms = field(default_factory=Alarms)
     loss: StepLoss = field(default_factory=StepLoss)
     rows: deque[StepRow] = field(default_factory=lambda: deque(maxlen=MAX_HISTORY))
     end: Callable[[], None] = lambda: None
@@ -68,7 +69,7 @@ class Rest:
         """Take in what is known of the step under way; with a closure, at its first evaluation."""
         if step is not None:
             self.step = step
-        if loss is not None and self.has_pass and not (self.has_closure and self.loss.is_given):
+        if loss is not None and self.has_pass and not (self.has_closure and self.loss.given):
             self.loss.add(loss, size)
 
     def end_step(self, rate: float | None, *, is_skipped: bool = False) -> float:
@@ -121,7 +122,7 @@ class Schedule:
         self._record_s = record_s
         self._num_left = SETTLING_STEPS if budget is not None else 0
         self._num_broken = 0
-        self._num_alarms = 0
+        self._alarms = Alarms()  # of all rests
         self._own_s = 0.0  # spent since the last step ended
         self._entered_s = 0.0
         self._ended_s: float | None = None
@@ -206,13 +207,12 @@ class Schedule:
         until = step + self.pace.every - step % self.pace.every
         if until - step < MIN_REST:
             return None
-        probes, num_alarms = self.pace.probes, self._num_alarms
-        return Rest(step, until, self.clock, now_s, probes=probes, num_alarms=num_alarms)
+        probes, alarms = self.pace.probes, self._alarms
+        return Rest(step, until, self.clock, now_s, probes=probes, alarms=alarms)
 
     def wake(self, rest: Rest) -> None:
         """Take in that a rest is over."""
         self._num_broken = self._num_broken + 1 if rest.is_broken else 0
-        self._num_alarms = rest.num_alarms
         if not (rest.is_broken or self.is_due(rest.step)):
             self._num_left = 2  # it has taken too long: what is measured next is not on the grid
         if self._budget is not None:
@@ -230,7 +230,7 @@ class Schedule:
         if pace.every == 1:
             how = "each step in full"
         elif pace.rests:
-            what = "counted, with a look at one tensor" if pace.probes else "counted"
+            what = "counted and one gradient checked" if pace.probes else "counted"
             how = f"{_steps(pace.every)} in full, the others {what}"
         elif pace.slices:
             what = "a sentinel" if pace.slices == 1 else f"1/{pace.slices} of a sentinel"

@@ -16,62 +16,39 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from gradwatch._pending.stats import StepRow
-from gradwatch._statistics.sentinel import MAX_ALARMS
 from gradwatch_wire.limits import MAX_HISTORY
 from gradwatch_wire.names import Inspection
 
 
 class StepLoss:
-    """Mean of the losses that were given in a step, weighted by the sizes of their batches."""
+    """Losses that were given in a step, each with the size of its batch, None without one."""
 
-    __slots__ = ("_total", "_weight")
+    __slots__ = ("given",)
 
     def __init__(self) -> None:
-        self._total: Tensor | float | None = None
-        self._weight = 0.0
+        self.given: list[tuple[Tensor | float, float | None]] = []
 
     def add(self, loss: Tensor | float, batch_size: float | None = None) -> None:
         """Take in the loss of a batch. One on an accelerator is copied there, without a wait."""
-        if isinstance(loss, Tensor):
-            if loss.is_cpu:
-                loss = loss.item()
-            else:  # a copy: the script may go on writing to its own
-                loss = loss.detach().reshape(()).to(torch.float64, copy=True)
-        weight = 1.0 if batch_size is None else batch_size
-        self._total = loss * weight if self._total is None else self._total + loss * weight
-        self._weight += weight
-
-    @property
-    def is_given(self) -> bool:
-        """Presence of a loss."""
-        return self._total is not None
+        if isinstance(loss, Tensor):  # a copy: the script may go on writing to its own
+            loss = loss.detach().reshape(()).to(torch.float64, copy=True)
+        self.given.append((loss, batch_size))
 
     def take(self) -> Tensor | float | None:
-        """Return the mean and begin anew; None if no loss was given."""
-        total, weight = self._total, self._weight
-        self._total, self._weight = None, 0.0
-        return total if total is None or weight == 1.0 else total / (weight or float("nan"))
+        """Return the mean, weighted by the sizes, and begin anew; None if no loss was given."""
+        if not self.given:
+            return None
+        given, self.given = self.given, []
+        if len(given) == 1:
+            return given[0][0]
+        weights = [1.0 if size is None else size for _, size in given]
+        terms = [loss * weight for (loss, _), weight in zip(given, weights, strict=True)]
+        return sum(terms[1:], start=terms[0]) / (sum(weights) or math.nan)
 
 
-class LossAlarm:
-    """Losses that are NaN or Inf: steps that have one are measured where a budget leaves them out.
-
-    Of several in a row it rings for the first few: a run that is broken is not to cost more.
-    """
-
-    __slots__ = ("_num_bad",)
-
-    def __init__(self) -> None:
-        self._num_bad = 0
-
-    def rings(self, loss: Tensor | float | None) -> bool:
-        """Take in a loss. One on an accelerator is not looked at: the host would wait for it."""
-        if isinstance(loss, Tensor):
-            loss = loss.item() if loss.is_cpu else None
-        if loss is None:
-            return False
-        self._num_bad = 0 if math.isfinite(loss) else self._num_bad + 1
-        return 0 < self._num_bad <= MAX_ALARMS
+def on_host(loss: Tensor | float | None) -> Tensor | float | None:
+    """Return a loss as a number where that takes no wait: one on an accelerator stays there."""
+    return loss.item() if isinstance(loss, Tensor) and loss.is_cpu else loss
 
 
 class TakenHistory(NamedTuple):

@@ -18,8 +18,9 @@ from torch._utils import _flatten_dense_tensors
 
 from gradwatch._statistics.gradients import dense, is_plain
 from gradwatch._statistics.small import MAX_ELEMENTS, SMALL_DTYPES
+from gradwatch_wire.health import SENTINEL_FACTOR
 
-ALARMING: Final = 100.0
+ALARMING: Final = SENTINEL_FACTOR**2
 """Times the usual sum of squares."""
 
 MIN_LOOKS: Final = 8
@@ -32,6 +33,24 @@ _WEIGHT: Final = 1 / 16
 _FASTEST: Final = 4.0
 
 
+class Alarms:
+    """Alarms in a row. For the first few a step is measured: a broken run must not cost more.
+
+    Attributes:
+        count: How many there were, up to the last look.
+    """
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def ring(self, *, is_alarming: bool) -> bool:
+        """Take in a look; tell whether to measure for it."""
+        self.count = self.count + 1 if is_alarming else 0
+        return 0 < self.count <= MAX_ALARMS
+
+
 class Sentinel:
     """Looks at gradients on the CPU, at all of an optimizer's or at a part of them.
 
@@ -39,13 +58,13 @@ class Sentinel:
         parameters: Returns the watched parameters of an optimizer.
 
     Attributes:
-        num_alarms: Looks in a row that were alarming, up to the last one.
+        alarms: Looks in a row that were alarming.
     """
 
     def __init__(self, parameters: Callable[[int], Sequence[nn.Parameter]]) -> None:
         self._parameters = parameters
         self._parts: dict[tuple[int, int, int], _Part] = {}
-        self.num_alarms = 0
+        self.alarms = Alarms()
 
     def is_alarming(self, optimizer: int, part: int, slices: int) -> bool:
         """Look at the gradients of every so many parameters, and tell whether to measure all.
@@ -64,11 +83,7 @@ class Sentinel:
         except Exception:  # noqa: BLE001 - of a kind of gradient that is measured, if it can be
             del self._parts[key]
             is_alarming = True
-        if not is_alarming:
-            self.num_alarms = 0
-            return False
-        self.num_alarms += 1
-        return self.num_alarms <= MAX_ALARMS
+        return self.alarms.ring(is_alarming=is_alarming)
 
     def forget(self) -> None:
         """Take in that parameters have become others."""

@@ -69,8 +69,7 @@ BUFFER_BYTES: Final = 32 << 20
 MIN_BUFFER_BYTES: Final = 1 << 16
 
 OVERHEAD: Final = 0.01
-"""Share that is lost in the noise of most trainings, and still lets large models be measured in
-each step. Measured by `scripts/bench overhead`."""
+"""Share that is lost in the noise of most trainings, as `scripts/bench overhead` shows."""
 
 WEIGHTS_EVERY: Final = 100
 """A digest reads the weights twice, about as much work as two collections: a fiftieth of what

@@ -13,6 +13,7 @@ from gradwatch_server.api.state import ApiState
 from gradwatch_server.core.judge.levels import ModuleLevels
 from gradwatch_server.core.views.snapshot import RunView
 from gradwatch_server.curves.buckets import width_for
+from gradwatch_server.curves.columns import RUN_TABLE
 from gradwatch_server.curves.facts import Span
 from gradwatch_server.curves.reader import History
 from gradwatch_wire.limits import MAX_STEP
@@ -106,12 +107,14 @@ class Range:
 
         Args:
             points: Buckets at most.
-            tables: What is read beside numbers of the run.
+            tables: Tables that are read, that of the run if all of its steps are.
         """
         if self.span is None:
             return 1
-        histories = {self.history, self.history.steps, *map(self.history.of_table, tables)}
-        finest = (own.finest(self.span.epoch, self.first) for own in histories if own is not None)
+        histories = {self.history, *map(self.history.of_table, tables)}
+        if RUN_TABLE in tables and self.history.steps is not None:
+            histories.add(self.history.steps)
+        finest = (own.finest(self.span.epoch, self.first) for own in histories)
         return max(width_for(self.first, self.last, points), *finest)
 
     def numbered(self, width: int) -> tuple[int, int]:

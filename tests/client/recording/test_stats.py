@@ -53,7 +53,7 @@ def test_losses_of_steps_before_that_are_on_a_device_come_with_the_numbers() -> 
     history = StepHistory(lambda: float(next(clock)))
     given: list[float | torch.Tensor | None] = [0.5, torch.tensor(2.5).double(), None]
     for step, loss in enumerate([*given, torch.tensor(3.5).double(), 4.5]):
-        history._loss._total, history._loss._weight = loss, 1.0
+        history._loss.given = [] if loss is None else [(loss, None)]
         history.end_step(step, [], was_measured=False, is_skipped=False)
     scalars = {"loss": [torch.tensor(0.25)], "loss_scale": [torch.tensor(8.0)]}
     record = stats_of([torch.ones(3)], scalars, history=history.take(4))

@@ -18,7 +18,7 @@ from gradwatch._recording.overhead import Pace
 from gradwatch._recording.schedule import SETTLING_STEPS
 from gradwatch_wire.limits import MAX_HISTORY
 from gradwatch_wire.records import Stats
-from tests.client.watch.test_pace import EVERY, RESTING, SetPace, backward, make, set_pace
+from tests.client.watch.test_pace import EVERY, PROBING, RESTING, SetPace, backward, make, set_pace
 from tests.support.recording import Sink
 
 __all__ = ["set_pace"]
@@ -117,6 +117,26 @@ def test_a_step_whose_loss_is_bad_is_measured(
         94,
     } - found.keys()
     assert watch.stats()["faults"] == 0
+
+
+def test_the_loss_of_a_step_that_is_taken_up_in_its_middle_is_that_of_all_its_passes(
+    aggregator: Sink, set_pace: SetPace
+) -> None:
+    set_pace(PROBING)
+    model = make()
+    watch, optimizer = aggregator.attach_sgd(model, 0.0, overhead=0.01)
+    for step in range(100):
+        optimizer.zero_grad()
+        for part in (1.0, 2.0, 6.0):
+            bad = step == 50 and part == 2.0
+            model(torch.full((3, 4), math.nan if bad else 1.0)).square().mean().backward()
+            watch.annotate(loss=part)
+        if step != 50:
+            optimizer.step()
+    watch.close()
+    (stats,) = [own for own in aggregator.of_stats() if own.step == 50]
+    assert stats.scalars["loss"] == 3.0
+    assert {row["loss"] for row in read(aggregator).values()} == {3.0}
 
 
 @pytest.mark.parametrize("pace", [RESTING, Pace(EVERY, 1)])

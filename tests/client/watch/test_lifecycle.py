@@ -1,4 +1,4 @@
-"""How a watch ends when nobody closes it: real processes that return, raise, exit and fork."""
+"""End of a watch that nobody closes: real processes that return, raise, exit and fork."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def test_between_two_collected_steps_no_operation_is_added(
 
 
 def frames_of(call: Callable[[], object]) -> int:
-    """How many functions of the client, and of what keeps Dynamo from it, a call runs."""
+    """Return the functions of the client, and of what keeps Dynamo from it, that a call runs."""
     found = 0
 
     def look(frame: Any, event: str, _: object) -> None:
@@ -196,7 +196,7 @@ def test_what_is_made_due_after_its_pass_is_unknown(aggregator: Sink) -> None:
 
 
 def test_gains_are_those_of_the_collected_step(aggregator: Sink) -> None:
-    """What `collect` renumbers was recorded for another step, and is forgotten."""
+    """Gains of a step that `collect` renumbers belong to another step, and are forgotten."""
     model = Chain()
     watch, optimizer = aggregator.attach_sgd(model, lr=0.0, every=EVERY, blocks=model.blocks)
     for number in range(2 * EVERY):

@@ -27,7 +27,7 @@ from gradwatch_server.api.series_range import (
 from gradwatch_server.api.state import Api, ApiState, View
 from gradwatch_server.api.subjects import Question, WantedTable
 from gradwatch_server.core.views.snapshot import RunView
-from gradwatch_server.curves.columns import LAYER_COLUMNS
+from gradwatch_server.curves.columns import LAYER_COLUMNS, RUN_TABLE
 from gradwatch_server.curves.layers import KnownLayers
 
 router = APIRouter()
@@ -128,7 +128,8 @@ def _reader(
     own: Range, known: KnownLayers, api: ApiState, asked: _Asked, tables: Sequence[WantedTable]
 ) -> BucketReader:
     if asked.rank is None:
-        return BucketReader(own, own.width(asked.points, {each.table for each in tables}))
+        names = {each.table for each in tables} | ({RUN_TABLE} if asked.wanted.of_run else set())
+        return BucketReader(own, own.width(asked.points, names))
     columns = [LAYER_COLUMNS[each.column].stored for each in tables]
     own, rows = read_rank(asked.rank, own, len(known), columns, api.engine.records)
     return BucketReader(own, own.width(asked.points), rows)

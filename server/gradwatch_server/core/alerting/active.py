@@ -25,10 +25,11 @@ from gradwatch_server.core.alerting.silences import Silences
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame, LateFrame
 from gradwatch_server.core.judge.series import TOTAL
-from gradwatch_wire.health import AlertState, Severity
+from gradwatch_wire.health import SENTINEL_FACTOR, AlertState, Severity
 
-SENTINEL_FACTOR: Final = 10.0
-"""Norm of all gradients, in usual ones, that a client's sentinel finds alarming."""
+SURELY: Final = 2.0
+"""Times the sentinel's own limit from which on a rise is one that the sentinel would have seen:
+client and judge find different norms usual."""
 
 FOLLOW_STEPS: Final = 32
 """Steps after the last bad one of an alert in which others are taken for consequences of it."""
@@ -410,7 +411,8 @@ def _origin_of(
 ) -> Origin:
     """Return an origin with the last step before it that was seen, where there are steps between.
 
-    A sentinel that was quiet has seen that no norm of the whole was `SENTINEL_FACTOR` times usual.
+    A sentinel that was quiet has seen that the norm of the whole was below `SENTINEL_FACTOR` times
+    the usual one.
     """
     origin = find(raised)
     if origin.kind is not None or origin.last_good_step is not None:
@@ -419,7 +421,7 @@ def _origin_of(
     if before is None:
         return origin
     rise = context.judge.detector.rise
-    is_loud = len(rise) and rise[0, TOTAL] >= math.log(SENTINEL_FACTOR)
+    is_loud = len(rise) and rise[0, TOTAL] >= math.log(SURELY * SENTINEL_FACTOR)
     if origin.step == frame.step and is_loud and frame.last_good_step is not None:
         before = max(before, frame.last_good_step)
     return replace(origin, last_good_step=before) if before < origin.step - 1 else origin
