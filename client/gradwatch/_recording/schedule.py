@@ -74,7 +74,8 @@ class Rest:
 
     def end_step(self, rate: float | None, *, is_skipped: bool = False) -> float:
         """Count a step, and return the time."""
-        now_s, loss = self.clock(), self.loss.take()
+        now_s = self.clock()
+        loss = self.loss.take() if self.loss.given else None
         known = None if isinstance(loss, Tensor) else loss  # of a model on the CPU: hardly ever one
         self.rows.append(StepRow(self.step, now_s, known, rate, is_skipped))
         self.step += 1
