@@ -7,9 +7,8 @@ saw between two measurements; records are handed over to be sent.
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Final
 
 import torch
 from torch import Tensor, nn
@@ -27,14 +26,12 @@ from gradwatch._recording.sampler import GradientSampler
 from gradwatch._recording.scale_settlement import ScaleSettlement, tell_unknown_scale
 from gradwatch._recording.schedule import Rest, Schedule
 from gradwatch._recording.step_counter import StepCounter
-from gradwatch._recording.step_history import StepHistory, on_host
+from gradwatch._recording.step_history import Scalars, StepHistory, is_bad, loss_in, on_host
 from gradwatch._recording.step_sample import StepSample
 from gradwatch._recording.windows import StepWindows
 from gradwatch._statistics.capture import in_capture
 from gradwatch._statistics.sentinel import Alarms
 from gradwatch_wire.names import Label, Point, Scalar
-
-Scalars: TypeAlias = Mapping[str, Tensor | float | None]
 
 _CHANGED: Final = (
     "gradients were changed between the end of the backward pass and collect(), which measured "
@@ -151,9 +148,8 @@ class Recorder:
             return
         try:
             self._given = scalars()
-            loss, size = _loss_in(self._given)
-            loss = on_host(loss)
-            self._has_bad_loss = self._is_bad(loss)
+            loss, size = loss_in(self._given)
+            self._has_bad_loss = self._alarms_at(loss)
             if self._rest is not None and not self._ends_rest(self._rest):
                 self._rest.annotate(step, loss, size)
             elif self._config.optimizers:
@@ -184,7 +180,7 @@ class Recorder:
             return
         with self._faults.noting("annotate"):
             loss = on_host(loss)
-            self._has_bad_loss = self._is_bad(loss)
+            self._has_bad_loss = self._alarms_at(loss)
             if self._rest is not None:
                 if not self._ends_rest(self._rest):
                     self._rest.annotate(step, loss, None)
@@ -203,11 +199,9 @@ class Recorder:
                 if known is not None:
                     known.add_loss(loss, None)
 
-    def _is_bad(self, loss: Tensor | float | None) -> bool:
+    def _alarms_at(self, loss: Tensor | float | None) -> bool:
         """Tell whether to measure the step for its loss, where a budget leaves it out."""
-        if not self._schedule.is_timed or loss is None or isinstance(loss, Tensor):
-            return False
-        return self._loss_alarms.ring(is_alarming=not math.isfinite(loss))
+        return self._schedule.is_timed and self._loss_alarms.ring(is_alarming=is_bad(loss))
 
     def _ends_rest(self, rest: Rest) -> bool:
         """End a rest for a loss that is NaN or Inf; tell whether that was done."""
@@ -278,7 +272,7 @@ class Recorder:
             self._measure_again(known, optimizer, step, is_another=is_another)
         known.latest.step = step
         known.latest.labels[Label.POINT] = Point.COLLECT
-        loss, size = _loss_in(self._given)
+        loss, size = loss_in(self._given)
         if loss is not None:
             known.add_loss(loss, size)
 
@@ -454,9 +448,3 @@ class Recorder:
             due=any(map(self._schedule.is_due, steps)),
             looked_at=any(self._schedule.slice_of(step) is not None for step in steps),
         )
-
-
-def _loss_in(given: Scalars) -> tuple[Tensor | float | None, float | None]:
-    """Return the loss that was given, and the size of its batch."""
-    size = given.get(Scalar.BATCH_SIZE)
-    return given.get(Scalar.LOSS), None if size is None else float(size)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -17,7 +17,10 @@ from torch.optim import Optimizer
 
 from gradwatch._pending.stats import StepRow
 from gradwatch_wire.limits import MAX_HISTORY
-from gradwatch_wire.names import Inspection
+from gradwatch_wire.names import Inspection, Scalar
+
+Scalars: TypeAlias = Mapping[str, Tensor | float | None]
+"""Name to a number of the whole step, as a script gives it."""
 
 
 class StepLoss:
@@ -49,6 +52,17 @@ class StepLoss:
 def on_host(loss: Tensor | float | None) -> Tensor | float | None:
     """Return a loss as a number where that takes no wait: one on an accelerator stays there."""
     return loss.item() if isinstance(loss, Tensor) and loss.is_cpu else loss
+
+
+def loss_in(given: Scalars) -> tuple[Tensor | float | None, float | None]:
+    """Return the loss among numbers that were given, and the size of its batch."""
+    size = given.get(Scalar.BATCH_SIZE)
+    return on_host(given.get(Scalar.LOSS)), None if size is None else float(size)
+
+
+def is_bad(loss: Tensor | float | None) -> bool:
+    """Tell whether a loss is NaN or Inf; of one on an accelerator that is not known."""
+    return isinstance(loss, (float, int)) and not math.isfinite(loss)
 
 
 class TakenHistory(NamedTuple):
