@@ -217,7 +217,7 @@ STATISTICS: dict[str, list[str]] = {
     "Columns": [column.name for column in STATISTIC_COLUMNS],
     "Scalars": list(Scalar),
     "Labels": list(Label),
-    "Paths": ["small", "rows", "triton", "foreach", "public"],
+    "Paths": ["rows", "triton", "foreach", "public"],
 }
 
 

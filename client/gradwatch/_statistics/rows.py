@@ -1,27 +1,38 @@
-"""The path for CPU tensors: float32 sums over short rows, combined in float64.
+"""The path for CPU tensors: float32 sums over short rows, put together in float64.
 
 A plain float32 norm overflows from 1.8e19 on, loses what is below 1e-19, and drifts by up to 2 %
 over 40 million elements; float64 for all takes 3 to 9 times as long. So every tensor is cut into
-rows of 1,024 elements, all rows are reduced by a few vectorised calls while they lie in the cache,
-and the rows of each tensor are put together in float64. The few tensors whose sums left the range
-of float32 are done again, exactly. Small tensors share a block of rows, padded with zeros.
+rows, a few vectorised calls reduce many rows while they lie in the cache, and the rows of each
+tensor are put together in float64. A call costs more than the numbers of a small tensor: such
+tensors are copied into one block of rows first, padded with zeros. The few tensors whose sums left
+the range of float32 are measured again in float64, in whose range lies every square of a float32.
 """
 
 from __future__ import annotations
 
 import math
 import sys
+import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from operator import attrgetter
 from typing import Final
 
 import torch
 from torch import Tensor
 
-from gradwatch._statistics.gradients import chunks, count_nonfinite, flats, is_packed
+from gradwatch._statistics.gradients import chunks, flats
 from gradwatch_wire.columns import INFS, L1, L2, LINF, NANS, ZEROS
 
 WIDTH: Final = 1024
 """Elements summed in float32 before float64 takes over: error below 1e-6, measured."""
+
+NARROW: Final = 64
+"""Elements of a row where there are many tensors of less than half a `WIDTH`."""
+
+MIN_NARROW: Final = 32
+"""Tensors from which rows of their own are cheaper than padding."""
 
 BLOCK_ROWS: Final = 256
 """Rows that are reduced at once: their magnitudes are 1 MB of float32, which stay in a core's own
@@ -31,7 +42,11 @@ NORM_ROWS: Final = 4096
 """Rows reduced at once where there is a single pass: the cache does not matter, fewer calls do."""
 
 DIRECT_ROWS: Final = 32
-"""From this many rows on a tensor is reduced by itself."""
+"""From this many rows on a tensor is reduced where it lies. Below it all together are summed in
+float64 at once: that is exact, and takes no longer."""
+
+MAX_TENSORS: Final = 4_096
+"""Tensors that are measured at once, and whose places in a block are kept for the next step."""
 
 _FLUSH_ROWS: Final = 32_768
 """Rows whose sums wait to be added up by tensor: 3 MB with their copies."""
@@ -39,197 +54,335 @@ _FLUSH_ROWS: Final = 32_768
 _SAFE_PER_ELEMENT: Final = 1e-16
 """A float32 norm above this times sqrt(numel) lost less than 1e-6 to squares that underflow."""
 
+_TABLE: Final = (L2, L1, ZEROS, NANS, INFS, LINF)
+"""Rows of a table of numbers: what is added up comes first."""
+
+_NANS, _INFS, _LINF = (_TABLE.index(name) for name in (NANS, INFS, LINF))
+
+_INTEGER: Final = {torch.float32: torch.int32, torch.float64: torch.int64}
+_INF_BITS: Final = {torch.float32: 0x7F80_0000, torch.float64: 0x7FF0_0000_0000_0000}
+_LEAST_BITS: Final = {torch.float32: 1 << 23, torch.float64: 1 << 52}
+"""Bits of the smallest normal number; what is below the CPU may be set to see as zero."""
+
 
 def row_statistics(gradients: Sequence[Tensor], columns: Sequence[str]) -> dict[str, Tensor]:
-    """Return each column as (gradients,) float64; see `statistics`."""
-    values = {
-        name: torch.empty(len(gradients), dtype=torch.float64, device="cpu") for name in columns
-    }
-    for dtype in (torch.float32, torch.float64):
-        wide = dtype is torch.float64
-        places = [i for i, g in enumerate(gradients) if (g.dtype is torch.float64) == wide]
-        if not places:
-            continue
-        mine = [gradients[place] for place in places]
-        found = _Table(mine, columns, dtype).read()
-        for name in columns:
-            values[name][places] = found[name]
-    return values
+    """Return each column as (gradients,) float64; see `statistics`.
+
+    Raises:
+        RuntimeError: If torch refuses the tensors.
+    """
+    has_magnitudes = not {L1, LINF, ZEROS}.isdisjoint(columns)
+    tables = [
+        _table(gradients[begin : begin + MAX_TENSORS], has_magnitudes)
+        for begin in range(0, len(gradients), MAX_TENSORS)
+    ]
+    table = tables[0] if len(tables) == 1 else torch.cat(tables, 1)
+    values = dict(zip(_TABLE, table.unbind(), strict=True))
+    return {name: values[name] for name in columns}
 
 
-class _Table:
-    """Adds sums of rows up to sums of tensors, for tensors reduced in one dtype."""
+def _table(gradients: Sequence[Tensor], has_magnitudes: bool) -> Tensor:
+    """Return (rows of `_TABLE`, gradients) float64; l2 and the counts alone without magnitudes."""
+    dtypes = set(map(attrgetter("dtype"), gradients))
+    if torch.float64 not in dtypes:
+        return _measured(gradients, torch.float32, has_magnitudes)
+    if len(dtypes) == 1:
+        return _measured(gradients, torch.float64, has_magnitudes)
+    table = _zeros(len(gradients))
+    for dtype in _INTEGER:
+        is_wide = dtype is torch.float64
+        places = [i for i, each in enumerate(gradients) if (each.dtype is torch.float64) == is_wide]
+        own = [gradients[place] for place in places]
+        table[:, places] = _measured(own, dtype, has_magnitudes)
+    return table
 
-    def __init__(
-        self, gradients: Sequence[Tensor], columns: Sequence[str], dtype: torch.dtype
-    ) -> None:
-        self._gradients = gradients
-        self._columns = columns
+
+def _measured(gradients: Sequence[Tensor], dtype: torch.dtype, has_magnitudes: bool) -> Tensor:
+    """Return the table of gradients that are reduced in one dtype."""
+    plan = _memory.plan_of(gradients, dtype)
+    own = torch.float64 if plan.is_exact else dtype
+    table = _Reduction(own, has_magnitudes).run(gradients, plan)
+    odd = _uncertain(table, plan.limits, has_magnitudes)
+    if not odd:
+        return table
+    is_all = len(odd) == len(gradients)
+    again = gradients if is_all else [gradients[place] for place in odd]
+    plan = plan if is_all else _memory.plan_of(again, dtype)
+    exact = _Reduction(torch.float64, has_magnitudes).run(again, plan)
+    if dtype is torch.float64:
+        for place in _uncertain(exact, plan.limits, has_magnitudes):
+            for name, norm in exact_norms(again[place]).items():
+                exact[_TABLE.index(name), place] = norm
+    if is_all:
+        return exact
+    table[:, odd] = exact
+    return table
+
+
+def _uncertain(table: Tensor, limits: Tensor, has_magnitudes: bool) -> list[int]:
+    """Return the places of finite gradients whose norms are not certified."""
+    norms = table[0]
+    if math.isfinite(table[:2].sum().item()) and norms.sub(limits).amin().item() > 0.0:
+        return []
+    is_safe = norms.isfinite() & (norms > limits)
+    if has_magnitudes:
+        is_safe = (is_safe | (table[_LINF] == 0.0)) & table[1].isfinite()
+    is_safe |= (table[_NANS] > 0.0) | (table[_INFS] > 0.0)
+    found: list[int] = is_safe.logical_not_().nonzero().flatten().tolist()
+    return found
+
+
+@dataclass(slots=True)
+class _Piece:
+    """Small tensors that are copied into one block.
+
+    Args:
+        places: Their places among the gradients.
+        starts: First element of each in the block.
+        owner: Place of the tensor of each row, (rows,) int64.
+        block: The block, (rows, width), in memory that all pieces of a thread share.
+        spaces: Where each goes, in its own shape.
+    """
+
+    places: list[int]
+    starts: list[int]
+    owner: Tensor
+    block: Tensor
+    spaces: list[Tensor] = field(default_factory=list)
+
+    def fill(self, gradients: Sequence[Tensor]) -> Tensor:
+        """Return the block with the tensors in it."""
+        own = [gradients[place] for place in self.places]
+        block = self.block.zero_()
+        try:
+            torch._foreach_copy_(self.spaces or self._fit(own), own)
+        except RuntimeError:  # others of the same sizes and another shape
+            torch._foreach_copy_(self._fit(own), own)
+        return block
+
+    def _fit(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        flat = self.block.view(-1)
+        self.spaces = [
+            flat[start : start + each.numel()].view(each.shape)
+            for start, each in zip(self.starts, tensors, strict=True)
+        ]
+        return self.spaces
+
+
+@dataclass(slots=True)
+class _Plan:
+    """Places of tensors in blocks; those of a model are the same in each step.
+
+    Args:
+        pieces: Of small tensors.
+        large: Places of the others.
+        is_exact: Whether float64 takes no longer, as the tensors are few.
+        sizes: Elements of each, (tensors,) float64.
+        limits: Norm of each above which it is certified, (tensors,) float64.
+    """
+
+    pieces: list[_Piece]
+    large: list[int]
+    is_exact: bool
+    sizes: Tensor
+    limits: Tensor
+
+
+def _new_plan(sizes: tuple[int, ...], dtype: torch.dtype) -> _Plan:
+    direct = DIRECT_ROWS * WIDTH
+    narrow = [place for place, size in enumerate(sizes) if 0 < size < WIDTH // 2]
+    narrow = narrow if len(narrow) >= MIN_NARROW else []
+    least = WIDTH // 2 if narrow else 1
+    wide = [place for place, size in enumerate(sizes) if least <= size < direct]
+    scratch, pieces = _memory.scratch(dtype), list[_Piece]()
+    for width, places in ((NARROW, narrow), (WIDTH, wide)):
+        pieces += _cut(sizes, places, scratch.view(-1, width))
+    elements = torch.tensor(sizes, dtype=torch.float64, device="cpu")
+    limits = elements.sqrt().mul_(_SAFE_PER_ELEMENT).masked_fill_(elements == 0.0, -1.0)
+    is_exact = dtype is torch.float32 and sum(-(-size // WIDTH) for size in sizes) <= DIRECT_ROWS
+    return _Plan(
+        pieces=pieces,
+        large=[place for place, size in enumerate(sizes) if size >= direct],
+        is_exact=is_exact,
+        sizes=elements,
+        limits=limits.fill_(-1.0) if is_exact else limits,
+    )
+
+
+def _cut(sizes: Sequence[int], places: Sequence[int], scratch: Tensor) -> Iterator[_Piece]:
+    """Yield pieces that fit into the scratch, (rows, width)."""
+    width, own, starts, counts = scratch.shape[1], list[int](), list[int](), list[int]()
+    num_rows = 0
+    for place in [*places, None]:
+        rows = 0 if place is None else -(-sizes[place] // width)
+        if own and (place is None or num_rows + rows > len(scratch)):
+            owner = torch.tensor(own, device="cpu").repeat_interleave(
+                torch.tensor(counts, device="cpu")
+            )
+            yield _Piece(own, starts, owner, scratch[:num_rows])
+            own, starts, counts, num_rows = [], [], [], 0
+        if place is not None:
+            own.append(place)
+            starts.append(num_rows * width)
+            counts.append(rows)
+            num_rows += rows
+
+
+def _new_scratch(dtype: torch.dtype) -> Tensor:
+    with torch.inference_mode(mode=False):  # it is written to outside of that mode too
+        return torch.empty(BLOCK_ROWS, WIDTH, dtype=dtype, device="cpu")
+
+
+class _Memory(threading.local):
+    """Memory of one thread: a scratch for each dtype, and plans of the newest sets of sizes."""
+
+    def __init__(self) -> None:
+        self.scratch = lru_cache(maxsize=None)(_new_scratch)
+        self.plan = lru_cache(maxsize=16)(_new_plan)
+
+    def plan_of(self, gradients: Sequence[Tensor], dtype: torch.dtype) -> _Plan:
+        return self.plan(tuple(map(Tensor.numel, gradients)), dtype)
+
+
+_memory: Final = _Memory()
+
+
+class _Reduction:
+    """Numbers of tensors, from rows that are reduced in one dtype.
+
+    Args:
+        dtype: Float32 or float64.
+        has_magnitudes: Whether there is more to know than l2, NaN and Inf.
+    """
+
+    def __init__(self, dtype: torch.dtype, has_magnitudes: bool) -> None:
         self._dtype = dtype
-        self._bits = torch.int64 if dtype is torch.float64 else torch.int32
-        self._least_bits = 1 << (52 if dtype is torch.float64 else 23)  # of a normal number
-        self._magnitudes = bool({L1, LINF, ZEROS} & set(columns))
-        self._zeros = ZEROS in columns
-        names = [L2, *[L1, LINF] * self._magnitudes, *[ZEROS] * self._zeros]
-        self._sums = {
-            name: torch.zeros(len(gradients), dtype=torch.float64, device="cpu") for name in names
-        }
-        self._padding = [0] * len(gradients)
-        self._scratch = torch.empty(BLOCK_ROWS, WIDTH, dtype=dtype, device="cpu")
-        self._no_zeros = torch.zeros(BLOCK_ROWS, dtype=dtype, device="cpu")
-        self._pieces: list[Tensor] = []
-        self._sizes: list[int] = []
-        self._piece_owners: list[int] = []
-        self._piece_counts: list[int] = []
-        self._num_shared = 0
-        self._rows: dict[str, list[Tensor]] = {name: [] for name in names}
-        self._owners: list[int] = []
-        self._counts: list[int] = []
+        self._has_magnitudes = has_magnitudes
+        self._scratch = _memory.scratch(dtype)
+        self._parts: list[Tensor] = []  # numbers of rows, (numbers, rows)
+        self._owners: list[Tensor] = []  # the tensor of each row, (rows,)
         self._num_rows = 0
+        self._is_finite = True
 
-    def read(self) -> dict[str, Tensor]:
-        """Return the columns, (tensors,) float64 each."""
-        for place, gradient in enumerate(self._gradients):
-            if gradient.numel() < DIRECT_ROWS * WIDTH and gradient.is_contiguous():
-                self._share(place, gradient if gradient.dim() == 1 else gradient.view(-1))
-                continue
-            is_view = is_packed(gradient)
-            for rows, rest in _cut(gradient):
-                if rows.numel():
-                    self._add_own(place, rows)
-                    # Listed as a view it would keep the whole copy that it was cut from.
-                    rest = rest if is_view else rest.clone()  # noqa: PLW2901 - the same numbers
-                self._share(place, rest)
-        self._add_shared()
-        self._flush()
-        return self._finish()
+    def run(self, gradients: Sequence[Tensor], plan: _Plan) -> Tensor:
+        """Return their table."""
+        table = _zeros(len(gradients))
+        for piece in plan.pieces:
+            block = piece.fill(gradients).to(self._dtype)
+            own = block.abs_() if self._has_magnitudes else block
+            self._add(table, own, piece.owner, is_padded=True)
+        for place in plan.large:
+            owner = torch.full((NORM_ROWS,), place, device="cpu")
+            for block in self._blocks(gradients[place]):
+                whose = owner[: block.shape[0]]
+                self._add(table, self._own(block), whose, is_padded=False)
+        self._flush(table)
+        norms, nans, infs = table[:2], table[_NANS], table[_INFS]
+        norms[0].sqrt_()
+        if self._has_magnitudes:
+            torch.sub(plan.sizes, table[2], out=table[2])
+        if not self._is_finite:
+            table[2].sub_(nans)
+            norms.masked_fill_(infs > 0.0, math.inf).masked_fill_(nans > 0.0, math.nan)
+        return table
 
-    def _share(self, place: int, piece: Tensor) -> None:
-        """Put a 1-d piece on the list of those that are copied into one block of rows."""
-        numel = piece.numel()
-        if not numel:
-            return
-        count = -(-numel // WIDTH)
-        if self._num_shared + count > BLOCK_ROWS:
-            self._add_shared()
-        self._num_shared += count
-        self._pieces.append(piece)
-        self._sizes += (numel, count * WIDTH - numel)
-        self._padding[place] += count * WIDTH - numel
-        self._piece_owners.append(place)
-        self._piece_counts.append(count)
+    def _blocks(self, gradient: Tensor) -> Iterator[Tensor]:
+        """Yield (rows, elements) of a large tensor."""
+        in_place = gradient.dtype is self._dtype and not self._has_magnitudes
+        for flat in flats(gradient):
+            rows = flat.numel() // WIDTH
+            if rows:
+                body = flat[: rows * WIDTH].view(rows, WIDTH)
+                yield from body.split(NORM_ROWS if in_place else BLOCK_ROWS)
+            if flat.numel() > rows * WIDTH:
+                yield flat[rows * WIDTH :].view(1, -1)
 
-    def _add_own(self, place: int, rows: Tensor) -> None:
-        """Reduce rows that belong to one tensor, where they lie."""
-        in_place = rows.dtype is self._dtype and not self._magnitudes
-        for block in rows.split(NORM_ROWS if in_place else BLOCK_ROWS):
-            self._reduce(block, [place], [block.shape[0]])
+    def _own(self, block: Tensor) -> Tensor:
+        """Return a block in the dtype it is reduced in, its magnitudes in the scratch."""
+        if block.dtype is self._dtype and not self._has_magnitudes:
+            return block
+        rows, width = block.shape
+        own = self._scratch[:rows]
+        own = own if width == WIDTH else own[:, :width]
+        if self._has_magnitudes and block.dtype is self._dtype:
+            torch.abs(block, out=own)
+            return own
+        own.copy_(block)
+        return own.abs_() if self._has_magnitudes else own
 
-    def _add_shared(self) -> None:
-        """Copy the listed pieces into the scratch, each from a row of its own on."""
-        if not self._pieces:
-            return
-        block = self._scratch[: self._num_shared].zero_()
-        torch._foreach_copy_(block.view(-1).split(self._sizes)[::2], self._pieces)
-        self._reduce(block, self._piece_owners, self._piece_counts)
-        self._num_shared = 0
-        self._pieces, self._sizes, self._piece_owners, self._piece_counts = [], [], [], []
-
-    def _reduce(self, block: Tensor, owners: list[int], counts: list[int]) -> None:
-        """Reduce (rows, WIDTH) of which each owner has so many, in their order."""
-        rows = block.shape[0]
-        # Written once into the cache, the magnitudes are read from there by all that follows.
-        own = self._absolute(block, rows) if self._magnitudes else self._widened(block, rows)
-        self._rows[L2].append(torch.linalg.vector_norm(own, dim=1))
-        if self._magnitudes:
-            self._rows[L1].append(own.sum(1))
-            # Bits of magnitudes are in the order of the magnitudes, NaN above all, and comparing
-            # whole numbers takes half the time.
-            bits = own.view(self._bits)
-            smallest, largest = bits.aminmax()
-            peaks = largest.expand(rows) if len(owners) == 1 else bits.amax(1)
-            self._rows[LINF].append(peaks.view(self._dtype))
-            if self._zeros:
-                # Below the smallest normal number the CPU may be set to see zeros.
-                none = smallest.item() >= self._least_bits
-                zeros = self._no_zeros[:rows] if none else own.eq_(0.0).sum(1)
-                self._rows[ZEROS].append(zeros)
-        self._owners += owners
-        self._counts += counts
-        self._num_rows += rows
+    def _add(self, table: Tensor, own: Tensor, owner: Tensor, *, is_padded: bool) -> None:
+        """Reduce rows; their numbers wait until they are added to those of their tensors."""
+        found = [torch.linalg.vector_norm(own, dim=1)]
+        if self._has_magnitudes:
+            found += self._magnitudes(table, own, owner, is_padded=is_padded)
+        elif not math.isfinite(found[0].sum().item()):
+            for some, whose in zip(own.split(BLOCK_ROWS), owner.split(BLOCK_ROWS), strict=True):
+                self._count(table, some.abs().view(_INTEGER[self._dtype]), whose)
+        self._parts.append(torch.stack(found) if len(found) > 1 else found[0].unsqueeze(0))
+        self._owners.append(owner)
+        self._num_rows += own.shape[0]
         if self._num_rows >= _FLUSH_ROWS:
-            self._flush()
+            self._flush(table)
 
-    def _absolute(self, block: Tensor, rows: int) -> Tensor:
-        """Put the magnitudes of a block into the scratch."""
-        if block.dtype is self._dtype:
-            return torch.abs(block, out=self._scratch[:rows])
-        return self._widened(block, rows).abs_()
+    def _magnitudes(
+        self, table: Tensor, own: Tensor, owner: Tensor, *, is_padded: bool
+    ) -> Sequence[Tensor]:
+        """Return l1, the number of elements that are not zero, and linf of each row."""
+        # Bits of magnitudes are in the order of the magnitudes, NaN above all, and comparing whole
+        # numbers takes half the time.
+        bits = own.view(_INTEGER[self._dtype])
+        if is_padded:
+            peaks = bits.amax(1)
+            largest, has_zeros = peaks.amax(), True
+        else:
+            smallest, largest = bits.aminmax()
+            peaks = largest.expand(len(own))
+            has_zeros = smallest.item() < _LEAST_BITS[self._dtype]
+        sums = own.sum(1)
+        if largest.item() >= _INF_BITS[self._dtype]:
+            self._count(table, bits, owner)
+            has_zeros = True
+        # A sum of signs is exact; to compare and to count takes 8 times as long.
+        others = own.sign_().sum(1) if has_zeros else torch.full_like(sums, own.shape[1])
+        return sums, others, peaks.view(self._dtype)
 
-    def _widened(self, block: Tensor, rows: int) -> Tensor:
-        """Return a block in the dtype it is reduced in."""
-        return block if block.dtype is self._dtype else self._scratch[:rows].copy_(block)
+    def _count(self, table: Tensor, bits: Tensor, owner: Tensor) -> None:
+        """Count NaN and Inf of rows that have some."""
+        self._is_finite = False
+        infinite = _INF_BITS[self._dtype]
+        for row, is_bad in ((_NANS, bits > infinite), (_INFS, bits == infinite)):
+            table[row].index_add_(0, owner, is_bad.to(self._dtype).sum(1).double())
 
-    def _flush(self) -> None:
-        """Add the sums of rows to those of their tensors, in float64."""
-        if not self._num_rows:
+    def _flush(self, table: Tensor) -> None:
+        if not self._parts:
             return
-        owner = torch.repeat_interleave(
-            torch.tensor(self._owners, device="cpu"), torch.tensor(self._counts, device="cpu")
-        )
-        for name, parts in self._rows.items():
-            rows = torch.cat(parts).double()
-            if name == LINF:
-                self._sums[name].scatter_reduce_(0, owner, rows, "amax")
-            else:
-                self._sums[name].index_add_(0, owner, rows.square() if name == L2 else rows)
-            parts.clear()
-        self._owners, self._counts, self._num_rows = [], [], 0
-
-    def _finish(self) -> dict[str, Tensor]:
-        """Recompute sums that left float32's range; count NaN and Inf where there may be any."""
-        sums = self._sums
-        sums[L2].sqrt_()
-        if self._zeros:
-            sums[ZEROS] -= torch.tensor(self._padding, device="cpu")
-        numels = [gradient.numel() for gradient in self._gradients]
-        sizes = torch.tensor(numels, dtype=torch.float64, device="cpu")
-        safe = sums[L2].isfinite() & (sums[L2] > sizes.sqrt() * _SAFE_PER_ELEMENT)
-        if self._magnitudes:
-            safe = (safe | (sums[LINF] == 0.0)) & sums[L1].isfinite()
-        nonfinite = {name: torch.zeros_like(sizes) for name in (NANS, INFS)}
-        for place in (~safe).nonzero().flatten().tolist():
-            self._repair(place, nonfinite)
-        return {name: (sums | nonfinite)[name] for name in self._columns}
-
-    def _repair(self, place: int, nonfinite: dict[str, Tensor]) -> None:
-        gradient = self._gradients[place]
-        exact = exact_norms(gradient)
-        for name in self._sums.keys() & exact.keys():
-            self._sums[name][place] = exact[name]
-        if not math.isfinite(exact[LINF]) and {NANS, INFS} & set(self._columns):
-            nonfinite[NANS][place], nonfinite[INFS][place] = count_nonfinite(gradient)
+        is_one = len(self._parts) == 1
+        rows = (self._parts[0] if is_one else torch.cat(self._parts, 1)).double()
+        owner = self._owners[0] if is_one else torch.cat(self._owners)
+        rows[0].square_()
+        if self._has_magnitudes:
+            table[_LINF].scatter_reduce_(0, owner, rows[-1], "amax")
+            rows = rows[:-1]
+        table[: len(rows)].index_add_(1, owner, rows)
+        self._parts, self._owners, self._num_rows = [], [], 0
 
 
-def _cut(gradient: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield (rows, WIDTH) views of what is reduced by itself, and 1-d rests."""
-    for flat in flats(gradient):
-        rows = flat.numel() // WIDTH
-        rows = rows if rows >= DIRECT_ROWS else 0
-        body, rest = flat.split([rows * WIDTH, flat.numel() - rows * WIDTH])
-        yield body.view(rows, WIDTH), rest
+def _zeros(count: int) -> Tensor:
+    return torch.zeros(len(_TABLE), count, dtype=torch.float64, device="cpu")
 
 
 def exact_norms(gradient: Tensor) -> dict[str, float]:
     """Return l2, l1 and linf, scaled by the largest magnitude: no square leaves float64's range.
 
     A norm beyond the largest float64 is given as that: it is no sign of an Inf element.
+
+    Args:
+        gradient: Finite.
     """
-    # Tensor.max, unlike Python's, lets a NaN through.
-    peaks = [chunk.double().abs().amax() for chunk in chunks(gradient) if chunk.numel()]
-    largest = float(torch.stack(peaks).max()) if peaks else 0.0
-    if largest == 0.0 or not math.isfinite(largest):
-        return dict.fromkeys((L2, L1, LINF), largest)
+    peaks = (float(chunk.double().abs().amax()) for chunk in chunks(gradient) if chunk.numel())
+    largest = max(peaks, default=0.0)
+    if not largest:
+        return dict.fromkeys((L2, L1, LINF), 0.0)
     squares = magnitudes = 0.0
     for chunk in chunks(gradient):
         scaled = chunk.double() / largest

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch._utils import _flatten_dense_tensors
 
 from gradwatch._statistics.gradients import dense, is_plain
-from gradwatch._statistics.small import MAX_ELEMENTS, SMALL_DTYPES
 from gradwatch_wire.health import SENTINEL_FACTOR
 
 ALARMING: Final = SENTINEL_FACTOR**2
@@ -28,6 +27,11 @@ MIN_LOOKS: Final = 8
 
 MAX_ALARMS: Final = 3
 """Alarms in a row; after them nothing is measured for an alarm until a look is quiet."""
+
+MAX_ELEMENTS: Final = 4_096
+"""Elements of a tensor below which it is cheaper to look at it together with others."""
+
+SMALL_DTYPES: Final = frozenset({torch.float32, torch.bfloat16, torch.float16})
 
 _WEIGHT: Final = 1 / 16
 _FASTEST: Final = 4.0

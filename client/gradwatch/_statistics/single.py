@@ -17,8 +17,8 @@ from gradwatch._statistics.cuda import is_public_forced
 from gradwatch._statistics.foreach import foreach_statistics, public_statistics
 from gradwatch._statistics.gradients import dense
 from gradwatch._statistics.norm_slots import NormSlots
+from gradwatch._statistics.sentinel import MAX_ELEMENTS
 from gradwatch._statistics.slots import Slot
-from gradwatch._statistics.small import MAX_ELEMENTS
 from gradwatch._statistics.statistics import statistics
 from gradwatch_wire.columns import L2
 

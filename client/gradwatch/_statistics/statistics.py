@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 
 import torch
 from torch import Tensor
@@ -18,7 +17,6 @@ from torch import Tensor
 from gradwatch._statistics.cuda import is_public_forced, kernel_statistics
 from gradwatch._statistics.foreach import foreach_statistics, public_statistics
 from gradwatch._statistics.rows import row_statistics
-from gradwatch._statistics.small import MAX_ELEMENTS, SMALL_DTYPES, small_statistics
 from gradwatch_wire.columns import L2
 
 Path = Callable[[Sequence[Tensor], Sequence[str]], dict[str, Tensor]]
@@ -30,7 +28,7 @@ class Statistics:
 
     Args:
         values: Column to (gradients,) float64 on their device.
-        path: Name of the path that ran: `small`, `rows`, `triton`, `foreach` or `public`.
+        path: Name of the path that ran: `rows`, `triton`, `foreach` or `public`.
         declined: Why a better path did not run, empty if the best one did.
     """
 
@@ -89,36 +87,10 @@ def _paths(gradients: Sequence[Tensor]) -> Iterator[tuple[str, Path]]:
         yield "foreach", foreach_statistics
     elif not is_public_forced():
         if gradients[0].device.type == "cpu":
-            yield from _cpu_paths(gradients)
+            yield "rows", row_statistics
         else:
             yield "foreach", foreach_statistics
     yield "public", public_statistics
-
-
-def _cpu_paths(gradients: Sequence[Tensor]) -> Iterator[tuple[str, Path]]:
-    sizes = tuple(map(Tensor.numel, gradients))
-    if max(sizes) < MAX_ELEMENTS and SMALL_DTYPES.issuperset(map(attrgetter("dtype"), gradients)):
-        yield "small", small_statistics
-    elif min(sizes) < MAX_ELEMENTS:
-        yield "rows", _mixed_statistics
-    yield "rows", row_statistics
-
-
-def _mixed_statistics(gradients: Sequence[Tensor], columns: Sequence[str]) -> dict[str, Tensor]:
-    """Measure the small ones together, and the others by rows."""
-    small, large = list[int](), list[int]()
-    for place, each in enumerate(gradients):
-        is_small = each.numel() < MAX_ELEMENTS and each.dtype in SMALL_DTYPES
-        (small if is_small else large).append(place)
-    found = small_statistics([gradients[place] for place in small], columns)
-    others = row_statistics([gradients[place] for place in large], columns)
-    return {name: _joined(found[name], small, others[name], large) for name in columns}
-
-
-def _joined(one: Tensor, places: list[int], other: Tensor, others: list[int]) -> Tensor:
-    values = one.new_empty(len(places) + len(others))
-    values[places], values[others] = one, other
-    return values
 
 
 def cuda_statistics(

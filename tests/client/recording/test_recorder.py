@@ -84,7 +84,6 @@ def test_a_slower_path_is_told_once_with_its_cause(
     def broken(*_: Any) -> Any:
         raise RuntimeError("no rows today")
 
-    monkeypatch.setattr("gradwatch._statistics.statistics.MAX_ELEMENTS", 0)
     monkeypatch.setattr("gradwatch._statistics.statistics.row_statistics", broken)
     watch = aggregator.attach(with_gradients())
     watch.collect()
@@ -108,7 +107,6 @@ def test_columns_are_narrower_only_while_a_slower_path_runs(
         parameter.grad = torch.full_like(parameter, math.nan)
     watch = aggregator.attach(model)
     with monkeypatch.context() as patch:
-        patch.setattr("gradwatch._statistics.statistics.MAX_ELEMENTS", 0)
         patch.setattr("gradwatch._statistics.statistics.row_statistics", broken)
         watch.collect()
     watch.collect()

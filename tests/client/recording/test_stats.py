@@ -74,7 +74,7 @@ def test_norms_and_scalars_find_their_places() -> None:
     assert record == Stats(
         manifest_id=3,
         step=5,
-        labels={"path": "small"},
+        labels={"path": "rows"},
         scalars={"lr": 0.5, "loss": 0.25, "loss_scale": 8.0},
         columns={"l2": Column.pack("<f8", [2.0, 4.0, 6.0])},
         part=1,

@@ -110,7 +110,7 @@ def test_100_000_small_tensors_have_room_in_16_mb() -> None:
     with PeakMemory() as seen:
         found = statistics(gradients, MEASURED_COLUMNS)
 
-    assert (found.path, found.declined) == ("small", "")
+    assert (found.path, found.declined) == ("rows", "")
     assert 0 < seen.peak <= PROMISED
 
 

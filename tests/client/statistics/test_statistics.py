@@ -14,8 +14,14 @@ from hypothesis import strategies as st
 
 from gradwatch._statistics.foreach import foreach_statistics, public_statistics
 from gradwatch._statistics.gradients import CHUNK, count_nonfinite, flats
-from gradwatch._statistics.rows import BLOCK_ROWS, DIRECT_ROWS, NORM_ROWS, WIDTH, row_statistics
-from gradwatch._statistics.small import MAX_ELEMENTS
+from gradwatch._statistics.rows import (
+    BLOCK_ROWS,
+    DIRECT_ROWS,
+    MIN_NARROW,
+    NORM_ROWS,
+    WIDTH,
+    row_statistics,
+)
 from gradwatch._statistics.statistics import Path, cuda_statistics, statistics
 from gradwatch_wire.columns import MEASURED_COLUMNS
 
@@ -30,16 +36,21 @@ def by_kernel(gradients: Sequence[torch.Tensor], columns: Sequence[str]) -> dict
     return found.values
 
 
-def on_cpu(gradients: Sequence[torch.Tensor], columns: Sequence[str]) -> dict[str, torch.Tensor]:
-    """Measure as `statistics` does on the CPU: small tensors together, others by rows."""
-    found = statistics(gradients, columns)
-    assert not found.declined
-    return found.values
+def among_others(
+    gradients: Sequence[torch.Tensor], columns: Sequence[str]
+) -> dict[str, torch.Tensor]:
+    """Measure so many by rows that float32 is used, and rows of both widths."""
+    others = [torch.ones(DIRECT_ROWS, WIDTH)[1:], *torch.ones(MIN_NARROW, 3).unbind()]
+    found = row_statistics([*others, *gradients], columns)
+    for name, expected in reference(torch.ones(3)).items():
+        if name in columns:
+            assert found[name][1 : len(others)].tolist() == [close(expected)] * MIN_NARROW
+    return {name: values[len(others) :] for name, values in found.items()}
 
 
 PATHS: dict[str, Path] = {
-    "cpu": on_cpu,
     "rows": row_statistics,
+    "rows in float32": among_others,
     "triton": by_kernel,
     "foreach": foreach_statistics,
     "public": public_statistics,
@@ -372,13 +383,9 @@ def test_flats_cover_a_tensor_without_gaps_and_without_a_copy_where_there_is_non
 
 def test_the_path_on_this_device_is_the_best_one() -> None:
     found = statistics([torch.ones(4)])
-    many = statistics([torch.ones(MAX_ELEMENTS), torch.ones(1)])
 
-    assert (found.path, found.declined) == ("small", "")
+    assert (found.path, found.declined) == ("rows", "")
     assert found.values["l2"].tolist() == [2.0]
-    assert (many.path, many.declined) == ("rows", "")
-    assert statistics([torch.ones(4)], MEASURED_COLUMNS).path == "small"
-    assert statistics([torch.ones(4, dtype=torch.float64)]).path == "rows"
 
 
 @pytest.fixture
@@ -440,7 +447,6 @@ def test_another_path_takes_over_and_says_why(
 ) -> None:
     if problem == "missing":
         monkeypatch.delattr(torch, "_foreach_norm")
-    monkeypatch.setattr("gradwatch._statistics.statistics.MAX_ELEMENTS", 0)
     gradient = torch.ones(4).to_sparse() if problem == "refuses" else torch.ones(4)
     monkeypatch.setattr("gradwatch._statistics.statistics.row_statistics", foreach_statistics)
     if problem == "refuses":
