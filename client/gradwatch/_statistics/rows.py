@@ -48,8 +48,8 @@ float64 at once: that is exact, and takes no longer."""
 MAX_TENSORS: Final = 4_096
 """Tensors that are measured at once, and whose places in a block are kept for the next step."""
 
-_FLUSH_ROWS: Final = 32_768
-"""Rows whose sums wait to be added up by tensor: 3 MB with their copies."""
+_MAX_BLOCKS: Final = 128
+"""Blocks of one tensor whose sums wait to be added up: at most 8 MB with their copies."""
 
 _SAFE_PER_ELEMENT: Final = 1e-16
 """A float32 norm above this times sqrt(numel) lost less than 1e-6 to squares that underflow."""
@@ -261,7 +261,6 @@ class _Reduction:
         self._scratch = _memory.scratch(dtype)
         self._parts: list[Tensor] = []  # numbers of rows, (numbers, rows)
         self._owners: list[Tensor] = []  # the tensor of each row, (rows,)
-        self._num_rows = 0
         self._is_finite = True
 
     def run(self, gradients: Sequence[Tensor], plan: _Plan) -> Tensor:
@@ -269,14 +268,10 @@ class _Reduction:
         table = _zeros(len(gradients))
         for piece in plan.pieces:
             block = piece.fill(gradients).to(self._dtype)
-            own = block.abs_() if self._has_magnitudes else block
-            self._add(table, own, piece.owner, is_padded=True)
-        for place in plan.large:
-            owner = torch.full((NORM_ROWS,), place, device="cpu")
-            for block in self._blocks(gradients[place]):
-                whose = owner[: block.shape[0]]
-                self._add(table, self._own(block), whose, is_padded=False)
+            self._add_padded(table, block, piece.owner)
         self._flush(table)
+        for place in plan.large:
+            self._add_large(table[:, place], gradients[place])
         norms, nans, infs = table[:2], table[_NANS], table[_INFS]
         norms[0].sqrt_()
         if self._has_magnitudes:
@@ -285,6 +280,37 @@ class _Reduction:
             table[2].sub_(nans)
             norms.masked_fill_(infs > 0.0, math.inf).masked_fill_(nans > 0.0, math.nan)
         return table
+
+    def _add_large(self, numbers: Tensor, gradient: Tensor) -> None:
+        """Write the numbers of one tensor into its column of the table."""
+        squares, magnitudes, others, peak = 0.0, 0.0, 0.0, 0
+        norms, sums = list[Tensor](), list[Tensor]()
+        for block in self._blocks(gradient):
+            own = self._own(block)
+            norms.append(torch.linalg.vector_norm(own, dim=1))
+            if self._has_magnitudes:
+                sums.append(own.sum(1))
+                smallest, largest = (each.item() for each in self._bits(own).aminmax())
+                peak = max(peak, int(largest))
+                is_finite = largest < _INF_BITS[self._dtype]
+                if not is_finite:
+                    self._count(numbers, own)
+                if is_finite and smallest >= _LEAST_BITS[self._dtype]:
+                    others += own.numel()
+                else:
+                    others += _signs(own).double().sum().item()
+            if len(norms) == _MAX_BLOCKS:
+                squares += _total(norms, 2)
+                magnitudes += _total(sums, 1)
+        numbers[0] = squares + _total(norms, 2)
+        if self._has_magnitudes:
+            numbers[1], numbers[2] = magnitudes + _total(sums, 1), others
+            bits = torch.tensor(peak, dtype=_INTEGER[self._dtype], device="cpu")
+            numbers[_LINF] = bits.view(self._dtype)
+        elif not numbers[0].isfinite():
+            for block in self._blocks(gradient):
+                for own in self._own(block).split(BLOCK_ROWS):
+                    self._count(numbers, own.abs())
 
     def _blocks(self, gradient: Tensor) -> Iterator[Tensor]:
         """Yield (rows, elements) of a large tensor."""
@@ -310,50 +336,43 @@ class _Reduction:
         own.copy_(block)
         return own.abs_() if self._has_magnitudes else own
 
-    def _add(self, table: Tensor, own: Tensor, owner: Tensor, *, is_padded: bool) -> None:
-        """Reduce rows; their numbers wait until they are added to those of their tensors."""
+    def _add_padded(self, table: Tensor, block: Tensor, owner: Tensor) -> None:
+        """Reduce rows of small tensors; their numbers wait until they are added up by tensor."""
+        own = block.abs_() if self._has_magnitudes else block
         found = [torch.linalg.vector_norm(own, dim=1)]
         if self._has_magnitudes:
-            found += self._magnitudes(table, own, owner, is_padded=is_padded)
+            peaks = self._bits(own).amax(1)
+            if peaks.amax().item() >= _INF_BITS[self._dtype]:
+                self._count(table, own, owner)
+            found += own.sum(1), _signs(own), peaks.view(self._dtype)
         elif not math.isfinite(found[0].sum().item()):
-            for some, whose in zip(own.split(BLOCK_ROWS), owner.split(BLOCK_ROWS), strict=True):
-                self._count(table, some.abs().view(_INTEGER[self._dtype]), whose)
-        self._parts.append(torch.stack(found) if len(found) > 1 else found[0].unsqueeze(0))
+            self._count(table, own.abs(), owner)
+        self._parts.append(torch.stack(found))
         self._owners.append(owner)
-        self._num_rows += own.shape[0]
-        if self._num_rows >= _FLUSH_ROWS:
-            self._flush(table)
 
-    def _magnitudes(
-        self, table: Tensor, own: Tensor, owner: Tensor, *, is_padded: bool
-    ) -> Sequence[Tensor]:
-        """Return l1, the number of elements that are not zero, and linf of each row."""
-        # Bits of magnitudes are in the order of the magnitudes, NaN above all, and comparing whole
-        # numbers takes half the time.
-        bits = own.view(_INTEGER[self._dtype])
-        if is_padded:
-            peaks = bits.amax(1)
-            largest, has_zeros = peaks.amax(), True
-        else:
-            smallest, largest = bits.aminmax()
-            peaks = largest.expand(len(own))
-            has_zeros = smallest.item() < _LEAST_BITS[self._dtype]
-        sums = own.sum(1)
-        if largest.item() >= _INF_BITS[self._dtype]:
-            self._count(table, bits, owner)
-            has_zeros = True
-        # A sum of signs is exact; to compare and to count takes 8 times as long.
-        others = own.sign_().sum(1) if has_zeros else torch.full_like(sums, own.shape[1])
-        return sums, others, peaks.view(self._dtype)
+    def _bits(self, magnitudes: Tensor) -> Tensor:
+        """Return magnitudes as whole numbers: NaN is the largest, and comparing takes half as long."""
+        return magnitudes.view(_INTEGER[self._dtype])
 
-    def _count(self, table: Tensor, bits: Tensor, owner: Tensor) -> None:
-        """Count NaN and Inf of rows that have some."""
+    def _count(self, table: Tensor, magnitudes: Tensor, owner: Tensor | None = None) -> None:
+        """Count NaN and Inf of rows that have some.
+
+        Args:
+            table: The table, or the column of it whose tensor has all rows.
+            magnitudes: (rows, elements).
+            owner: Place of the tensor of each row, None with a column.
+        """
         self._is_finite = False
-        infinite = _INF_BITS[self._dtype]
+        bits, infinite = self._bits(magnitudes), _INF_BITS[self._dtype]
         for row, is_bad in ((_NANS, bits > infinite), (_INFS, bits == infinite)):
-            table[row].index_add_(0, owner, is_bad.to(self._dtype).sum(1).double())
+            counts = is_bad.to(self._dtype).sum(1).double()
+            if owner is None:
+                table[row] += counts.sum()
+            else:
+                table[row].index_add_(0, owner, counts)
 
     def _flush(self, table: Tensor) -> None:
+        """Add the numbers of rows to those of their tensors."""
         if not self._parts:
             return
         is_one = len(self._parts) == 1
@@ -364,7 +383,23 @@ class _Reduction:
             table[_LINF].scatter_reduce_(0, owner, rows[-1], "amax")
             rows = rows[:-1]
         table[: len(rows)].index_add_(1, owner, rows)
-        self._parts, self._owners, self._num_rows = [], [], 0
+
+
+def _signs(magnitudes: Tensor) -> Tensor:
+    """Return (rows,) how many are above zero, and leave their signs behind.
+
+    The sum is exact; to compare and to count takes 8 times as long.
+    """
+    return magnitudes.sign_().sum(1)
+
+
+def _total(rows: list[Tensor], exponent: int) -> float:
+    """Return the sum of powers of numbers of rows, which are let go."""
+    if not rows:
+        return 0.0
+    total: float = torch.cat(rows).double().pow_(exponent).sum().item()
+    rows.clear()
+    return total
 
 
 def _zeros(count: int) -> Tensor:
