@@ -40,7 +40,7 @@ from gradwatch_wire import Bye, Column, Envelope, Event, Gains, Hello, Record, S
 from gradwatch_wire.health import AlertState, Severity
 from gradwatch_wire.names import Scalar
 from tests.support.records import manifest_of
-from tests.support.whole_state import WholeState
+from tests.support.whole_state import UNREPEATED, WholeState
 
 SECOND = 1_000_000_000
 START_NS = 1_763_000_000 * SECOND
@@ -170,7 +170,7 @@ class Cluster:
         return self.put(Tick())
 
     def rules(self, **rules: Mapping[str, Any]) -> list[Any]:
-        return self.put(RulesSet(json.dumps(rules)))
+        return self.put(RulesSet(json.dumps(UNREPEATED | rules)))
 
     def budgets(self, **budgets: int) -> list[Any]:
         return self.put(BudgetsSet(json.dumps(budgets)))

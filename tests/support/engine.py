@@ -17,6 +17,7 @@ from gradwatch_server.ingest.socket import Ingest
 from gradwatch_server.storage.sqlite.store import SQLiteStore
 from tests.support.peer import Peer
 from tests.support.waiting import wait_until
+from tests.support.whole_state import UNREPEATED
 
 
 class RunningEngine:
@@ -36,7 +37,7 @@ class RunningEngine:
             self.engine = Engine(
                 self.store,
                 self.ingest,
-                settings.pop("rules", Rules()),
+                settings.pop("rules", Rules.model_validate(UNREPEATED)),
                 clock=clock,
                 window_steps=settings.pop("window_steps", 64),
                 session_timeout_s=settings.pop("session_timeout_s", 30.0),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Final
 
 from gradwatch_server.budgets import LoggedBudgets
 from gradwatch_server.core.alerting.alert import Alert
@@ -28,6 +29,9 @@ from gradwatch_server.core.entries import (
 from gradwatch_server.core.frames.window import WINDOW_STEPS
 from gradwatch_server.core.state import State
 
+UNREPEATED: Final = {"repeated_gradient": {"enabled": False}}
+"""Rules of most tests, whose gradients are the same at each step."""
+
 
 class WholeState(State):
     """State that finds the runs of an entry, and begins runs, as the engine does.
@@ -37,7 +41,7 @@ class WholeState(State):
     """
 
     def __init__(self, window_steps: int = WINDOW_STEPS, rules: Rules | None = None) -> None:
-        super().__init__(window_steps, rules)
+        super().__init__(window_steps, rules or Rules.model_validate(UNREPEATED))
         self.forgotten: dict[str, int] = {}
 
     def apply(self, entry: Entry) -> list[Alert]:

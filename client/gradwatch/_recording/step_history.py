@@ -155,7 +155,14 @@ class StepHistory:
 
 
 def learning_rate(optimizer: Optimizer) -> float | None:
-    """Return the learning rate of the first parameter group, None if it is not on the host."""
-    rate = optimizer.param_groups[0].get("lr")
+    """Return the learning rate of the first parameter group, None if it is not on the host.
+
+    Where the first group does not learn it is the largest rate of all groups.
+    """
+    groups = optimizer.param_groups
     # A tensor (capturable optimizers) would have to be synchronised for.
-    return float(rate) if isinstance(rate, (int, float)) else None
+    rates = [groups[0].get("lr")]
+    if isinstance(rates[0], (int, float)) and not rates[0]:
+        rates = [group.get("lr") for group in groups]
+    numbers = [float(rate) for rate in rates if isinstance(rate, (int, float))]
+    return max(numbers) if len(numbers) == len(rates) else None

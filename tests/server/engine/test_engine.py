@@ -338,7 +338,7 @@ def story_of(running: Any) -> Any:
 def test_a_restart_finds_everything_as_it_was(start: Start) -> None:
     """State, alerts, their cursors, and how far each session is; only the boot id is new."""
     rules = Rules.model_validate(
-        {"records_lost": {"enabled": False}, "exploding": {"clear_steps": 3}}
+        UNREPEATED | {"records_lost": {"enabled": False}, "exploding": {"clear_steps": 3}}
     )
     running, peer = attached(start(rules=rules))
     peer.steps(0, 1.0, NAN, 1.0, 1.0, 1.0, 500.0, 500.0, 1.0)

@@ -20,6 +20,7 @@ from gradwatch_server.storage.sqlite import history
 from gradwatch_server.storage.sqlite.history import open_to_read, read_log
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME, SQLiteStore
 from tests.support.engine import RunningEngine, Start
+from tests.support.whole_state import UNREPEATED
 
 SOON_OVER = {"exploding": {"clear_steps": 3}}
 STRICT = {"exploding": {"limit": 50, "clear_steps": 3}}
@@ -31,7 +32,8 @@ def judge(tmp_path: Path) -> Callable[..., list[Alert]]:
     """Judge a run of the data directory: `judge(exploding={"limit": 50})`."""
 
     def again(run: str = "gpt", **rules: Any) -> list[Alert]:
-        return judge_again(read_log(tmp_path / "data", run), run, Rules.model_validate(rules), 64)
+        settings = Rules.model_validate(UNREPEATED | rules)
+        return judge_again(read_log(tmp_path / "data", run), run, settings, 64)
 
     return again
 
@@ -39,7 +41,7 @@ def judge(tmp_path: Path) -> Callable[..., list[Alert]]:
 @pytest.fixture
 def engine(start: Start) -> RunningEngine:
     """An engine with a run `gpt` that exploded twice, and another run."""
-    running: RunningEngine = start(rules=Rules.model_validate(SOON_OVER))
+    running: RunningEngine = start(rules=Rules.model_validate(UNREPEATED | SOON_OVER))
     for run in ("gpt", "other"):
         peer = running.peer(run=run).attach(("a", "b"))
         for step, norm in enumerate(NORMS):

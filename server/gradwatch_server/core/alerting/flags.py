@@ -12,6 +12,7 @@ from gradwatch_server.core.alerting.attribution import was_skipped
 from gradwatch_server.core.alerting.evaluation import Context
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.alerting.rules.base import HealthShare, Sign
+from gradwatch_server.core.alerting.rules.silent import may_be_silent
 from gradwatch_server.core.arrays import BoolArray, any_true, smallest_of
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_wire.health import health_score
@@ -27,6 +28,7 @@ _LOSS_SCALE: Final = int(Sign.LOSS_SCALE)
 _SMALL: Final = int(Sign.SMALL)
 _INCOMPLETE: Final = int(Sign.INCOMPLETE)
 _GROUPS: Final = int(Sign.GROUPS)
+_SILENT: Final = int(Sign.SILENT)
 ALL_SIGNS: Final = sum(Sign)
 
 PERFECT: Final = health_score(0.0, 0.0)
@@ -94,7 +96,7 @@ def _signs_of(frame: Frame, rules: Rules, context: Context) -> int:
         signs |= _INCOMPLETE
     if len(context.groups) > 1:  # beside that of the layers in none
         signs |= _GROUPS
-    return signs
+    return signs | (_SILENT * may_be_silent(frame, context.window))
 
 
 def frame_score(frame: Frame, flags: Flags, rules: Rules) -> float:

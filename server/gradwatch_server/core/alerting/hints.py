@@ -43,6 +43,20 @@ HINTS: Final[Mapping[str, tuple[str, ...]]] = {
         "the seed's output is scaled too small, or blocked from the loss",
         "the seed is detached from the host",
     ),
+    "not_learning": (
+        "the schedule has come to 0, or `scheduler.step()` is never called after a warm-up from 0",
+        "the optimizer was made with a rate of 0, or another one steps the weights",
+    ),
+    "repeated_gradient": (
+        "`backward()` is not called in each step, or on a loss that was made once",
+        "the same batch again, and weights that do not move: look at the learning rate",
+        "meant so: a benchmark that trains on one batch",
+    ),
+    "same_batch": (
+        "the sampler is not distributed: DistributedSampler, or a seed per rank",
+        "each rank reads all of the data in the same order",
+        "meant so: one batch on purpose, or ranks that split a model and not the data",
+    ),
     "rank_divergence": (
         "hardware: memory or a link that damages numbers",
         "missing synchronisation: no_sync, a step outside DDP, parameters changed on one rank only",

@@ -61,6 +61,9 @@ HEADLINES: Final[Mapping[str, str]] = {
     "records_lost": "{value} record{s} lost since step {step} on {ranks}",
     "gain": "Gain off since step {step}: {layer} at {value} ({usual})",
     "groups": "Gradient ratio {group} low {since}: {value} ({usual})",
+    "not_learning": "Learning rate 0 {since}: the steps change no weight",
+    "repeated_gradient": "Same gradient again {since}: no layer's norm has changed",
+    "same_batch": "Same batch on all ranks {since}: loss and own gradients are equal",
     "slow": "Slow {since}: {value} s a step ({usual})",
 }
 """Rule, or rule and variant, to the template of a headline."""

@@ -94,6 +94,18 @@ class Window:
         place = int(np.searchsorted(steps, step))
         return int(steps[place - 1]) if place else None
 
+    def ends_with(self, total_norm: float | None) -> bool:
+        """Tell whether the newest frame has this total norm, and it is not 0."""
+        if not total_norm or not self.size:
+            return False
+        return bool(self.numbers[1, (self.count - 1) % self.capacity] == total_norm)
+
+    @property
+    def newest_norms(self) -> FloatArray:
+        """(layers,) L2 norms in the newest frame, NaN of a layer that was not there."""
+        newest: FloatArray = self.recent[(self.count - 1) % RECENT_FRAMES]
+        return newest
+
     def before(self, layer: int, limit: int) -> tuple[tuple[int, float], ...]:
         """Return `(step, L2 norm)` of a layer in those of the last frames that had it.
 

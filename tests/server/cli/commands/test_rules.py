@@ -14,7 +14,7 @@ from gradwatch_server.cli.app import app
 from tests.support.aggregator import Aggregator
 
 STRICT = "[rules.exploding]\nlimit = 50\nclear_steps = 3\n"
-NORMS = (1.0, 200.0, 200.0, 1.0, 1.0, 1.0, 60.0, 60.0, 1.0)
+NORMS = (1.0, 200.0, 201.0, 1.0, 1.1, 1.0, 60.0, 61.0, 1.0)
 
 
 @pytest.fixture

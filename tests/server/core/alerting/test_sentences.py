@@ -153,6 +153,15 @@ TABLE: tuple[tuple[Alert, str], ...] = (
         alert("groups", value=0.005, threshold=0.01),
         "Gradient ratio seed/host low since step 79: 0.005 (limit 0.01)",
     ),
+    (alert("not_learning"), "Learning rate 0 since step 79: the steps change no weight"),
+    (
+        alert("repeated_gradient"),
+        "Same gradient again since step 79: no layer's norm has changed",
+    ),
+    (
+        alert("same_batch"),
+        "Same batch on all ranks since step 79: loss and own gradients are equal",
+    ),
     (alert("slow", value=2.4, usual=0.3), "Slow since step 79: 2.4 s a step (usual 0.3)"),
 )
 

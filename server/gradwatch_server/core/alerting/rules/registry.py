@@ -17,6 +17,7 @@ from gradwatch_server.core.alerting.rules import (
     rank_divergence,
     rank_outlier,
     records_lost,
+    silent,
     slow,
     vanishing,
 )
@@ -99,6 +100,9 @@ REGISTRY = Registry(
     loss_scaler.LossScalerRule,
     rank_divergence.RankDivergenceRule,
     rank_outlier.RankOutlierRule,
+    silent.NotLearningRule,
+    silent.RepeatedGradientRule,
+    silent.SameBatchRule,
     records_lost.RecordsLostRule,
     liveness.LivenessRule,
 )

@@ -32,6 +32,7 @@ from gradwatch_server.errors import GradwatchError
 from gradwatch_server.settings import load_settings
 from gradwatch_wire.columns import ZEROS
 from tests.support.core import Cluster
+from tests.support.whole_state import UNREPEATED
 
 
 class ManyZerosRule(LayerRule):
@@ -140,7 +141,8 @@ def test_it_is_configured_evaluated_fired_saved_restored_and_resolved(
 ) -> None:
     """Registered, it needs not another line."""
     job = Cluster(world=2, names=("a", "b")).start()
-    job.rules(**configured("[rules.many_zeros]\nlimit = 7\nclear_steps = 2\n", tmp_path))
+    rules = configured("[rules.many_zeros]\nlimit = 7\nclear_steps = 2\n", tmp_path)
+    job.rules(**rules | UNREPEATED)
     zeros = [[0, 7], [0, 8], [0, 9], [0, 0], [0, 0]]
     for step, own in enumerate(zeros):
         job.step(step, zeros=own)
@@ -168,10 +170,10 @@ def test_a_bad_value_of_it_is_refused_by_name(rule: type[Rule], tmp_path: Path) 
 
 
 def test_it_is_documented_by_its_definition(rule: type[Rule]) -> None:
-    page = fill(f"above\n{BEGIN}stale\n{END}below\n")
+    page = fill(f"above\n{BEGIN}left over\n{END}below\n")
 
     assert section(rule) in page
-    assert "stale" not in page
+    assert "left over" not in page
     assert section(rule) == (
         "## many_zeros\n\n"
         "More than `limit` zeros in a layer's gradient. "

@@ -49,6 +49,9 @@ def test_defaults_are_those_of_the_design() -> None:
         | {"for_steps": 2, "clear_steps": 8, "critical_steps": 3}
         | {"tolerance": 1e-6, "mixed_tolerance": 5e-5},
         "rank_outlier": warning | {"clear_steps": 8, "ratio": 3.0, "factor": 30.0},
+        "not_learning": of_run | {"for_steps": 8, "severity": "warning", "warning_steps": 200},
+        "repeated_gradient": of_run | {"for_steps": 4, "severity": "warning", "warning_steps": 20},
+        "same_batch": of_run | {"for_steps": 8, "severity": "warning", "warning_steps": 20},
         "records_lost": of_run | {"for_steps": 1, "severity": "warning"},
         "liveness": once
         | {"severity": "critical", "silent_s": 10.0, "behind_frames": 8}

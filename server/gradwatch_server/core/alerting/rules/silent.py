@@ -1,0 +1,187 @@
+"""Bugs that look healthy: the loss falls or stays, and yet nothing is learnt as it was meant."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+from pydantic import Field
+
+from gradwatch_server.core.alerting.attribution import ranks_of
+from gradwatch_server.core.alerting.evaluation import Context, Evaluation, Verdict
+from gradwatch_server.core.alerting.origin import Origin, one_rank
+from gradwatch_server.core.alerting.rules.base import FOR_STEPS, Rule, Sign, Steps
+from gradwatch_server.core.arrays import BoolArray
+from gradwatch_server.core.frames.frame import Frame
+from gradwatch_server.core.frames.window import Window
+from gradwatch_wire.columns import L2
+from gradwatch_wire.health import Severity
+from gradwatch_wire.names import Label, Reduction, Scalar
+
+MAX_GAP: Final = 2
+"""Frames from one with the sign to the next that belong together."""
+
+WARNING_STEPS: Final = "Steps after the first one from which on it is a warning; until then info."
+
+
+@dataclass(slots=True)
+class SignMemory:
+    """Frames in a row that have the sign of a rule, but for a single one between them.
+
+    Attributes:
+        step: Step of the first of them, -1 without any.
+        count: Frames of the attempt before the newest of them.
+    """
+
+    step: int = -1
+    count: int = -1
+
+    def follow(self, step: int, count: int) -> None:
+        """Take in a frame that has the sign."""
+        if self.step < 0 or not 0 <= count - self.count <= MAX_GAP:
+            self.step = step
+        self.count = count
+
+
+class SilentRule(Rule):
+    """Base of these rules: a sign is there or not, and may be meant so."""
+
+    takes = (Frame,)
+    signs = Sign.SILENT
+    memory: ClassVar[type | None] = SignMemory
+
+    severity: Severity = Field(Severity.WARNING, description="Severity once it has lasted.")
+    warning_steps: Steps = Field(20, description=WARNING_STEPS)
+
+    @abstractmethod
+    def has_sign(self, frame: Frame, context: Context) -> bool:
+        """Tell whether a frame has the sign."""
+
+    def raised(self, observation: Frame, context: Context) -> BoolArray | None:
+        """Return that the frame has the sign, (1,); None if it does not."""
+        if not _is_taken(observation) or not self.has_sign(observation, context):
+            return None
+        context.memory(self.name, SignMemory).follow(observation.step, context.window.count)
+        return np.array([True])
+
+    def evaluate(
+        self, observation: Frame, raised: BoolArray, context: Context
+    ) -> Iterator[Evaluation]:
+        """Yield the one evaluation of a step."""
+        is_raised = bool(raised.any())
+        since = context.memory(self.name, SignMemory).step
+        has_lasted = since >= 0 and observation.step - since >= self.warning_steps
+        ranks = ranks_of(observation.parts)
+        origin = Origin(since, one_rank(ranks), ranks, None, None, 0.0, None)
+        yield Evaluation(
+            group=self.name,
+            step=observation.step,
+            received_ns=observation.received_ns,
+            verdict=Verdict.of_run(raised=is_raised, held=is_raised, seen=_is_taken(observation)),
+            names=(),
+            origin=lambda _: origin,
+            severity=lambda _: self.severity if has_lasted else Severity.INFO,
+        )
+
+
+class NotLearningRule(SilentRule):
+    """The learning rate is 0, so that no step changes a weight.
+
+    The record has the rate of the first parameter group, or the largest of all groups where that
+    is 0. A warm-up that begins at 0 is over before the rule speaks. `origin.step` is the first of
+    the steps that were measured.
+    """
+
+    name = "not_learning"
+    formula = "the learning rate is 0 in `for_steps` frames in a row."
+    tuning = 'Where a rate of 0 is meant, as in an evaluation that steps: `runs = ["!eval-*"]`.'
+    source = """
+        The gradient and the loss of such a run look healthy. TrainCheck (OSDI 2025) found 18 of 20
+        real silent bugs by facts as this one, and 2 of them by the size of loss and norms.
+    """
+
+    for_steps: Steps = Field(8, description=FOR_STEPS)
+    warning_steps: Steps = Field(200, description=WARNING_STEPS)
+
+    def has_sign(self, frame: Frame, context: Context) -> bool:
+        """Tell whether the learning rate is 0."""
+        return frame.lr == 0.0
+
+
+class RepeatedGradientRule(SilentRule):
+    """Every norm of a step is that of the step before, bit for bit.
+
+    The gradients are old ones, as where `backward()` is not called, or the batch is the same again
+    and the weights do not move. Two batches never give the same bits in all layers. Compared are
+    frames in which the same layers have a gradient that is finite and not all zero.
+    `origin.step` is the second of the equal ones.
+    """
+
+    name = "repeated_gradient"
+    follows = ("not_learning",)
+    formula = "`l2` of every layer equals that of the frame before in `for_steps` frames in a row."
+    tuning = 'Turn it off for benchmarks that train on one batch: `runs = ["!bench-*"]`.'
+    source = "A comparison of equal numbers: there is no threshold to choose."
+
+    for_steps: Steps = Field(4, description=FOR_STEPS)
+
+    def has_sign(self, frame: Frame, context: Context) -> bool:
+        """Tell whether all norms are as before."""
+        window = context.window
+        is_same = frame.is_finite and window.ends_with(frame.total_norm)
+        return is_same and np.array_equal(window.newest_norms, frame.column(L2), equal_nan=True)
+
+
+class SameBatchRule(SilentRule):
+    """All ranks have the same batch: a job of many does the work of one.
+
+    Each rank tells of its own gradient before the reduction: the sum of a few small ones
+    (`local_probe`). If these and the losses of all ranks are equal, bit for bit, in many steps in a
+    row, so are the batches. Ranks that hold shards are not compared.
+    """
+
+    name = "same_batch"
+    formula = """
+        with `reduction` = `mean`, `local_probe` is equal on all ranks, and so is `loss` where it
+        is given, in `for_steps` frames in a row.
+    """
+    tuning = 'Where one batch on all ranks is meant, turn it off: `runs = ["!overfit-*"]`.'
+    source = """
+        Reported as "N times the compute for an unchanged effective batch, silently": a sampler that
+        is not distributed, or one seed on all ranks. No norm and no loss looks unusual.
+    """
+
+    for_steps: Steps = Field(8, description=FOR_STEPS)
+
+    def has_sign(self, frame: Frame, context: Context) -> bool:
+        """Tell whether the own gradients of all ranks are equal."""
+        if not _has_equal_probes(frame) or frame.coverage < 1.0 or not frame.is_finite:
+            return False
+        first = frame.parts[0]
+        if first.labels.get(Label.REDUCTION) != Reduction.MEAN or first.layout.is_sharded.any():
+            return False
+        probe, loss = first.scalars[Scalar.LOCAL_PROBE], first.scalars.get(Scalar.LOSS)
+        return all(
+            part.scalars.get(Scalar.LOCAL_PROBE) == probe and part.scalars.get(Scalar.LOSS) == loss
+            for part in frame.parts
+        )
+
+
+def may_be_silent(frame: Frame, window: Window) -> bool:
+    """Tell whether a frame may have one of the signs: looked at in every frame, so be quick."""
+    return frame.lr == 0.0 or window.ends_with(frame.total_norm) or _has_equal_probes(frame)
+
+
+def _has_equal_probes(frame: Frame) -> bool:
+    """Tell whether the first two ranks have the same probe, and it is not 0."""
+    if len(frame.parts) < 2:
+        return False
+    one, other = (part.scalars.get(Scalar.LOCAL_PROBE) for part in frame.parts[:2])
+    return bool(one) and one == other
+
+
+def _is_taken(frame: Frame) -> bool:
+    return all(part.labels.get(Label.TAKEN) is not False for part in frame.parts)
