@@ -32,10 +32,10 @@ class Rate(Fault):
 
 
 class NoRate(Rate):
-    """It is zero: nothing is learnt any more. No rule of ours is about that."""
+    """It is zero: nothing is learnt any more."""
 
     kind = "learning_rate_zero"
-    rules = ()
+    rules = ("not_learning",)
 
     def __init__(self, site: Site) -> None:
         super().__init__(site, 0.0)

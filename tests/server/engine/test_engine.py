@@ -46,6 +46,7 @@ from gradwatch_wire.limits import MAX_RECORD_BYTES
 from tests.support.engine import Start, attached
 from tests.support.records import stats_of
 from tests.support.waiting import PATIENCE_S, wait_until
+from tests.support.whole_state import UNREPEATED
 
 NAN = math.nan
 

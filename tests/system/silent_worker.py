@@ -1,0 +1,51 @@
+"""A training process with a bug that leaves norms and loss healthy: one rank of DDP."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwatch
+
+BUGS = ("none", "rate", "same-batch", "stale")
+FROM_STEP = 10
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--run", required=True)
+    parser.add_argument("--bug", choices=BUGS, required=True)
+    parser.add_argument("--steps", type=int, default=60)
+    args = parser.parse_args()
+    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model: nn.Module = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 10))
+    if world > 1:
+        dist.init_process_group("gloo")
+        model = DistributedDataParallel(model)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    data = torch.Generator().manual_seed(0 if args.bug == "same-batch" else rank)
+    with gradwatch.attach(model, optimizer, run=args.run) as watch:
+        for step in range(args.steps):
+            if args.bug == "rate" and step == FROM_STEP:
+                optimizer.param_groups[0]["lr"] = 0.0
+            inputs = torch.randn(16, 32, generator=data)
+            targets = torch.randint(10, (16,), generator=data)
+            loss = nn.functional.cross_entropy(model(inputs), targets)
+            if args.bug != "stale" or step < FROM_STEP:
+                optimizer.zero_grad()
+                loss.backward()
+                watch.annotate(loss=loss)
+            optimizer.step()
+    if world > 1:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
