@@ -121,7 +121,7 @@ def test_another_node_goes_on_with_all_that_was_acknowledged(
     fault: signal.Signals, nodes: Nodes, peer: Callable[[], Peer]
 ) -> None:
     first = peer()
-    first.steps(0, *[1.0] * 20)
+    first.steps(0, *(1.0 + step / 64 for step in range(20)))
     first.stats(20, (math.nan, 1.0))
     wait_until(lambda: nodes.has_lease.json("/alerts"), "the alert")
     before = nodes.has_lease

@@ -66,6 +66,7 @@ def main() -> None:
     middle, last = nn.Linear(64, 64), nn.Linear(64, 10)
     inner = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), middle, last)
     model = DistributedDataParallel(inner) if world > 1 else inner
+    torch.manual_seed(1 + rank)  # for the data
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     watch = gradwatch.attach(
         model,

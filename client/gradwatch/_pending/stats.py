@@ -56,6 +56,7 @@ class StatsFrame:
         outputs: Reads what comes then; None if nothing does. Whatever comes last tells of an
             optimizer that was called whether it has skipped the update itself: not 0 if so.
         quiet_step: The newest step before at which a sentinel that looked at all was quiet, or -1.
+        batch: Identity of the batch, empty if nobody gave it.
     """
 
     step: int
@@ -73,6 +74,7 @@ class StatsFrame:
     late_losses: Sequence[int] = ()
     outputs: OutputReader | None = None
     quiet_step: int = -1
+    batch: str = ""
 
 
 class GoodSteps:
@@ -145,6 +147,7 @@ class PendingStats(PendingRecord):
                 activations=None if number else activations,
                 last_good_step=last_good_step,
                 history={} if number else history,
+                batch=frame.batch,
             )
             for number, piece in enumerate(piece_slices(frame.num_layers, frame.num_pieces))
         ]

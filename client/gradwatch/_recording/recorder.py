@@ -45,10 +45,7 @@ _NOT_OPEN: Final = (
     "called where no backward pass waits for its optimizer's step, and left out; "
     "call it between backward() and step()"
 )
-_SEVERAL: Final = (
-    "called several times in one optimizer step, which is one record with the last numbers; "
-    "backward passes are measured without it"
-)
+_SEVERAL: Final = "called several times in one optimizer step: its record has the last numbers"
 
 
 class Recorder:
@@ -67,6 +64,7 @@ class Recorder:
         num_collected: Steps collected so far.
         observed: Takes the samples.
         windows: What backward passes and optimizer steps are told to.
+        history: Steps since the last record, and the batch of the one under way.
     """
 
     def __init__(
@@ -101,12 +99,12 @@ class Recorder:
         self._passes: dict[int, SampleAccumulator] = {}  # of the open windows
         is_sparse = schedule.is_timed or schedule.pace.every > 1 or config.report_every > 1
         # Of several optimizers, as of a GAN, each has a loss of its own.
-        self._history = StepHistory(
+        self.history = StepHistory(
             schedule.clock, is_kept=is_sparse, has_one_loss=len(config.optimizers) <= 1
         )
         self._loss_alarms = Alarms()
         self._reports = Reports(
-            config.report_every, readback, self._history, sampler.take_manifests, put
+            config.report_every, readback, self.history, sampler.take_manifests, put
         )
         self._deferred = DeferredLosses(config.modules)
         self._given: Scalars = {}
@@ -155,9 +153,9 @@ class Recorder:
             elif self._config.optimizers:
                 if not self._keep_deferred(loss, size):
                     self.windows.collect(step, micro_batch=micro_batch)
-                    self._history.note_loss(loss, size)
+                    self.history.note_loss(loss, size)
             else:
-                self._history.note_loss(loss, size)
+                self.history.note_loss(loss, size)
                 self._collect_all(step, is_complete=not micro_batch)
         except Exception as error:  # noqa: BLE001 - nothing may be raised into training
             self._faults.note("collect", repr(error))
@@ -193,7 +191,7 @@ class Recorder:
             optimizers = self.windows.annotate(step)
             if loss is None or not optimizers:
                 return
-            self._history.note_loss(loss, None)
+            self.history.note_loss(loss, None)
             for optimizer in optimizers:
                 known = self._known(optimizer, self.windows.step_of(optimizer))
                 if known is not None:
@@ -220,7 +218,7 @@ class Recorder:
         """Keep the loss that was given if its pass is one that leaves no gradient yet."""
         if loss is None or self.windows.is_open or not self._deferred.keep(loss, batch_size):
             return False
-        self._history.note_loss(loss, batch_size)
+        self.history.note_loss(loss, batch_size)
         return True
 
     def measure(self, optimizer: int, step: int, point: Point) -> bool:
@@ -261,7 +259,7 @@ class Recorder:
     def forget(self, optimizer: int) -> None:
         """Drop what was measured in the window."""
         self._passes.pop(optimizer, None)
-        self._history.forget_loss()
+        self.history.forget_loss()
 
     def add_scalars(self, optimizer: int, step: int, *, is_another: bool) -> None:
         """Add what `collect` was given, and measure anew what was changed since the pass."""
@@ -310,7 +308,7 @@ class Recorder:
 
     def _end_row(self, step: int, *, is_skipped: bool) -> None:
         """Add a step that has ended to the history."""
-        self._history.end_step(
+        self.history.end_step(
             step,
             self._config.optimizers,
             was_measured=self._was_measured,
@@ -346,7 +344,7 @@ class Recorder:
             return False
         is_alarming = self._look(optimizer, *part)
         if part[1] == 1 and self._sampler.sentinel.alarms.count == 0:
-            self._history.quiet_step = step
+            self.history.quiet_step = step
         return is_alarming
 
     def _look(self, optimizer: int, part: int, slices: int) -> bool:
@@ -382,10 +380,10 @@ class Recorder:
     def wake(self, rest: Rest) -> None:
         """Go on after steps that were only counted."""
         self._rest = None
-        self._history.add(rest.rows)
+        self.history.add(rest.rows)
         for loss, size in rest.loss.given:  # of passes whose step goes on
             self._deferred.add(loss, size)
-            self._history.note_loss(loss, size)
+            self.history.note_loss(loss, size)
         self.windows.resume(rest)
         self._schedule.wake(rest)
 

@@ -74,6 +74,8 @@ class Reports:
         if sample.part == 0:
             self._add_step_time(sample)
         history = self._history.take(sample.step)
+        if self._every > 1:
+            history = history._replace(batch="")  # the record is of other batches as well
         pending = pending_stats(sample, self._readback, self._good_steps, history)
         pending.manifests = self._take_manifests()  # not before: that may have raised
         self._put(pending)
@@ -129,6 +131,7 @@ def pending_stats(
         scaled=sample.scaled,
         outputs=None if sample.outputs is None else sample.outputs.reader(),
         quiet_step=history.quiet_step,
+        batch=history.batch,
         history=history.rows,
         late_losses=list(history.late_losses),
     )

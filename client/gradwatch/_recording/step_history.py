@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from gradwatch._pending.stats import StepRow
-from gradwatch_wire.limits import MAX_HISTORY
+from gradwatch_wire.limits import MAX_BATCH_BYTES, MAX_HISTORY
 from gradwatch_wire.names import Inspection, Scalar
 
 Scalars: TypeAlias = Mapping[str, Tensor | float | None]
@@ -72,11 +72,13 @@ class TakenHistory(NamedTuple):
         rows: Their rows, after the row that they follow; none if there are no such steps.
         late_losses: Place among them to the loss of a step, 0-d, where it is on an accelerator.
         quiet_step: The newest step at which a sentinel that looked at all was quiet, or -1.
+        batch: Identity of the batch of the record's own step, empty if nobody gave it.
     """
 
     rows: Sequence[StepRow]
     late_losses: Mapping[int, Tensor]
     quiet_step: int
+    batch: str = ""
 
 
 NO_HISTORY: Final = TakenHistory((), {}, -1)
@@ -105,11 +107,18 @@ class StepHistory:
         self._rows: deque[StepRow] = deque(maxlen=MAX_HISTORY)
         self._late_losses: dict[int, Tensor] = {}  # of steps whose loss is on an accelerator
         self._before: StepRow | None = None  # the newest one that was taken
+        self._batch = (-1, "")  # step and identity of the batch that was given last
 
     def note_loss(self, loss: Tensor | float | None, batch_size: float | None) -> None:
         """Take in a loss of the step under way."""
         if self._is_kept and self._has_one_loss and loss is not None:
             self._loss.add(loss, batch_size)
+
+    def note_batch(self, step: int, batch: str) -> None:
+        """Take in the identity of the batch of a step; several of one step follow each other."""
+        known = f"{self._batch[1]}; {batch}" if self._batch[0] == step else batch
+        is_full = len(known.encode("utf-8", "replace")) > MAX_BATCH_BYTES
+        self._batch = (step, self._batch[1] if is_full else known)
 
     def forget_loss(self) -> None:
         """Forget the losses of the step under way, which begins anew."""
@@ -147,11 +156,12 @@ class StepHistory:
         if self._rows:
             self._before = self._rows[-1]
             self._rows.clear()
+        batch = self._batch[1] if self._batch[0] == step else ""
         if not rows:
-            return TakenHistory((), {}, self.quiet_step)
+            return TakenHistory((), {}, self.quiet_step, batch)
         places = {place: row.step for place, row in enumerate(rows)}
         losses = {place: late[own] for place, own in places.items() if own in late} if late else {}
-        return TakenHistory([before or StepRow(-1), *rows], losses, self.quiet_step)
+        return TakenHistory([before or StepRow(-1), *rows], losses, self.quiet_step, batch)
 
 
 def learning_rate(optimizer: Optimizer) -> float | None:

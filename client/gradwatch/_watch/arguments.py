@@ -15,10 +15,12 @@ from gradwatch._layers.shards import is_replicated
 from gradwatch._statistics.devices import why_unsupported
 from gradwatch._statistics.gradients import is_distributed, local_part
 from gradwatch_wire.columns import L2, MEASURED_COLUMNS
-from gradwatch_wire.limits import MAX_PARTS, MAX_STEP
+from gradwatch_wire.limits import MAX_BATCH_BYTES, MAX_PARTS, MAX_STEP
 
 OVERHEAD_VARIABLE: Final = "GRADWATCH_OVERHEAD"
 """Environment variable that goes before the argument: `none`, or a number."""
+
+_CUT: Final = "…"
 
 LAST_STEP: Final = MAX_STEP // 2
 """What may be given: far from where counting on would leave the wire's range."""
@@ -73,6 +75,26 @@ def checked_size(batch_size: int | None) -> float | None:
         msg = f"batch_size: a number, got {type(batch_size).__name__}"
         raise TypeError(msg)
     return None if batch_size is None else float(batch_size)
+
+
+def checked_batch(batch: int | str | Iterable[int | str] | None) -> str:
+    """Return the identity of a batch as text of at most `MAX_BATCH_BYTES`, whose rest is cut off.
+
+    Raises:
+        TypeError: If it is neither an integer, nor a string, nor several of these. A tensor would
+            have to be synchronised for.
+    """
+    if batch is None:
+        return ""
+    several = not isinstance(batch, (int, str, Tensor))
+    parts = list(batch) if several and isinstance(batch, Iterable) else [batch]
+    if not all(isinstance(part, (int, str)) for part in parts):
+        msg = f"batch: an integer, a string or a list of these, got {type(batch).__name__}"
+        raise TypeError(msg)
+    text = ",".join(map(str, parts)).encode("utf-8", "replace")
+    if len(text) <= MAX_BATCH_BYTES:
+        return text.decode()
+    return text[: MAX_BATCH_BYTES - len(_CUT.encode())].decode("utf-8", "ignore") + _CUT
 
 
 def checked_optimizers(optimizer: Optimizer | Sequence[Optimizer] | None) -> list[Optimizer]:

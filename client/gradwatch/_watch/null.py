@@ -38,7 +38,7 @@ class NullWatch:
     ) -> None:
         """Do nothing."""
 
-    def annotate(self, *, loss: object = None, step: object = None) -> None:
+    def annotate(self, *, loss: object = None, step: object = None, batch: object = None) -> None:
         """Do nothing."""
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ import ipaddress
 import logging
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
@@ -17,7 +17,7 @@ from gradwatch._hooks.training_hooks import TrainingHooks
 from gradwatch._recording.recorder import Recorder
 from gradwatch._transport.sender import JOIN_S, Sender
 from gradwatch._watch import lifecycle
-from gradwatch._watch.arguments import checked_loss, checked_size, checked_step
+from gradwatch._watch.arguments import checked_batch, checked_loss, checked_size, checked_step
 from gradwatch._watch.identity import Identity
 from gradwatch._watch.null import NullWatch
 from gradwatch_wire.names import Scalar
@@ -110,7 +110,13 @@ class Watch:
             micro_batch=micro_batch,
         )
 
-    def annotate(self, *, loss: Tensor | float | None = None, step: int | None = None) -> None:
+    def annotate(
+        self,
+        *,
+        loss: Tensor | float | None = None,
+        step: int | None = None,
+        batch: int | str | Iterable[int | str] | None = None,
+    ) -> None:
         """Give what is known of the step under way, without measuring anything.
 
         But where the loss, on the CPU, is NaN or Inf and the budget left the step out, it is
@@ -121,10 +127,19 @@ class Watch:
             loss: This rank's own loss, a number or a one-element tensor on any device. With several
                 calls in one step the record has their mean.
             step: Number of this step, if it is not the count from `first_step`.
+            batch: What the batch of this step is, such as the indices of its samples: a bad step's
+                alert has it. Integers or strings, of which 256 bytes are kept. It may be given
+                anywhere in the step; of several calls in one step all are kept.
         """
-        if not self._closed:
-            number = self._valid(checked_step, step)
-            self._recorder.annotate(number, self._valid(checked_loss, loss))
+        if self._closed:
+            return
+        number = self._valid(checked_step, step)
+        if text := self._valid(checked_batch, batch):
+            at = self._recorder.step if number is None else number
+            self._recorder.history.note_batch(at, text)
+            if loss is None and step is None:
+                return
+        self._recorder.annotate(number, self._valid(checked_loss, loss))
 
     def close(self) -> None:
         """Remove the hooks, send what is left and BYE, in 2.5 s whatever the aggregator does.

@@ -67,10 +67,16 @@ class TrainingWatch:
         with self.faults.noting("attach"):
             self.watch = attach(model, optimizers, **(found | self._settings))
 
-    def annotate(self, *, loss: Tensor | float | None, step: int | None) -> None:
-        """Give the loss and the number of the step under way."""
+    def annotate(
+        self,
+        *,
+        loss: Tensor | float | None = None,
+        step: int | None = None,
+        batch: str | None = None,
+    ) -> None:
+        """Give what is known of the step under way."""
         if self.watch is not None:
-            self.watch.annotate(loss=loss, step=step)
+            self.watch.annotate(loss=loss, step=step, batch=batch)
 
     def end(self, error: BaseException | None = None) -> None:
         """Close the watch, if there is one.

@@ -76,6 +76,13 @@ class GradwatchCallback(Callback):
                 or (NO_SCALER if pl_module.automatic_optimization else None),
             )
 
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Say which batch the step under way is of."""
+        with self._training.faults.noting("lightning"):
+            self._training.annotate(batch=f"{batch_idx} of epoch {trainer.current_epoch}")
+
     def on_before_backward(
         self, trainer: Trainer, pl_module: LightningModule, loss: Tensor
     ) -> None:

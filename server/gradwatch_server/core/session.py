@@ -183,6 +183,7 @@ class Session:
             stats.parts,
             stats.last_good_step,
             StepNumbers.read(stats.history, stats.step) if stats.history else None,
+            stats.batch,
         )
 
     def add_event(self, event: Event) -> None:

@@ -126,6 +126,19 @@ def assert_equal(some: list[Tensor], others: list[Tensor]) -> None:
         assert torch.equal(one, other)
 
 
+@pytest.mark.slow
+def test_each_record_names_its_batches(
+    fit: Fit, callback: GradwatchCallback, aggregator: Sink
+) -> None:
+    fit(Regression(), batches(4), callback, accumulate_grad_batches=2, max_epochs=2)
+
+    assert [stats.batch for stats in aggregator.stats(4)] == [
+        f"{first} of epoch {epoch}; {first + 1} of epoch {epoch}"
+        for epoch in range(2)
+        for first in (0, 2)
+    ]
+
+
 @pytest.mark.parametrize("clip", [None, 0.1], ids=["unclipped", "clipped"])
 @pytest.mark.parametrize("accumulate", [1, 4])
 def test_each_record_is_what_lightning_says(

@@ -171,3 +171,63 @@ def test_a_wrong_argument_is_logged_and_left_out(
     assert stats.step == 4
     assert "loss" not in stats.scalars
     assert any("one-element tensor" in line for line in caplog.messages)
+
+
+def train_with(aggregator: Sink, *batches: Any, **settings: Any) -> list[str]:
+    """Return the batches of the records, each given before its backward pass."""
+    model = nn.Linear(3, 1)
+    watch, optimizer = aggregator.attach_sgd(model, **settings)
+    for batch in batches:
+        watch.annotate(batch=batch)
+        optimizer.zero_grad()
+        backward(model)
+        optimizer.step()
+    return [stats.batch for stats in aggregator.stats(len(batches))]
+
+
+def test_the_batch_of_a_step_is_in_its_record_alone(aggregator: Sink) -> None:
+    given = [7, "shard-3/0012", [4, 9, 1], None, range(3), ()]
+
+    assert train_with(aggregator, *given) == ["7", "shard-3/0012", "4,9,1", "", "0,1,2", ""]
+
+
+def test_several_batches_of_a_step_follow_each_other(aggregator: Sink) -> None:
+    """Those of micro-batches; it may be said before a pass, and after it."""
+    model = nn.Linear(3, 1)
+    watch, optimizer = aggregator.attach_sgd(model)
+    for step in range(2):
+        for micro in range(2):
+            watch.annotate(batch=10 * step + micro)
+            watch.annotate(loss=backward(model), batch=None)
+        optimizer.step()
+
+    assert [stats.batch for stats in aggregator.stats(2)] == ["0; 1", "10; 11"]
+
+
+@pytest.mark.parametrize("long", ["x" * 300, "ä" * 200, list(range(200))])
+def test_a_long_identity_loses_its_end(aggregator: Sink, long: Any) -> None:
+    (batch,) = train_with(aggregator, long)
+
+    assert batch.endswith("…")
+    assert 254 <= len(batch.encode()) <= 256
+
+
+@pytest.mark.parametrize("wrong", [1.5, torch.tensor([1, 2]), [1, None], object()])
+def test_what_is_no_identity_costs_itself_alone(
+    aggregator: Sink, caplog: pytest.LogCaptureFixture, wrong: Any
+) -> None:
+    with caplog.at_level(logging.WARNING, "gradwatch"):
+        assert train_with(aggregator, wrong, 1) == ["", "1"]
+    assert "batch: an integer, a string or a list of these, got " in caplog.text
+
+
+def test_a_record_of_several_steps_is_of_no_batch(aggregator: Sink) -> None:
+    model = nn.Linear(3, 1)
+    watch, optimizer = aggregator.attach_sgd(model, report_every=2)
+    for step in range(4):
+        watch.annotate(batch=step)
+        optimizer.zero_grad()
+        backward(model)
+        optimizer.step()
+
+    assert [stats.batch for stats in aggregator.stats(2)] == ["", ""]

@@ -409,12 +409,14 @@ def _age(alert: Alert) -> tuple[int, str]:
 def _origin_of(
     find: Callable[[BoolArray], Origin], frame: Frame, context: Context, raised: BoolArray
 ) -> Origin:
-    """Return an origin with the last step before it that was seen, where there are steps between.
+    """Return an origin with its batch, and the last step before it that was seen, if not the last.
 
     A sentinel that was quiet has seen that the norm of the whole was below `SENTINEL_FACTOR` times
     the usual one.
     """
     origin = find(raised)
+    if batch := frame.batch_of(origin.rank, origin.step):
+        origin = replace(origin, batch=batch)
     if origin.kind is not None or origin.last_good_step is not None:
         return origin  # the records themselves date what is not finite
     before = context.window.step_before(origin.step)

@@ -55,6 +55,7 @@ class Origin:
             characters; empty if they show none.
         last_good_step: The last step known to have been right: it began after that, at `step` at
             the latest. None where that is not known.
+        batch: What the batch of `rank` at `step` was, as the training script says; else empty.
     """
 
     step: int
@@ -77,6 +78,7 @@ class Origin:
     detail: str = ""
     cause: str = ""
     last_good_step: int | None = None
+    batch: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,8 @@ class FirstBad:
     """The first non-finite gradient or loss of an attempt; the keys are those of `/health`.
 
     `layers` are the first few of those that were non-finite, of which `layer` may not be known.
-    It began after `last_good_step`, if that is known, at `step` at the latest.
+    It began after `last_good_step`, if that is known, at `step` at the latest. `batch` is what the
+    training script says of the batch of that rank and step.
     """
 
     step: int
@@ -138,6 +141,7 @@ class FirstBad:
     layers: tuple[str, ...] = ()
     num_layers: int = 0
     last_good_step: int | None = None
+    batch: str = ""
 
 
 def find_first_bad(frame: Frame, names: tuple[str, ...]) -> FirstBad | None:
@@ -162,6 +166,7 @@ def find_first_bad(frame: Frame, names: tuple[str, ...]) -> FirstBad | None:
             layers=tuple(names[i] for i in np.flatnonzero(flagged)[:NUM_FIRST_LAYERS]),
             num_layers=int(np.count_nonzero(flagged)),
             last_good_step=frame.last_good_step,
+            batch=frame.batch_of(one_rank(found.ranks), frame.bad_step),
         )
     if frame.loss is None or (kind := nonfinite_kind(frame.loss)) is None:
         return None
@@ -175,6 +180,7 @@ def find_first_bad(frame: Frame, names: tuple[str, ...]) -> FirstBad | None:
         bad_loss=True,
         module=forward.module if forward and not frame.is_after_gap else None,
         last_good_step=frame.last_good_step,
+        batch=frame.batch_of(one_rank(ranks), frame.step),
     )
 
 

@@ -124,6 +124,7 @@ def message(alert: Alert) -> str:
 def _message(alert: Alert) -> str:
     text = headline(alert)
     text += f"; {alert.origin.cause}" if alert.origin.cause else ""
+    text += f"; batch {shown(alert.origin.batch)}" if alert.origin.batch else ""
     if alert.num_flaps:
         text += f"; over and back {alert.num_flaps:,} time{_s(alert.num_flaps)}"
     if alert.resolved_step is not None:

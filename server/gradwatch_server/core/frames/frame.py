@@ -58,6 +58,7 @@ class RankPart:
         last_good_step: The newest step before that the rank inspected and found finite, -1 if none
             was or that is not known.
         history: Steps since the rank's last record, None if there are none.
+        batch: What its batch was, as the training script says; empty if it does not.
     """
 
     rank: int
@@ -74,6 +75,7 @@ class RankPart:
     parts: int = 1
     last_good_step: int = -1
     history: StepNumbers | None = None
+    batch: str = ""
 
     @cached_property
     def values(self) -> Mapping[str, FloatArray]:
@@ -115,7 +117,7 @@ class RankPart:
     @property
     def num_bytes(self) -> int:
         """Bytes in memory, without the layout and the idle layers, which belong to the manifest."""
-        num_bytes = RECORD_BYTES + keys_bytes(tuple(self.scalars))
+        num_bytes = RECORD_BYTES + keys_bytes(tuple(self.scalars)) + len(self.batch)
         num_bytes += len(self.columns) * self.layout.column_bytes
         if self.labels:
             num_bytes += labels_bytes(tuple(self.labels.items()))
@@ -231,6 +233,12 @@ class Frame:
     def is_after_gap(self) -> bool:
         """Position: true if steps before `bad_step` were not inspected."""
         return self.last_good_step is not None and self.last_good_step < self.bad_step - 1
+
+    def batch_of(self, rank: int | None, step: int) -> str:
+        """Return what the batch of a rank was, empty if that is not known or of another step."""
+        if rank is None or step != self.step:
+            return ""
+        return next((part.batch for part in self.parts if part.rank == rank), "")
 
     def history(self) -> StepNumbers | None:
         """Return the steps since the frame before, over all ranks; None if there are none."""

@@ -56,6 +56,7 @@ function factsOf(alert) {
   return [
     ["first bad step", whole(alert.first_step)],
     ["first on", ranks.length ? `rank ${ranks.join(", ")}` : "rank not known"],
+    ["batch", origin.batch ? nameOf(origin.batch, 4096) : ""],
     ["layer", origin.layer ? nameOf(origin.layer, 4096) : ""],
     [
       "gradient that was bad first",

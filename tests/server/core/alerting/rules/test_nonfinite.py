@@ -167,3 +167,29 @@ def test_ranks_that_have_looked_at_different_steps_agree_on_the_older_one() -> N
     assert frame_of(*parts, step=7).last_good_step == 2
     parts[0] = part_of([NAN, 1.0], 0, last_good_step=-1)
     assert frame_of(*parts, step=7).last_good_step is None
+
+
+def test_the_batch_of_the_rank_that_it_began_on_is_told() -> None:
+    """Also in `first_bad`; of a rank that is not known none is."""
+    job = Cluster(world=2, names=("a", "b")).start()
+    for rank in range(2):
+        job.stats(rank, 0, [1.0, 1.0], batch=f"good {rank}")
+    for rank in range(2):
+        probe = math.nan if rank else 0.5
+        job.stats(rank, 1, [math.nan, 1.0], batch=f"bad {rank}", local_probe=probe)
+
+    (alert,) = job.alerts
+    assert (alert.origin.rank, alert.origin.step, alert.origin.batch) == (1, 1, "bad 1")
+    assert alert.message.endswith("; batch bad 1")
+    assert alert.to_dict()["origin"]["batch"] == "bad 1"
+    assert job.health()["first_bad"]["batch"] == "bad 1"
+
+
+def test_without_a_rank_there_is_no_batch() -> None:
+    job = Cluster(world=2, names=("a", "b")).start()
+    for rank in range(2):
+        job.stats(rank, 0, [math.nan, 1.0], batch=f"bad {rank}")
+
+    (alert,) = job.alerts
+    assert (alert.origin.rank, alert.origin.batch) == (None, "")
+    assert "batch" not in alert.message
