@@ -90,6 +90,7 @@ def test_health_of_a_run_with_an_inf(
         "layers": ["a"],
         "num_layers": 1,
         "last_good_step": None,
+        "batch": "",
     }
 
 

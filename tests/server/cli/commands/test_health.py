@@ -64,6 +64,7 @@ def test_health_is_told_and_exits_as_asked(
         "layers": ["h.0\x1b[31m"],
         "num_layers": 1,
         "last_good_step": None,
+        "batch": "",
     }
 
 

@@ -74,6 +74,7 @@ def test_the_shape_is_the_one_of_the_design() -> None:
         "layers": [],
         "num_layers": 0,
         "last_good_step": None,
+        "batch": "",
     }
     assert json.loads(json.dumps(health, allow_nan=False)) == health
 
@@ -439,6 +440,7 @@ def test_first_bad_stays_the_first() -> None:
         "layers": ("b",),
         "num_layers": 1,
         "last_good_step": None,
+        "batch": "",
     }
     job.start()
     assert job.health()["first_bad"] is None
