@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator
 from typing import Final
@@ -9,6 +10,8 @@ from typing import Final
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from gradwatch_wire.columns import L1, L2, LINF
 
 _STRIDED: Final = torch.strided
 
@@ -149,3 +152,27 @@ def count_nonfinite(gradient: Tensor) -> tuple[Tensor, Tensor]:
         nans += wide.isnan().sum()
         infs += wide.isinf().sum()
     return nans, infs
+
+
+def exact_norms(gradient: Tensor) -> dict[str, float]:
+    """Return l2, l1 and linf, scaled by the largest magnitude: no square leaves float64's range.
+
+    A norm beyond the largest float64 is given as that: it is no sign of an Inf element.
+
+    Args:
+        gradient: Finite.
+    """
+    peaks = (float(chunk.double().abs().amax()) for chunk in chunks(gradient) if chunk.numel())
+    largest = max(peaks, default=0.0)
+    if not largest:
+        return dict.fromkeys((L2, L1, LINF), 0.0)
+    squares = magnitudes = 0.0
+    for chunk in chunks(gradient):
+        scaled = chunk.double() / largest
+        squares += float(scaled.square().sum())
+        magnitudes += float(scaled.abs().sum())
+    return {
+        L2: min(largest * math.sqrt(squares), sys.float_info.max),
+        L1: min(largest * magnitudes, sys.float_info.max),
+        LINF: largest,
+    }

@@ -11,7 +11,6 @@ the range of float32 are measured again in float64, in whose range lies every sq
 from __future__ import annotations
 
 import math
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from gradwatch._statistics.gradients import chunks, flats
+from gradwatch._statistics.gradients import exact_norms, flats
 from gradwatch_wire.columns import INFS, L1, L2, LINF, NANS, ZEROS
 
 WIDTH: Final = 1024
@@ -48,8 +47,8 @@ float64 at once: that is exact, and takes no longer."""
 MAX_TENSORS: Final = 4_096
 """Tensors that are measured at once, and whose places in a block are kept for the next step."""
 
-_MAX_BLOCKS: Final = 128
-"""Blocks of one tensor whose sums wait to be added up: at most 8 MB with their copies."""
+_MAX_ROWS: Final = 32_768
+"""Rows whose sums wait to be added up by tensor: 3 MB with their copies."""
 
 _SAFE_PER_ELEMENT: Final = 1e-16
 """A float32 norm above this times sqrt(numel) lost less than 1e-6 to squares that underflow."""
@@ -238,7 +237,7 @@ class _Memory(threading.local):
 
     def __init__(self) -> None:
         self.scratch = lru_cache(maxsize=None)(_new_scratch)
-        self.plan = lru_cache(maxsize=16)(_new_plan)
+        self.plan = lru_cache(maxsize=8)(_new_plan)
 
     def plan_of(self, gradients: Sequence[Tensor], dtype: torch.dtype) -> _Plan:
         return self.plan(tuple(map(Tensor.numel, gradients)), dtype)
@@ -270,8 +269,8 @@ class _Reduction:
             block = piece.fill(gradients).to(self._dtype)
             self._add_padded(table, block, piece.owner)
         self._flush(table)
-        for place in plan.large:
-            self._add_large(table[:, place], gradients[place])
+        if plan.large:
+            self._add_large(table, gradients, plan.large)
         norms, nans, infs = table[:2], table[_NANS], table[_INFS]
         norms[0].sqrt_()
         if self._has_magnitudes:
@@ -281,36 +280,44 @@ class _Reduction:
             norms.masked_fill_(infs > 0.0, math.inf).masked_fill_(nans > 0.0, math.nan)
         return table
 
-    def _add_large(self, numbers: Tensor, gradient: Tensor) -> None:
-        """Write the numbers of one tensor into its column of the table."""
-        squares, magnitudes, others, peak = 0.0, 0.0, 0.0, 0
-        norms, sums = list[Tensor](), list[Tensor]()
-        for block in self._blocks(gradient):
-            own = self._own(block)
-            norms.append(torch.linalg.vector_norm(own, dim=1))
-            if self._has_magnitudes:
-                sums.append(own.sum(1))
-                smallest, largest = (each.item() for each in self._bits(own).aminmax())
-                peak = max(peak, int(largest))
-                is_finite = largest < _INF_BITS[self._dtype]
-                if not is_finite:
-                    self._count(numbers, own)
-                if is_finite and smallest >= _LEAST_BITS[self._dtype]:
-                    others += own.numel()
-                else:
-                    others += _signs(own).double().sum().item()
-            if len(norms) == _MAX_BLOCKS:
-                squares += _total(norms, 2)
-                magnitudes += _total(sums, 1)
-        numbers[0] = squares + _total(norms, 2)
+    def _add_large(self, table: Tensor, gradients: Sequence[Tensor], places: list[int]) -> None:
+        """Reduce tensors where they lie; the numbers of many rows are added up at once."""
+        rows, peaks = _Rows(), list[int]()
+        for place in places:
+            numbers, peak, num_others = table[:, place], 0, 0.0
+            for block in self._blocks(gradients[place]):
+                own = self._own(block)
+                norms, sums = torch.linalg.vector_norm(own, dim=1), None
+                if self._has_magnitudes:
+                    sums = own.sum(1)
+                    largest, others = self._peak_and_others(numbers, own)
+                    peak, num_others = max(peak, largest), num_others + others
+                rows.add(table, place, norms, sums)
+            peaks.append(peak)
+            numbers[2] = num_others
+        rows.flush(table)
         if self._has_magnitudes:
-            numbers[1], numbers[2] = magnitudes + _total(sums, 1), others
-            bits = torch.tensor(peak, dtype=_INTEGER[self._dtype], device="cpu")
-            numbers[_LINF] = bits.view(self._dtype)
-        elif not numbers[0].isfinite():
-            for block in self._blocks(gradient):
-                for own in self._own(block).split(BLOCK_ROWS):
-                    self._count(numbers, own.abs())
+            bits = torch.tensor(peaks, dtype=_INTEGER[self._dtype], device="cpu")
+            table[_LINF, places] = bits.view(self._dtype).double()
+        elif not math.isfinite(table[0].sum().item()):
+            for place in places:
+                if not table[0, place].isfinite():
+                    self._count_all(table[:, place], gradients[place])
+
+    def _peak_and_others(self, numbers: Tensor, own: Tensor) -> tuple[int, float]:
+        """Return bits of the largest magnitude, and how many are above zero; count NaN and Inf."""
+        smallest, largest = (int(each.item()) for each in self._bits(own).aminmax())
+        if largest >= _INF_BITS[self._dtype]:
+            self._count(numbers, own)
+        elif smallest >= _LEAST_BITS[self._dtype]:
+            return largest, float(own.numel())
+        return largest, _signs(own).double().sum().item()
+
+    def _count_all(self, numbers: Tensor, gradient: Tensor) -> None:
+        """Count NaN and Inf of a large tensor."""
+        for block in self._blocks(gradient):
+            for own in self._own(block).split(BLOCK_ROWS):
+                self._count(numbers, own.abs())
 
     def _blocks(self, gradient: Tensor) -> Iterator[Tensor]:
         """Yield (rows, elements) of a large tensor."""
@@ -393,38 +400,41 @@ def _signs(magnitudes: Tensor) -> Tensor:
     return magnitudes.sign_().sum(1)
 
 
-def _total(rows: list[Tensor], exponent: int) -> float:
-    """Return the sum of powers of numbers of rows, which are let go."""
-    if not rows:
-        return 0.0
-    total: float = torch.cat(rows).double().pow_(exponent).sum().item()
-    rows.clear()
-    return total
+class _Rows:
+    """Norms and sums of rows of large tensors, which wait to be added up by tensor."""
+
+    def __init__(self) -> None:
+        self._norms: list[Tensor] = []
+        self._sums: list[Tensor] = []
+        self._places: list[int] = []
+        self._counts: list[int] = []
+        self._num_rows = 0
+
+    def add(self, table: Tensor, place: int, norms: Tensor, sums: Tensor | None) -> None:
+        """Take in a block of one tensor."""
+        count = norms.shape[0]
+        self._norms.append(norms)
+        if sums is not None:
+            self._sums.append(sums)
+        self._places.append(place)
+        self._counts.append(count)
+        self._num_rows += count
+        if self._num_rows >= _MAX_ROWS:
+            self.flush(table)
+
+    def flush(self, table: Tensor) -> None:
+        """Add up what waits, in float64."""
+        if not self._places:
+            return
+        places, counts = (torch.tensor(own, device="cpu") for own in (self._places, self._counts))
+        owner = places.repeat_interleave(counts)
+        table[0].index_add_(0, owner, torch.cat(self._norms).double().square_())
+        if self._sums:
+            table[1].index_add_(0, owner, torch.cat(self._sums).double())
+        for waiting in (self._norms, self._sums, self._places, self._counts):
+            waiting.clear()
+        self._num_rows = 0
 
 
 def _zeros(count: int) -> Tensor:
     return torch.zeros(len(_TABLE), count, dtype=torch.float64, device="cpu")
-
-
-def exact_norms(gradient: Tensor) -> dict[str, float]:
-    """Return l2, l1 and linf, scaled by the largest magnitude: no square leaves float64's range.
-
-    A norm beyond the largest float64 is given as that: it is no sign of an Inf element.
-
-    Args:
-        gradient: Finite.
-    """
-    peaks = (float(chunk.double().abs().amax()) for chunk in chunks(gradient) if chunk.numel())
-    largest = max(peaks, default=0.0)
-    if not largest:
-        return dict.fromkeys((L2, L1, LINF), 0.0)
-    squares = magnitudes = 0.0
-    for chunk in chunks(gradient):
-        scaled = chunk.double() / largest
-        squares += float(scaled.square().sum())
-        magnitudes += float(scaled.abs().sum())
-    return {
-        L2: min(largest * math.sqrt(squares), sys.float_info.max),
-        L1: min(largest * magnitudes, sys.float_info.max),
-        LINF: largest,
-    }

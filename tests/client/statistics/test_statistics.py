@@ -285,6 +285,27 @@ def test_many_small_tensors_share_blocks_of_rows() -> None:
     assert found["zeros"] == [size if n % 5 == 0 else 0 for n, size in enumerate(sizes)]
 
 
+def test_tensors_of_the_same_sizes_may_have_other_shapes_at_the_next_step() -> None:
+    """Their places in a block are kept by size alone."""
+    made = torch.arange(12.0)
+    shapes = [(12,), (2, 6), (6, 2), (1, 12), (12, 1), (3, 2, 2), (12,)]
+    views = [made.view(shape) for shape in shapes] + [torch.arange(24.0)[::2] / 2]
+
+    found = [columns(row_statistics, view, torch.ones(2)) for view in views]
+    assert found == [found[0]] * len(views)
+    assert (found[0]["l1"], found[0]["zeros"]) == ([66.0, 2.0], [1.0, 0.0])
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_in_inference_mode_and_out_of_it_the_same_is_measured(first: bool) -> None:
+    """What is kept for the next step is made in one of them, and written to in both."""
+    sizes = (5, 131 + first, DIRECT_ROWS * WIDTH + 7)
+    for mode in (first, not first, first):
+        with torch.inference_mode(mode), torch.no_grad():
+            found = row_statistics([torch.ones(size) for size in sizes], MEASURED_COLUMNS)
+        assert found["l1"].tolist() == list(sizes)
+
+
 def test_a_tensor_of_many_blocks_is_put_together() -> None:
     gradient = torch.ones(3 * NORM_ROWS * WIDTH + 5)
     gradient[:100] = 0.0
