@@ -169,10 +169,12 @@ def learning_rate(optimizer: Optimizer) -> float | None:
 
     Where the first group does not learn it is the largest rate of all groups.
     """
-    groups = optimizer.param_groups
-    # A tensor (capturable optimizers) would have to be synchronised for.
-    rates = [groups[0].get("lr")]
-    if isinstance(rates[0], (int, float)) and not rates[0]:
-        rates = [group.get("lr") for group in groups]
-    numbers = [float(rate) for rate in rates if isinstance(rate, (int, float))]
+    first, *others = optimizer.param_groups
+    rate = first.get("lr")
+    if not isinstance(rate, (int, float)):
+        return None  # a tensor (capturable optimizers) would have to be synchronised for
+    if rate or not others:  # nearly always
+        return float(rate)
+    rates = [group.get("lr") for group in others]
+    numbers = [float(own) for own in rates if isinstance(own, (int, float))]
     return max(numbers) if len(numbers) == len(rates) else None

@@ -50,13 +50,13 @@ MAX_TENSORS: Final = 4_096
 _MAX_ROWS: Final = 32_768
 """Rows whose sums wait to be added up by tensor: 3 MB with their copies."""
 
-_SAFE_PER_ELEMENT: Final = 1e-16
-"""A float32 norm above this times sqrt(numel) lost less than 1e-6 to squares that underflow."""
+_SAFE_PER_ELEMENT: Final = {torch.float32: 1e-16, torch.float64: 1e-150}
+"""A norm above this times sqrt(numel) lost less than 1e-6 to squares that underflow."""
 
 _TABLE: Final = (L2, L1, ZEROS, NANS, INFS, LINF)
 """Rows of a table of numbers: what is added up comes first."""
 
-_NANS, _INFS, _LINF = (_TABLE.index(name) for name in (NANS, INFS, LINF))
+_L2, _L1, _ZEROS, _NANS, _INFS, _LINF = range(len(_TABLE))
 
 _INTEGER: Final = {torch.float32: torch.int32, torch.float64: torch.int64}
 _INF_BITS: Final = {torch.float32: 0x7F80_0000, torch.float64: 0x7FF0_0000_0000_0000}
@@ -104,14 +104,15 @@ def _measured(gradients: Sequence[Tensor], dtype: torch.dtype, has_magnitudes: b
     odd = _uncertain(table, plan.limits, has_magnitudes)
     if not odd:
         return table
+    if dtype is torch.float64:
+        for place in odd:
+            for name, norm in exact_norms(gradients[place]).items():
+                table[_TABLE.index(name), place] = norm
+        return table
     is_all = len(odd) == len(gradients)
     again = gradients if is_all else [gradients[place] for place in odd]
     plan = plan if is_all else _memory.plan_of(again, dtype)
     exact = _Reduction(torch.float64, has_magnitudes).run(again, plan)
-    if dtype is torch.float64:
-        for place in _uncertain(exact, plan.limits, has_magnitudes):
-            for name, norm in exact_norms(again[place]).items():
-                exact[_TABLE.index(name), place] = norm
     if is_all:
         return exact
     table[:, odd] = exact
@@ -120,12 +121,12 @@ def _measured(gradients: Sequence[Tensor], dtype: torch.dtype, has_magnitudes: b
 
 def _uncertain(table: Tensor, limits: Tensor, has_magnitudes: bool) -> list[int]:
     """Return the places of finite gradients whose norms are not certified."""
-    norms = table[0]
+    norms = table[_L2]
     if math.isfinite(table[:2].sum().item()) and norms.sub(limits).amin().item() > 0.0:
         return []
     is_safe = norms.isfinite() & (norms > limits)
     if has_magnitudes:
-        is_safe = (is_safe | (table[_LINF] == 0.0)) & table[1].isfinite()
+        is_safe = (is_safe | (table[_LINF] == 0.0)) & table[_L1].isfinite()
     is_safe |= (table[_NANS] > 0.0) | (table[_INFS] > 0.0)
     found: list[int] = is_safe.logical_not_().nonzero().flatten().tolist()
     return found
@@ -197,7 +198,7 @@ def _new_plan(sizes: tuple[int, ...], dtype: torch.dtype) -> _Plan:
     for width, places in ((NARROW, narrow), (WIDTH, wide)):
         pieces += _cut(sizes, places, scratch.view(-1, width))
     elements = torch.tensor(sizes, dtype=torch.float64, device="cpu")
-    limits = elements.sqrt().mul_(_SAFE_PER_ELEMENT).masked_fill_(elements == 0.0, -1.0)
+    limits = elements.sqrt().mul_(_SAFE_PER_ELEMENT[dtype]).masked_fill_(elements == 0.0, -1.0)
     is_exact = dtype is torch.float32 and sum(-(-size // WIDTH) for size in sizes) <= DIRECT_ROWS
     return _Plan(
         pieces=pieces,
@@ -258,8 +259,6 @@ class _Reduction:
         self._dtype = dtype
         self._has_magnitudes = has_magnitudes
         self._scratch = _memory.scratch(dtype)
-        self._parts: list[Tensor] = []  # numbers of rows, (numbers, rows)
-        self._owners: list[Tensor] = []  # the tensor of each row, (rows,)
         self._is_finite = True
 
     def run(self, gradients: Sequence[Tensor], plan: _Plan) -> Tensor:
@@ -268,15 +267,14 @@ class _Reduction:
         for piece in plan.pieces:
             block = piece.fill(gradients).to(self._dtype)
             self._add_padded(table, block, piece.owner)
-        self._flush(table)
         if plan.large:
             self._add_large(table, gradients, plan.large)
         norms, nans, infs = table[:2], table[_NANS], table[_INFS]
-        norms[0].sqrt_()
+        norms[_L2].sqrt_()
         if self._has_magnitudes:
-            torch.sub(plan.sizes, table[2], out=table[2])
+            torch.sub(plan.sizes, table[_ZEROS], out=table[_ZEROS])
         if not self._is_finite:
-            table[2].sub_(nans)
+            table[_ZEROS].sub_(nans)
             norms.masked_fill_(infs > 0.0, math.inf).masked_fill_(nans > 0.0, math.nan)
         return table
 
@@ -294,14 +292,14 @@ class _Reduction:
                     peak, num_others = max(peak, largest), num_others + others
                 rows.add(table, place, norms, sums)
             peaks.append(peak)
-            numbers[2] = num_others
+            numbers[_ZEROS] = num_others  # as those of small tensors, for now
         rows.flush(table)
         if self._has_magnitudes:
             bits = torch.tensor(peaks, dtype=_INTEGER[self._dtype], device="cpu")
             table[_LINF, places] = bits.view(self._dtype).double()
-        elif not math.isfinite(table[0].sum().item()):
+        elif not math.isfinite(table[_L2].sum().item()):
             for place in places:
-                if not table[0, place].isfinite():
+                if not table[_L2, place].isfinite():
                     self._count_all(table[:, place], gradients[place])
 
     def _peak_and_others(self, numbers: Tensor, own: Tensor) -> tuple[int, float]:
@@ -344,7 +342,7 @@ class _Reduction:
         return own.abs_() if self._has_magnitudes else own
 
     def _add_padded(self, table: Tensor, block: Tensor, owner: Tensor) -> None:
-        """Reduce rows of small tensors; their numbers wait until they are added up by tensor."""
+        """Reduce rows of small tensors, and add them up by tensor; of zeros the others, for now."""
         own = block.abs_() if self._has_magnitudes else block
         found = [torch.linalg.vector_norm(own, dim=1)]
         if self._has_magnitudes:
@@ -354,8 +352,12 @@ class _Reduction:
             found += own.sum(1), _signs(own), peaks.view(self._dtype)
         elif not math.isfinite(found[0].sum().item()):
             self._count(table, own.abs(), owner)
-        self._parts.append(torch.stack(found))
-        self._owners.append(owner)
+        rows = torch.stack(found).double()
+        rows[_L2].square_()
+        if self._has_magnitudes:
+            table[_LINF].scatter_reduce_(0, owner, rows[-1], "amax")
+            rows = rows[:-1]
+        table[: len(rows)].index_add_(1, owner, rows)
 
     def _bits(self, magnitudes: Tensor) -> Tensor:
         """Return magnitudes as whole numbers: in the same order, NaN above all, compared faster."""
@@ -377,19 +379,6 @@ class _Reduction:
                 table[row] += counts.sum()
             else:
                 table[row].index_add_(0, owner, counts)
-
-    def _flush(self, table: Tensor) -> None:
-        """Add the numbers of rows to those of their tensors."""
-        if not self._parts:
-            return
-        is_one = len(self._parts) == 1
-        rows = (self._parts[0] if is_one else torch.cat(self._parts, 1)).double()
-        owner = self._owners[0] if is_one else torch.cat(self._owners)
-        rows[0].square_()
-        if self._has_magnitudes:
-            table[_LINF].scatter_reduce_(0, owner, rows[-1], "amax")
-            rows = rows[:-1]
-        table[: len(rows)].index_add_(1, owner, rows)
 
 
 def _signs(magnitudes: Tensor) -> Tensor:
@@ -428,9 +417,9 @@ class _Rows:
             return
         places, counts = (torch.tensor(own, device="cpu") for own in (self._places, self._counts))
         owner = places.repeat_interleave(counts)
-        table[0].index_add_(0, owner, torch.cat(self._norms).double().square_())
+        table[_L2].index_add_(0, owner, torch.cat(self._norms).double().square_())
         if self._sums:
-            table[1].index_add_(0, owner, torch.cat(self._sums).double())
+            table[_L1].index_add_(0, owner, torch.cat(self._sums).double())
         for waiting in (self._norms, self._sums, self._places, self._counts):
             waiting.clear()
         self._num_rows = 0

@@ -1,4 +1,4 @@
-"""What cannot be collected is told once, and costs the training nothing."""
+"""Collections that fail: told once, and of no cost to the training."""
 
 from __future__ import annotations
 

@@ -298,7 +298,7 @@ def test_tensors_of_the_same_sizes_may_have_other_shapes_at_the_next_step() -> N
 
 @pytest.mark.parametrize("first", [True, False])
 def test_in_inference_mode_and_out_of_it_the_same_is_measured(first: bool) -> None:
-    """What is kept for the next step is made in one of them, and written to in both."""
+    """Blocks that are kept for the next step are made in one of them, and written to in both."""
     sizes = (5, 131 + first, DIRECT_ROWS * WIDTH + 7)
     for mode in (first, not first, first):
         with torch.inference_mode(mode), torch.no_grad():

@@ -323,3 +323,29 @@ def test_the_learning_rate_is_that_of_the_step(aggregator: Sink, replaced: bool)
         optimizer.step()
 
     assert [stats.scalars["lr"] for stats in aggregator.stats(3)] == [0.1, 0.2, 0.3]
+
+
+@pytest.mark.parametrize(
+    ("rates", "told"),
+    [
+        ((0.0, 0.1, 0.3), 0.3),  # a frozen group says nothing of the others
+        ((0.0, 0.0, 0.0), 0.0),
+        ((0.1, 0.3, 0.2), 0.1),
+        ((0.0, torch.tensor(0.1), 0.2), None),  # on a GPU it would have to be waited for
+    ],
+)
+def test_of_several_groups_the_rate_is_the_first_ones_or_else_the_largest(
+    aggregator: Sink, rates: tuple[Any, ...], told: float | None
+) -> None:
+    model = nn.Sequential(*(nn.Linear(3, 3) for _ in rates))
+    groups = [
+        {"params": list(layer.parameters()), "lr": rate}
+        for layer, rate in zip(model, rates, strict=True)
+    ]
+    optimizer = torch.optim.SGD(groups, lr=0.5)
+    aggregator.attach(model, optimizer)
+    model(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    (stats,) = aggregator.stats(1)
+
+    assert stats.scalars.get("lr") == told

@@ -12,7 +12,7 @@ from gradwatch_server.core.alerting.attribution import was_skipped
 from gradwatch_server.core.alerting.evaluation import Context
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.alerting.rules.base import HealthShare, Sign
-from gradwatch_server.core.alerting.rules.silent import may_be_silent
+from gradwatch_server.core.alerting.rules.silent_bugs import may_have_silent_bug
 from gradwatch_server.core.arrays import BoolArray, any_true, smallest_of
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_wire.health import health_score
@@ -28,7 +28,7 @@ _LOSS_SCALE: Final = int(Sign.LOSS_SCALE)
 _SMALL: Final = int(Sign.SMALL)
 _INCOMPLETE: Final = int(Sign.INCOMPLETE)
 _GROUPS: Final = int(Sign.GROUPS)
-_SILENT: Final = int(Sign.SILENT)
+_SILENT_BUG: Final = int(Sign.SILENT_BUG)
 ALL_SIGNS: Final = sum(Sign)
 
 PERFECT: Final = health_score(0.0, 0.0)
@@ -96,7 +96,11 @@ def _signs_of(frame: Frame, rules: Rules, context: Context) -> int:
         signs |= _INCOMPLETE
     if len(context.groups) > 1:  # beside that of the layers in none
         signs |= _GROUPS
-    return signs | (_SILENT * may_be_silent(frame, context.window))
+    return signs | _bug_sign(frame, context)
+
+
+def _bug_sign(frame: Frame, context: Context) -> int:
+    return _SILENT_BUG if may_have_silent_bug(frame, context.window) else 0
 
 
 def frame_score(frame: Frame, flags: Flags, rules: Rules) -> float:

@@ -62,8 +62,8 @@ HEADLINES: Final[Mapping[str, str]] = {
     "gain": "Gain off since step {step}: {layer} at {value} ({usual})",
     "groups": "Gradient ratio {group} low {since}: {value} ({usual})",
     "not_learning": "Learning rate 0 {since}: the steps change no weight",
-    "repeated_gradient": "Same gradient again {since}: no layer's norm has changed",
-    "same_batch": "Same batch on all ranks {since}: loss and own gradients are equal",
+    "repeated_gradient": "Gradients repeat {since}: every norm is that of the step before",
+    "same_batch": "Same batch on all ranks {since}: their local probes are equal",
     "slow": "Slow {since}: {value} s a step ({usual})",
 }
 """Rule, or rule and variant, to the template of a headline."""

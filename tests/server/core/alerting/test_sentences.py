@@ -156,11 +156,11 @@ TABLE: tuple[tuple[Alert, str], ...] = (
     (alert("not_learning"), "Learning rate 0 since step 79: the steps change no weight"),
     (
         alert("repeated_gradient"),
-        "Same gradient again since step 79: no layer's norm has changed",
+        "Gradients repeat since step 79: every norm is that of the step before",
     ),
     (
         alert("same_batch"),
-        "Same batch on all ranks since step 79: loss and own gradients are equal",
+        "Same batch on all ranks since step 79: their local probes are equal",
     ),
     (alert("slow", value=2.4, usual=0.3), "Slow since step 79: 2.4 s a step (usual 0.3)"),
 )

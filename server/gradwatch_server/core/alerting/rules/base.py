@@ -45,7 +45,7 @@ class Sign(IntFlag):
     """A layer that is not there, or that joined or came back with this frame."""
     GROUPS = auto()
     """Named groups of layers."""
-    SILENT = auto()
+    SILENT_BUG = auto()
     """A learning rate of 0, the total norm of the frame before, or two ranks with equal probes."""
     LOST = auto()
     """Records that are lost: true of a declared loss alone, and of no frame."""

@@ -17,7 +17,7 @@ from gradwatch_server.core.alerting.rules import (
     rank_divergence,
     rank_outlier,
     records_lost,
-    silent,
+    silent_bugs,
     slow,
     vanishing,
 )
@@ -100,9 +100,9 @@ REGISTRY = Registry(
     loss_scaler.LossScalerRule,
     rank_divergence.RankDivergenceRule,
     rank_outlier.RankOutlierRule,
-    silent.NotLearningRule,
-    silent.RepeatedGradientRule,
-    silent.SameBatchRule,
+    silent_bugs.NotLearningRule,
+    silent_bugs.RepeatedGradientRule,
+    silent_bugs.SameBatchRule,
     records_lost.RecordsLostRule,
     liveness.LivenessRule,
 )

@@ -68,7 +68,7 @@ def test_norms_that_are_equal_bit_for_bit_are_told(job: Any) -> None:
     assert job.alerts[-1].origin.step == 10
     found = [each for step in range(14, 31) for each in job.step(step, norms(9))]
     assert told(found) == [("repeated_gradient", "firing", "warning")]
-    assert job.alerts[-1].message.startswith("Same gradient again since step 10: no layer's norm")
+    assert job.alerts[-1].message.startswith("Gradients repeat since step 10: every norm is")
 
 
 def test_one_bit_of_one_layer_is_another_gradient(job: Any) -> None:
@@ -122,6 +122,30 @@ def test_other_batches_and_what_cannot_be_compared_are_not_told(
 ) -> None:
     for step in range(40):
         assert step_of_both(job, step, probes, **changes) == []
+
+
+def test_ranks_that_hold_shards_are_not_compared() -> None:
+    """Those of a model that is split may have one batch by design."""
+    job = Cluster(world=2, names=NAMES, state=WholeState(rules=Rules()))
+    for rank in range(2):
+        job.open(rank)
+        job.declare(rank, shards=(f"Shard(0) {rank}/2",) * len(NAMES))
+    for step in range(40):
+        assert step_of_both(job, step, (0.1, 0.1)) == []
+
+
+def test_a_step_that_a_rank_has_not_sent_is_not_compared(job: Any) -> None:
+    for step in range(40):
+        scalars = {Scalar.LOCAL_PROBE: 0.1, Scalar.LOSS: 0.5}
+        assert job.stats(0, step, norms(step), scalars=scalars, **PROBES) == []
+
+
+def test_a_single_frame_between_keeps_the_first_step_and_more_do_not(job: Any) -> None:
+    for step in range(40):
+        job.step(step, norms(step), lr=1e-3 if step in (5, 20, 21, 22) else 0.0)
+    first, *_, last = (each for each in job.alerts if str(each.state) == "firing")
+
+    assert (first.origin.step, last.origin.step) == (0, 23)
 
 
 def test_one_rank_has_no_other_to_be_like() -> None:

@@ -46,11 +46,11 @@ class SignMemory:
         self.count = count
 
 
-class SilentRule(Rule):
+class SilentBugRule(Rule):
     """Base of these rules: a sign is there or not, and may be meant so."""
 
     takes = (Frame,)
-    signs = Sign.SILENT
+    signs = Sign.SILENT_BUG
     memory: ClassVar[type | None] = SignMemory
 
     severity: Severity = Field(Severity.WARNING, description="Severity once it has lasted.")
@@ -87,7 +87,7 @@ class SilentRule(Rule):
         )
 
 
-class NotLearningRule(SilentRule):
+class NotLearningRule(SilentBugRule):
     """The learning rate is 0, so that no step changes a weight.
 
     The record has the rate of the first parameter group, or the largest of all groups where that
@@ -111,13 +111,13 @@ class NotLearningRule(SilentRule):
         return frame.lr == 0.0
 
 
-class RepeatedGradientRule(SilentRule):
+class RepeatedGradientRule(SilentBugRule):
     """Every norm of a step is that of the step before, bit for bit.
 
     The gradients are old ones, as where `backward()` is not called, or the batch is the same again
-    and the weights do not move. Two batches never give the same bits in all layers. Compared are
-    frames in which the same layers have a gradient that is finite and not all zero.
-    `origin.step` is the second of the equal ones.
+    and the weights do not move. A loss that is linear in the weights, as `model(x).sum()` of one
+    linear layer, has such a gradient too. Compared are frames in which the same layers have a
+    gradient that is finite and not all zero. `origin.step` is the second of the equal ones.
     """
 
     name = "repeated_gradient"
@@ -135,12 +135,12 @@ class RepeatedGradientRule(SilentRule):
         return is_same and np.array_equal(window.newest_norms, frame.column(L2), equal_nan=True)
 
 
-class SameBatchRule(SilentRule):
+class SameBatchRule(SilentBugRule):
     """All ranks have the same batch: a job of many does the work of one.
 
     Each rank tells of its own gradient before the reduction: the sum of a few small ones
-    (`local_probe`). If these and the losses of all ranks are equal, bit for bit, in many steps in a
-    row, so are the batches. Ranks that hold shards are not compared.
+    (`local_probe`). If these of all ranks are equal, bit for bit, in many steps in a row, and the
+    losses, if they are given, so are the batches. Ranks that hold shards are not compared.
     """
 
     name = "same_batch"
@@ -157,7 +157,7 @@ class SameBatchRule(SilentRule):
     for_steps: Steps = Field(8, description=FOR_STEPS)
 
     def has_sign(self, frame: Frame, context: Context) -> bool:
-        """Tell whether the own gradients of all ranks are equal."""
+        """Tell whether the probes of all ranks are equal, and their losses."""
         if not _has_equal_probes(frame) or frame.coverage < 1.0 or not frame.is_finite:
             return False
         first = frame.parts[0]
@@ -170,7 +170,7 @@ class SameBatchRule(SilentRule):
         )
 
 
-def may_be_silent(frame: Frame, window: Window) -> bool:
+def may_have_silent_bug(frame: Frame, window: Window) -> bool:
     """Tell whether a frame may have one of the signs: looked at in every frame, so be quick."""
     return frame.lr == 0.0 or window.ends_with(frame.total_norm) or _has_equal_probes(frame)
 
