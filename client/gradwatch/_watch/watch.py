@@ -137,8 +137,8 @@ class Watch:
         if text := self._valid(checked_batch, batch):
             at = self._recorder.step if number is None else number
             self._recorder.history.note_batch(at, text)
-            if loss is None and step is None:
-                return
+        if loss is None and step is None:
+            return
         self._recorder.annotate(number, self._valid(checked_loss, loss))
 
     def close(self) -> None:

@@ -114,6 +114,17 @@ def test_100_000_small_tensors_have_room_in_16_mb() -> None:
     assert 0 < seen.peak <= PROMISED
 
 
+@pytest.mark.parametrize("columns", [("l2",), MEASURED_COLUMNS])
+def test_a_tensor_of_a_billion_elements_has_room_in_16_mb(columns: tuple[str, ...]) -> None:
+    """The numbers of its rows alone would take more."""
+    gradient = torch.ones(1 << 20).expand(1 << 9, -1)
+    with PeakMemory() as seen:
+        found = row_statistics([gradient], columns)
+
+    assert found["l2"].item() == pytest.approx(math.sqrt(1 << 29))
+    assert 0 < seen.peak <= PROMISED
+
+
 @pytest.mark.parametrize(
     "numels",
     [[525_000_000, *[64] * 10_000], [2**31 + 5], [50_257 * 768, *[768 * 3072] * 36]],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -182,10 +183,12 @@ def test_random_numbers_are_measured_right(path: Path, dtype: torch.dtype, size:
         (torch.float32, 3e38),
         (torch.float32, 1e20),
         (torch.float32, 1e10),
+        (torch.float32, 3e-22),  # the square is there, and few of its digits
         (torch.float32, 1e-23),
         (torch.float32, 1e-38),
         (torch.float32, 1e-45),
         (torch.float64, 1e300),
+        (torch.float64, 2e-162),
         (torch.float64, 1e-300),
         (torch.float64, 5e-324),
     ],
@@ -299,11 +302,33 @@ def test_tensors_of_the_same_sizes_may_have_other_shapes_at_the_next_step() -> N
 @pytest.mark.parametrize("first", [True, False])
 def test_in_inference_mode_and_out_of_it_the_same_is_measured(first: bool) -> None:
     """Blocks that are kept for the next step are made in one of them, and written to in both."""
-    sizes = (5, 131 + first, DIRECT_ROWS * WIDTH + 7)
-    for mode in (first, not first, first):
+    sizes = (5, 131, DIRECT_ROWS * WIDTH + 7)
+
+    def measured(mode: bool) -> list[float]:
         with torch.inference_mode(mode), torch.no_grad():
             found = row_statistics([torch.ones(size) for size in sizes], MEASURED_COLUMNS)
-        assert found["l1"].tolist() == list(sizes)
+        return found["l1"].tolist()  # type: ignore[no-any-return]
+
+    with ThreadPoolExecutor(1) as new_thread:  # which has no blocks yet
+        for found in new_thread.map(measured, (first, not first, first)):
+            assert found == list(sizes)
+
+
+def test_threads_that_measure_at_once_do_not_meet() -> None:
+    """Two watches of a process may have a thread each."""
+    sizes = (100, 40_000, 3 * WIDTH)
+
+    def measured(value: float) -> bool:
+        gradients = [torch.full((size,), value) for size in sizes]
+        expected = row_statistics(gradients, MEASURED_COLUMNS)["l1"]
+        return all(
+            torch.equal(row_statistics(gradients, MEASURED_COLUMNS)["l1"], expected)
+            and expected.tolist() == [value * size for size in sizes]
+            for _ in range(300)
+        )
+
+    with ThreadPoolExecutor(2) as threads:
+        assert all(threads.map(measured, (1.0, 3.0)))
 
 
 def test_a_tensor_of_many_blocks_is_put_together() -> None:
@@ -377,6 +402,15 @@ def test_only_what_is_asked_for_is_given(path: Path, asked: tuple[str, ...]) -> 
     everything = columns(path, gradient, gradient[:3])
     for name, values in found.items():
         assert values.tolist() == pytest.approx(everything[name], nan_ok=True)
+
+
+def test_nan_and_inf_of_large_tensors_are_counted_without_magnitudes() -> None:
+    gradients = list(torch.ones(3, 2 * DIRECT_ROWS * WIDTH + 3).unbind())
+    gradients[0][[7, -1]], gradients[2][40_000] = math.nan, math.inf
+    found = row_statistics(gradients, ("l2", "nans", "infs"))
+
+    assert (found["nans"].tolist(), found["infs"].tolist()) == ([2.0, 0.0, 0.0], [0.0, 0.0, 1.0])
+    assert found["l2"].tolist() == [close(math.nan), close(256.0058), math.inf]
 
 
 def test_a_column_that_a_path_does_not_know_is_an_error(path: Path) -> None:

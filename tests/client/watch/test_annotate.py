@@ -185,10 +185,15 @@ def train_with(aggregator: Sink, *batches: Any, **settings: Any) -> list[str]:
     return [stats.batch for stats in aggregator.stats(len(batches))]
 
 
-def test_the_batch_of_a_step_is_in_its_record_alone(aggregator: Sink) -> None:
+def test_the_batch_of_a_step_is_in_its_record_alone(
+    aggregator: Sink, caplog: pytest.LogCaptureFixture
+) -> None:
     given = [7, "shard-3/0012", [4, 9, 1], None, range(3), ()]
 
-    assert train_with(aggregator, *given) == ["7", "shard-3/0012", "4,9,1", "", "0,1,2", ""]
+    with caplog.at_level(logging.WARNING, "gradwatch"):
+        found = train_with(aggregator, *given)
+    assert found == ["7", "shard-3/0012", "4,9,1", "", "0,1,2", ""]
+    assert caplog.messages == []
 
 
 def test_several_batches_of_a_step_follow_each_other(aggregator: Sink) -> None:
@@ -210,6 +215,18 @@ def test_a_long_identity_loses_its_end(aggregator: Sink, long: Any) -> None:
 
     assert batch.endswith("…")
     assert 254 <= len(batch.encode()) <= 256
+
+
+def test_of_many_batches_in_a_step_the_first_ones_are_kept(aggregator: Sink) -> None:
+    model = nn.Linear(3, 1)
+    watch, optimizer = aggregator.attach_sgd(model)
+    for micro in range(100):
+        watch.annotate(batch=1000 + micro)
+        backward(model)
+    optimizer.step()
+
+    (stats,) = aggregator.stats(1)
+    assert stats.batch == "; ".join(str(1000 + micro) for micro in range(43))
 
 
 @pytest.mark.parametrize("wrong", [1.5, torch.tensor([1, 2]), [1, None], object()])

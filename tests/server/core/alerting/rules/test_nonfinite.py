@@ -185,6 +185,13 @@ def test_the_batch_of_the_rank_that_it_began_on_is_told() -> None:
     assert job.health()["first_bad"]["batch"] == "bad 1"
 
 
+def test_a_frame_knows_the_batches_of_its_own_step_alone() -> None:
+    frame = frame_of(*(part_of([1.0], rank, batch=f"of {rank}") for rank in range(2)), step=7)
+
+    assert [frame.batch_of(rank, 7) for rank in (0, 1, 2, None)] == ["of 0", "of 1", "", ""]
+    assert frame.batch_of(1, 6) == ""
+
+
 def test_without_a_rank_there_is_no_batch() -> None:
     job = Cluster(world=2, names=("a", "b")).start()
     for rank in range(2):

@@ -81,6 +81,7 @@ def test_one_bit_of_one_layer_is_another_gradient(job: Any) -> None:
 def test_gradients_that_are_zero_or_not_finite_are_for_other_rules(job: Any) -> None:
     found = [each for step in range(40) for each in job.step(step, [0.0, 0.0, 0.0])]
     found += [each for step in range(40, 60) for each in job.step(step, [1.0, np.nan, 1.0])]
+    found += [each for step in range(60, 80) for each in job.step(step, [np.inf] * 3)]
 
     assert "repeated_gradient" not in {each.rule for each in found}
 
@@ -134,10 +135,33 @@ def test_ranks_that_hold_shards_are_not_compared() -> None:
         assert step_of_both(job, step, (0.1, 0.1)) == []
 
 
-def test_a_step_that_a_rank_has_not_sent_is_not_compared(job: Any) -> None:
+def test_a_layer_without_a_gradient_is_not_another_one(job: Any) -> None:
+    job.step(0, norms(0))
+    for rank in range(2):
+        job.declare(rank, names=NAMES[:2])
+    found = [each for step in range(1, 20) for each in job.step(step, norms(1)[:2])]
+
+    assert told(found) == [("repeated_gradient", "firing", "info")]
+
+
+@pytest.mark.parametrize("num_sent", [1, 2])
+def test_a_step_that_a_rank_has_not_sent_is_not_compared(num_sent: int) -> None:
+    job = Cluster(world=3, names=NAMES, state=WholeState(rules=Rules())).start()
     for step in range(40):
         scalars = {Scalar.LOCAL_PROBE: 0.1, Scalar.LOSS: 0.5}
-        assert job.stats(0, step, norms(step), scalars=scalars, **PROBES) == []
+        for rank in range(num_sent):
+            found = job.stats(rank, step, norms(step), scalars=scalars, **PROBES)
+            assert "same_batch" not in {each.rule for each in found}
+
+
+def test_probes_that_are_infinite_are_of_no_batch(job: Any) -> None:
+    found = []
+    for step in range(40):
+        for rank in range(2):
+            scalars = {Scalar.LOCAL_PROBE: np.inf}
+            found += job.stats(rank, step, [1.0, np.inf, 1.0], scalars=scalars, **PROBES)
+
+    assert "same_batch" not in {each.rule for each in found}
 
 
 def test_a_single_frame_between_keeps_the_first_step_and_more_do_not(job: Any) -> None:
