@@ -51,6 +51,9 @@ LOCAL_L2: Final = "local_l2"
 WEIGHT_L2: Final = "weight_l2"
 WEIGHT_LINF: Final = "weight_linf"
 WEIGHT_BITS: Final = "weight_bits"
+UPDATE_RMS: Final = "update_rms"
+WEIGHT_RMS: Final = "weight_rms"
+UNCHANGED: Final = "unchanged"
 
 UNKNOWN: Final = -1.0
 """Any negative number in `local_l2`, where NaN is a value: the layer was not measured there."""
@@ -69,6 +72,10 @@ STATISTIC_COLUMNS: Final = (
     StatisticColumn(WEIGHT_LINF, Combine.MAX, measured=False),
     # Modulo 2^64: beyond what a float64 keeps.
     StatisticColumn(WEIGHT_BITS, Combine.SUM, is_count=True, measured=False),
+    # Of a shard these are its part in the number of the whole layer.
+    StatisticColumn(UPDATE_RMS, Combine.ROOT_SUM_SQUARES, measured=False),
+    StatisticColumn(WEIGHT_RMS, Combine.ROOT_SUM_SQUARES, measured=False),
+    StatisticColumn(UNCHANGED, Combine.SUM, measured=False),
 )
 """Every column that a STATS record may carry."""
 
@@ -83,6 +90,9 @@ NONFINITE_COUNTS: Final = tuple(c.name for c in STATISTIC_COLUMNS if c.counts_no
 
 WEIGHT_COLUMNS: Final = (WEIGHT_L2, WEIGHT_LINF, WEIGHT_BITS)
 """The digest of the weights, which a record in a hundred has."""
+
+UPDATE_COLUMNS: Final = (UPDATE_RMS, WEIGHT_RMS, UNCHANGED)
+"""Sizes of the step of the weights, which a record in some has: estimates from a sample."""
 
 NOT_SEEN: Final = -1.0
 """In place of the magnitude of a module that returned nothing: no magnitude is negative."""

@@ -15,7 +15,7 @@ from gradwatch._pending.record import PendingRecord
 from gradwatch._pending.unscaled import unscaled
 from gradwatch._statistics.digest_columns import join_bits
 from gradwatch_wire import Column, Manifest, Stats
-from gradwatch_wire.columns import COUNT_COLUMNS, INFS, L2, L2_MAX, NANS
+from gradwatch_wire.columns import COUNT_COLUMNS, INFS, L2, L2_MAX, NANS, UPDATE_COLUMNS
 from gradwatch_wire.names import Inspection, Label, Scalar
 from gradwatch_wire.records import LabelValue
 
@@ -131,6 +131,7 @@ class PendingStats(PendingRecord):
         labels = dict(frame.labels)
         if any(any(found_inf) for found_inf in left):
             labels[Label.TAKEN] = False
+            columns = {name: each for name, each in columns.items() if name not in UPDATE_COLUMNS}
         if not any(any(columns.get(name, ())) for name in (NANS, INFS)):
             columns.pop(NANS, None)
             columns.pop(INFS, None)

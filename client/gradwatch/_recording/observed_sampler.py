@@ -10,6 +10,7 @@ from gradwatch._recording.config import WatchConfig
 from gradwatch._recording.observer import Observer
 from gradwatch._recording.sampler import GradientSampler
 from gradwatch._recording.step_sample import StepSample
+from gradwatch._recording.updates import WeightUpdates
 from gradwatch_wire.names import Point
 
 
@@ -20,6 +21,7 @@ class ObservedSampler:
         config: What is watched.
         sampler: Reads the gradients.
         observers: Add to its samples.
+        updates: Adds what the optimizers' steps come to.
 
     Attributes:
         hook_again: Returns what hooks the parameters of an optimizer that have changed, if any.
@@ -27,12 +29,17 @@ class ObservedSampler:
     """
 
     def __init__(
-        self, config: WatchConfig, sampler: GradientSampler, observers: Sequence[Observer]
+        self,
+        config: WatchConfig,
+        sampler: GradientSampler,
+        observers: Sequence[Observer],
+        updates: WeightUpdates,
     ) -> None:
         self.hook_again: Callable[[], Callable[[int], None] | None] = lambda: None
         self._config = config
         self._sampler = sampler
         self._observers = observers
+        self._updates = updates
         self.has_observers = bool(observers)
 
     @torch.no_grad()
@@ -54,6 +61,22 @@ class ObservedSampler:
                 observer.contribute(sample)
         return sample
 
+    def begin_step(self, optimizer: int, sample: StepSample) -> None:
+        """Read what an optimizer is set to as it begins its step, and the weights of a sample."""
+        self._sampler.add_rate(sample, optimizer)  # it may have been set since the pass
+        self._updates.begin_step(optimizer, sample.step, sample.layers)
+
+    def begin_closure(self, optimizer: int, step: int) -> None:
+        """Read the weights as an optimizer begins a step in which it computes its gradients."""
+        self._updates.begin_step(optimizer, step, sorted(self._sampler.members_of(optimizer)))
+
+    def end_step(self, optimizer: int, sample: StepSample, *, taken: bool) -> None:
+        """Add to a sample what the step of its optimizer came to."""
+        if taken:
+            self._updates.end_step(optimizer, sample)
+        else:
+            self._updates.forget(optimizer)
+
     def pass_over(self) -> None:
         """Let observers forget a pass that is not measured."""
         for observer in self._observers:
@@ -69,7 +92,7 @@ class ObservedSampler:
         for observer in self._observers:
             observer.active = due or (looked_at and observer.names_rank)
 
-    def end_step(self, sample: StepSample) -> None:
+    def count(self, sample: StepSample) -> None:
         """Let observers do what is due once in each collected step."""
         for observer in self._observers:
             observer.after_step(sample)

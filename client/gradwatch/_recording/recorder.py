@@ -28,6 +28,7 @@ from gradwatch._recording.schedule import Rest, Schedule
 from gradwatch._recording.step_counter import StepCounter
 from gradwatch._recording.step_history import Scalars, StepHistory, is_bad, loss_in, on_host
 from gradwatch._recording.step_sample import StepSample
+from gradwatch._recording.updates import WeightUpdates
 from gradwatch._recording.windows import StepWindows
 from gradwatch._statistics.capture import in_capture
 from gradwatch._statistics.sentinel import Alarms
@@ -56,6 +57,7 @@ class Recorder:
         schedule: How often to collect.
         sampler: Reads the gradients.
         observers: Add to its samples.
+        updates: Adds what the optimizers' steps come to.
         readback: Copies the numbers to the host.
         put: Takes what is to be sent.
         faults: Where errors end.
@@ -73,13 +75,14 @@ class Recorder:
         schedule: Schedule,
         sampler: GradientSampler,
         observers: Sequence[Observer],
+        updates: WeightUpdates,
         readback: Readback,
         put: Callable[[PendingRecord], None],
         faults: Faults,
     ) -> None:
         self.num_collected = 0
         self.put = put
-        self.observed = ObservedSampler(config, sampler, observers)
+        self.observed = ObservedSampler(config, sampler, observers, updates)
         self._config = config
         self._schedule = schedule
         self._rest: Rest | None = None
@@ -254,7 +257,9 @@ class Recorder:
         known = self._passes.get(optimizer)
         self._scales.begin_step(optimizer, known, has_closure=has_closure)
         if known is not None:
-            self._sampler.add_rate(known.latest, optimizer)  # it may have been set since the pass
+            self.observed.begin_step(optimizer, known.latest)
+        elif has_closure and self._schedule.is_due(step := self.windows.step_of(optimizer)):
+            self.observed.begin_closure(optimizer, step)
 
     def forget(self, optimizer: int) -> None:
         """Drop what was measured in the window."""
@@ -320,17 +325,14 @@ class Recorder:
         self, known: SampleAccumulator, optimizer: int, number: tuple[int, int], *, taken: bool
     ) -> None:
         sample = known.result()
-        sample.step, sample.part = number
-        sample.is_complete = True
-        for bad_step in sample.device_scalars.get(Scalar.FIRST_NONFINITE_STEP, ()):
-            # All passes are of this step, which may have got its number since.
-            bad_step.masked_fill_(~bad_step.isnan(), float(sample.step))
+        sample.complete(*number)
         sample.labels[Label.TAKEN] = taken
         if sample.labels[Label.SCALED] is None:
             tell_unknown_scale(sample.step, self._faults)
         found_inf = self._sampler.loss_scale.found_inf(optimizer, taken=taken)
         self._tell_skip(optimizer, sample, found_inf)
         sample.found_inf = found_inf if taken else []
+        self.observed.end_step(optimizer, sample, taken=taken)
         self._reports.add(sample, optimizer if len(self._config.optimizers) > 1 else None)
         if sample.part == 0:
             self._count(sample, taken=taken)
@@ -427,7 +429,7 @@ class Recorder:
     def _count(self, sample: StepSample, *, taken: bool) -> None:
         self.num_collected += 1
         if taken:
-            self.observed.end_step(sample)
+            self.observed.count(sample)
 
     def _tell_skip(self, optimizer: int, sample: StepSample, found_inf: list[Tensor]) -> None:
         """Send an EVENT if a GradScaler skipped the step: it does if anything is non-finite."""

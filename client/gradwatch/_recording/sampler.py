@@ -134,6 +134,10 @@ class GradientSampler:
         """Place of the gradients: true if none was on an accelerator at the last refresh."""
         return self._is_on_cpu
 
+    def members_of(self, optimizer: int) -> frozenset[int]:
+        """Return the layers that an optimizer trains."""
+        return self._members[optimizer]
+
     def _parameters_of(self, optimizer: int) -> list[nn.Parameter]:
         """Return the watched parameters of an optimizer."""
         return [self._config.layers[layer].parameter for layer in sorted(self._members[optimizer])]

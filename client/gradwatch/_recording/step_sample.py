@@ -14,11 +14,11 @@ from gradwatch._recording.packed_numbers import PackedNumbers, is_far
 from gradwatch._statistics.devices import meet, places_by_device
 from gradwatch._statistics.digest_columns import DIGEST_COLUMNS
 from gradwatch._statistics.statistics import statistics
-from gradwatch_wire.columns import COUNT_COLUMNS, LOCAL_L2, ZEROS
+from gradwatch_wire.columns import COUNT_COLUMNS, LOCAL_L2, UPDATE_COLUMNS, ZEROS
 from gradwatch_wire.names import Label, Scalar
 from gradwatch_wire.records import LabelValue
 
-UNSCALED_COLUMNS: Final = COUNT_COLUMNS | DIGEST_COLUMNS
+UNSCALED_COLUMNS: Final = COUNT_COLUMNS.union(DIGEST_COLUMNS, UPDATE_COLUMNS)
 """What no loss scale is in."""
 
 
@@ -101,6 +101,17 @@ class StepSample:
             declined = found.declined or declined
             self.columns[device] = dict(found.values)
         return declined
+
+    def complete(self, step: int, part: int) -> None:
+        """Note that all passes are in it, and give it the number that its step may have got since.
+
+        Args:
+            step: Number of the step.
+            part: Which of its parts this is.
+        """
+        self.step, self.part, self.is_complete = step, part, True
+        for bad_step in self.device_scalars.get(Scalar.FIRST_NONFINITE_STEP, ()):
+            bad_step.masked_fill_(~bad_step.isnan(), float(step))
 
     def add_zeros(self, layer: int, count: int) -> None:
         """Count elements of a layer's gradient that are zero and were not among the measured."""

@@ -38,6 +38,7 @@ from gradwatch._recording.readback import Readback
 from gradwatch._recording.recorder import Recorder
 from gradwatch._recording.sampler import GradientSampler
 from gradwatch._recording.schedule import Schedule
+from gradwatch._recording.updates import WeightUpdates
 from gradwatch._transport.keys import find_key
 from gradwatch._transport.room import check_room
 from gradwatch._transport.sender import Sender
@@ -71,6 +72,9 @@ MIN_BUFFER_BYTES: Final = 1 << 16
 OVERHEAD: Final = 0.01
 """Share that is lost in the noise of most trainings, as `scripts/bench overhead` shows."""
 
+UPDATES_EVERY: Final = 8
+"""A sample of the weights, before and after a step, takes about as long as to collect once more."""
+
 WEIGHTS_EVERY: Final = 100
 """A digest reads the weights twice, about as much work as two collections: a fiftieth of what
 collecting each step costs. Measured by `scripts/bench step`."""
@@ -96,6 +100,7 @@ def attach(
     report_every: int = 1,
     local: bool = False,
     weights_every: int | None = None,
+    updates_every: int = UPDATES_EVERY,
     on_alert: Callable[[dict[str, Json]], object] | None = None,
     buffer_bytes: int = BUFFER_BYTES,
     spill: str | os.PathLike[str] | None = None,
@@ -148,6 +153,8 @@ def attach(
         weights_every: Steps between digests of the weights, by which replicas of them are compared
             exactly: a corrupted weight leaves the averaged gradients equal. 0: none. Default: 100
             where DDP or FSDP averages the ranks' gradients, else none.
+        updates_every: Steps of which one shows how far each layer's weights move: a sample of them
+            is read before the optimizer's step and after it. 0: none.
         on_alert: Called with each event of an alert of this run, in the background thread.
         buffer_bytes: Memory for records that wait for their acknowledgement. When it is full the
             oldest give way and are counted.
@@ -180,6 +187,7 @@ def attach(
     check_flag("local", local)
     if weights_every is not None:
         check_count("weights_every", weights_every, 0)
+    check_count("updates_every", updates_every, 0)
     check_count("spill_bytes", spill_bytes, MIN_SPILL_BYTES)
     layers = find_layers(model, include, exclude)
     check_devices(layers)
@@ -236,7 +244,10 @@ def attach(
             observers.append(Activations(measured, modules, layers, faults))
         for observer in observers:
             undo.callback(observer.close)
-        recorder = Recorder(config, schedule, sampler, observers, readback, sender.put, faults)
+        updates = WeightUpdates(layers, updates_every, faults)
+        recorder = Recorder(
+            config, schedule, sampler, observers, updates, readback, sender.put, faults
+        )
         hooks = TrainingHooks(config, recorder, schedule, faults)
         undo.callback(hooks.close)
         recorder.observed.hook_again = weakref.WeakMethod(hooks.watch)

@@ -20,7 +20,7 @@ from gradwatch_server.curves.encoding import narrowed
 from gradwatch_server.curves.items import ITEM_TABLES
 from gradwatch_server.curves.new_row import NewRow
 from gradwatch_server.curves.rows import Rows
-from gradwatch_wire.columns import L2, NONFINITE_COUNTS
+from gradwatch_wire.columns import L2, NONFINITE_COUNTS, UPDATE_COLUMNS
 
 MAX_ROWS: Final = 64
 """Rows of a block at most."""
@@ -221,6 +221,8 @@ class Block:
         if column in NONFINITE_COUNTS:  # sent only where the norm shows that there are some
             values = np.where(unknown & np.isfinite(l2), 0.0, values)
             unknown = np.isnan(values)
+        if column in UPDATE_COLUMNS:
+            return values, present & ~unknown
         # Beside a norm that is NaN a NaN is a value, else nothing was measured.
         return values, present & (~unknown | np.isnan(l2))
 

@@ -116,7 +116,7 @@ def test_a_set_in_pieces_has_a_manifest_for_each() -> None:
 
 @pytest.mark.parametrize(
     ("count", "name_bytes", "num_pieces"),
-    [(1, 10, 1), (148, 500, 1), (21_000, 8, 1), (26_000, 8, 2), (30_000, 95, 3), (32_768, 512, 10)],
+    [(1, 10, 1), (148, 500, 1), (16_800, 8, 1), (21_000, 8, 2), (30_000, 95, 3), (32_768, 512, 10)],
 )
 def test_so_many_pieces_that_each_record_fits(count: int, name_bytes: int, num_pieces: int) -> None:
     """Names decide, or columns; at the limits of both, with a group of all and a shard of each."""

@@ -62,12 +62,15 @@ def test_a_record_has_the_names_of_the_vocabulary_and_no_others(aggregator: Sink
             columns=MEASURED_COLUMNS,
             report_every=2,
             weights_every=1,
+            updates_every=1,
         )
         for step in range(4):
             optimizer.zero_grad()
             loss = model(torch.full((1, 4), math.nan if step == 3 else 1.0)).sum()
             scaler.scale(loss).backward()
             watch.collect(loss=loss, batch_size=1)
+            scaler.step(optimizer)
+            scaler.update()
         watch.close()
     for stats in aggregator.stats(4):
         names |= set(stats.columns)

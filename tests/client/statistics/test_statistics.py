@@ -307,7 +307,7 @@ def test_in_inference_mode_and_out_of_it_the_same_is_measured(first: bool) -> No
     def measured(mode: bool) -> list[float]:
         with torch.inference_mode(mode), torch.no_grad():
             found = row_statistics([torch.ones(size) for size in sizes], MEASURED_COLUMNS)
-        return found["l1"].tolist()  # type: ignore[no-any-return]
+        return found["l1"].tolist()
 
     with ThreadPoolExecutor(1) as new_thread:  # which has no blocks yet
         for found in new_thread.map(measured, (first, not first, first)):

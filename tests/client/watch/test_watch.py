@@ -18,6 +18,7 @@ from torch.amp.grad_scaler import GradScaler
 
 import gradwatch
 from gradwatch_wire import Alert, Bye, Manifest, Stats
+from gradwatch_wire.columns import UPDATE_COLUMNS
 from tests.support.recording import Sink
 from tests.support.waiting import wait_until
 
@@ -76,7 +77,7 @@ def test_collect_sends_the_numbers_of_the_point_before_clipping(aggregator: Sink
     assert {(stats.part, stats.parts) for stats in sent} == {(0, 1)}
     labels = {"point": "collect", "reduction": "none", "scaled": False, "path": "rows"}
     assert [stats.labels for stats in sent] == [labels | {"taken": True}] * 3
-    assert [set(stats.columns) for stats in sent] == [{"l2"}] * 3
+    assert [set(stats.columns) for stats in sent] == [{"l2", *UPDATE_COLUMNS}, {"l2"}, {"l2"}]
 
 
 @pytest.mark.slow
@@ -115,7 +116,7 @@ def test_gradients_changed_by_hand_are_measured_anew_by_collect(aggregator: Sink
 
     assert aggregator.layers(first) == close(expected)
     assert [stats.labels["point"] for stats in (first, second)] == ["collect"] * 2
-    assert [set(stats.columns) for stats in (first, second)] == [{"l2"}] * 2
+    assert [set(stats.columns) for stats in (first, second)] == [{"l2", *UPDATE_COLUMNS}, {"l2"}]
     assert watch.stats()["faults"] == 0
 
 

@@ -47,6 +47,11 @@ HINTS: Final[Mapping[str, tuple[str, ...]]] = {
         "the schedule has come to 0, or `scheduler.step()` is never called after a warm-up from 0",
         "the optimizer was made with a rate of 0, or another one steps the weights",
     ),
+    "weights_unchanged": (
+        "its parameter group has a learning rate of 0",
+        "the optimizer was made before the model was wrapped, and steps other tensors",
+        "updates lost to rounding: bfloat16 weights without float32 master copies",
+    ),
     "repeated_gradient": (
         "`backward()` is not called in each step, or on a loss that was made once",
         "the same batch again, and weights that do not move: look at the learning rate",

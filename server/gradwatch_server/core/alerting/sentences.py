@@ -64,6 +64,7 @@ HEADLINES: Final[Mapping[str, str]] = {
     "not_learning": "Learning rate 0 {since}: the steps change no weight",
     "repeated_gradient": "Gradients repeat {since}: every norm is that of the step before",
     "same_batch": "Same batch on all ranks {since}: their local probes are equal",
+    "weights_unchanged": "Weights unchanged {since}: {layers}, though with a gradient",
     "slow": "Slow {since}: {value} s a step ({usual})",
 }
 """Rule, or rule and variant, to the template of a headline."""

@@ -19,12 +19,13 @@ from gradwatch_wire.columns import (
     L2_MAX,
     MEASURED_COLUMNS,
     STATISTIC_COLUMNS,
+    UPDATE_COLUMNS,
     Combine,
     StatisticColumn,
 )
 from gradwatch_wire.norms import LARGEST, combine_norms
 
-FRAME_COLUMNS: Final = MEASURED_COLUMNS
+FRAME_COLUMNS: Final = (*MEASURED_COLUMNS, *UPDATE_COLUMNS)
 """The columns that a frame keeps."""
 
 L2_MIN: Final = "l2_min"

@@ -64,6 +64,9 @@ export const COLUMNS = new Map([
   ["zeros", "zeros"],
   ["nans", "NaN elements"],
   ["infs", "Inf elements"],
+  ["update_rms", "update size (rms)"],
+  ["weight_rms", "weight size (rms)"],
+  ["unchanged", "share of unchanged weights"],
 ]);
 
 /** What the series of a run are called. */

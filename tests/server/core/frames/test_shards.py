@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradwatch_server.core.arrays import FloatArray
-from gradwatch_server.core.frames.rows import FRAME_COLUMNS, ROW_OF
+from gradwatch_server.core.frames.rows import ROW_OF
+from gradwatch_wire.columns import MEASURED_COLUMNS
 from tests.support.core import Cluster, frame_of, part_of
 
 NAN, INF = math.nan, math.inf
@@ -62,7 +63,7 @@ def test_a_layer_of_shards_is_the_layer(
                     rank=len(parts),
                     index=held,
                     shards=[f"Shard(0) {number}/{len(layers[layer])}" for layer in held],
-                    **{name: [one[name] for one in own] for name in FRAME_COLUMNS},
+                    **{name: [one[name] for one in own] for name in MEASURED_COLUMNS},
                 )
             )
     frame = frame_of(*data.draw(st.permutations(parts)))
@@ -70,7 +71,7 @@ def test_a_layer_of_shards_is_the_layer(
     whole = [np.concatenate(shards) for shards in layers]
     for layer, tensor in enumerate(whole):
         expected = statistics(tensor)
-        for row, name in enumerate(FRAME_COLUMNS):
+        for row, name in enumerate(MEASURED_COLUMNS):
             assert frame.columns[row, layer] == pytest.approx(expected[name], rel=1e-12, abs=0)
         assert frame.l2_min[layer] == frame.l2_max[layer] == frame.columns[0, layer]
     assert frame.present.all()

@@ -20,6 +20,7 @@ from gradwatch_server.core.alerting.rules import (
     silent_bugs,
     slow,
     vanishing,
+    weights_unchanged,
 )
 from gradwatch_server.core.alerting.rules.base import Rule
 
@@ -101,6 +102,7 @@ REGISTRY = Registry(
     rank_divergence.RankDivergenceRule,
     rank_outlier.RankOutlierRule,
     silent_bugs.NotLearningRule,
+    weights_unchanged.WeightsUnchangedRule,
     silent_bugs.RepeatedGradientRule,
     silent_bugs.SameBatchRule,
     records_lost.RecordsLostRule,

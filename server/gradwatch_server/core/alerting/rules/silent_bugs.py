@@ -17,7 +17,7 @@ from gradwatch_server.core.alerting.rules.base import FOR_STEPS, Rule, Sign, Ste
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.frames.window import Window
-from gradwatch_wire.columns import L2
+from gradwatch_wire.columns import L2, UNCHANGED
 from gradwatch_wire.health import Severity
 from gradwatch_wire.names import Label, Reduction, Scalar
 
@@ -62,7 +62,7 @@ class SilentBugRule(Rule):
 
     def raised(self, observation: Frame, context: Context) -> BoolArray | None:
         """Return that the frame has the sign, (1,); None if it does not."""
-        if not _is_taken(observation) or not self.has_sign(observation, context):
+        if not is_taken(observation) or not self.has_sign(observation, context):
             return None
         context.memory(self.name, SignMemory).follow(observation.step, context.window.count)
         return np.array([True])
@@ -80,7 +80,7 @@ class SilentBugRule(Rule):
             group=self.name,
             step=observation.step,
             received_ns=observation.received_ns,
-            verdict=Verdict.of_run(raised=is_raised, held=is_raised, seen=_is_taken(observation)),
+            verdict=Verdict.of_run(raised=is_raised, held=is_raised, seen=is_taken(observation)),
             names=(),
             origin=lambda _: origin,
             severity=lambda _: self.severity if has_lasted else Severity.INFO,
@@ -172,7 +172,12 @@ class SameBatchRule(SilentBugRule):
 
 def may_have_silent_bug(frame: Frame, window: Window) -> bool:
     """Tell whether a frame may have one of the signs: looked at in every frame, so be quick."""
-    return frame.lr == 0.0 or window.ends_with(frame.total_norm) or _has_equal_probes(frame)
+    return (
+        frame.lr == 0.0
+        or UNCHANGED in frame.measured
+        or window.ends_with(frame.total_norm)
+        or _has_equal_probes(frame)
+    )
 
 
 def _has_equal_probes(frame: Frame) -> bool:
@@ -183,5 +188,6 @@ def _has_equal_probes(frame: Frame) -> bool:
     return bool(one) and one == other
 
 
-def _is_taken(frame: Frame) -> bool:
+def is_taken(frame: Frame) -> bool:
+    """Tell whether the optimizer took the step, on all ranks."""
     return all(part.labels.get(Label.TAKEN) is not False for part in frame.parts)

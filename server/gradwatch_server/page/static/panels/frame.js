@@ -39,6 +39,7 @@ function ownNumbers(own) {
     ["zeros", own.zeros, ""],
     ["NaN elements", own.nans, ""],
     ["Inf elements", own.infs, ""],
+    ...(own.update_rms === null ? [] : updateFacts(own)),
   ];
   const isCount = (name) => name.includes("elements") || name === "zeros";
   return element(
@@ -56,6 +57,15 @@ function ownNumbers(own) {
         ),
       ]),
   );
+}
+
+// One step in some has them.
+function updateFacts({ update_rms: update, weight_rms: weight, unchanged }) {
+  return [
+    ["size of the update (rms)", update, weight ? `${short(update / weight)} of the weight's` : ""],
+    ["size of the weight (rms)", weight, ""],
+    ["share of unchanged weights", unchanged, ""],
+  ];
 }
 
 function worstLayers(frame, page) {

@@ -9,6 +9,8 @@ import { frameNumbers, frameSentence } from "./frame.js";
 import { Panel } from "./panel.js";
 
 const CURVES = ["l2", "linf", "mean_abs"];
+const UPDATE = ["update_rms", "weight_rms"];
+const USUAL_RATIO = 1e-3; // of update to weight, in most trainings
 
 /** The panel below the picture; hidden while no layer and no step is chosen. */
 export class LayerPanel {
@@ -28,7 +30,8 @@ export class LayerPanel {
           onRange: (from, to) => page.go({ from, to, last: undefined }),
         }),
     );
-    const charts = this.charts.map((chart) => chart.element);
+    this.ratio = new Chart({ title: "update / weight", onRange: this.charts[0].settings.onRange });
+    const charts = [...this.charts, this.ratio].map((chart) => chart.element);
     this.curves = new Panel(null, element("div", { class: "charts" }, charts));
     this.frame = new Panel(null);
     const close = button("Close", () => page.go({ layer: "", step: undefined }), {
@@ -66,8 +69,11 @@ export class LayerPanel {
     this.source =
       layer === null
         ? null
-        : new SeriesSource(this.run, this.attempt, { columns: CURVES, layers: [layer] });
-    this.charts.forEach((chart) => chart.clear());
+        : new SeriesSource(this.run, this.attempt, {
+            columns: [...CURVES, ...UPDATE],
+            layers: [layer],
+          });
+    this.eachChart((chart) => chart.clear());
     this.frame.fill();
     fill(
       this.heading,
@@ -82,19 +88,21 @@ export class LayerPanel {
     const { layer, source } = this;
     const curves = await source.load(range);
     if (source !== this.source) return;
-    CURVES.forEach((name, at) => {
-      const curve = curves.of(name, layer);
-      this.charts[at].element.hidden =
+    const show = (chart, curve, ...others) => {
+      chart.element.hidden =
         !curve || !curve.last.some((value, place) => !Number.isNaN(value) || curve.bad?.[place]);
-      this.charts[at].show({
+      chart.show({
         x: curves.x,
         width: curves.width,
-        curves: curve ? [{ ...curve, style: 1 }] : [],
+        curves: curve ? [{ ...curve, style: 1 }, ...others] : [],
         range: curves.range(range),
         step: this.step,
         alerts: alerts.map((alert) => ({ step: alert.origin?.step ?? alert.first_step })),
       });
-    });
+    };
+    CURVES.forEach((name, at) => show(this.charts[at], curves.of(name, layer)));
+    const [update, weight] = UPDATE.map((name) => curves.of(name, layer));
+    show(this.ratio, ratioOf(update, weight), usualRatio(curves.x));
   }
 
   async loadFrame() {
@@ -110,10 +118,31 @@ export class LayerPanel {
   }
 
   redraw() {
-    if (!this.element.hidden) this.charts.forEach((chart) => chart.redraw());
+    if (!this.element.hidden) this.eachChart((chart) => chart.redraw());
   }
 
   close() {
-    this.charts.forEach((chart) => chart.close());
+    this.eachChart((chart) => chart.close());
   }
+
+  eachChart(act) {
+    [...this.charts, this.ratio].forEach(act);
+  }
+}
+
+// Return one curve over the other, null without both: weights hardly change within a bucket.
+function ratioOf(update, weight) {
+  if (!update || !weight) return null;
+  const over = (values) => Array.from(values, (value, at) => value / weight.last[at]);
+  return {
+    label: "now",
+    last: over(update.last),
+    min: over(update.min),
+    max: over(update.max),
+  };
+}
+
+function usualRatio(x) {
+  const values = Array.from(x, () => USUAL_RATIO);
+  return { label: "usual", last: values, min: values, max: values, style: 2, dash: [4, 4] };
 }

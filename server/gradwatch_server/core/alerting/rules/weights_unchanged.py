@@ -1,0 +1,120 @@
+"""Weights that do not change though they have a gradient and steps are taken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Final
+
+import numpy as np
+from pydantic import Field
+
+from gradwatch_server.core.alerting.evaluation import Context
+from gradwatch_server.core.alerting.origin import Origin
+from gradwatch_server.core.alerting.rules.base import Sign, Steps
+from gradwatch_server.core.alerting.rules.layer import LayerRule
+from gradwatch_server.core.alerting.rules.silent_bugs import WARNING_STEPS, is_taken
+from gradwatch_server.core.arrays import BoolArray, IndexArray, grown
+from gradwatch_server.core.frames.frame import Frame
+from gradwatch_wire.columns import L2, UNCHANGED, WEIGHT_RMS
+from gradwatch_wire.health import Severity
+
+PRECISION: Final = 2.0**-24
+"""Relative size of the largest change that a float32 loses to rounding."""
+
+LARGEST_FACTOR: Final = 10.0
+"""Steps of momentum that add up to one: an update is at most so many learning rates, or so many
+times the gradient's, whatever the optimizer."""
+
+
+@dataclass(slots=True)
+class UnchangedMemory:
+    """Steps since which each layer's weights have not changed.
+
+    Attributes:
+        since: (layers,) first step without a change, -1 of a layer that moves.
+    """
+
+    since: IndexArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+    def follow(self, step: int, unchanged: BoolArray, known: BoolArray) -> None:
+        """Take in which layers did not change, of those that are known, (layers,) each."""
+        if len(unchanged) > len(self.since):
+            self.since = grown(self.since, len(unchanged), -1)
+        self.since[known & ~unchanged] = -1
+        self.since[unchanged & (self.since < 0)] = step
+
+
+class WeightsUnchangedRule(LayerRule):
+    """A layer has a gradient, steps are taken, and its weights stay as they are, bit for bit.
+
+    The client reads up to 4,096 elements of each layer before the optimizer's step and after it, in
+    one step of eight (`updates_every`). None of them has changed, and their gradient is not zero
+    everywhere. The layer is in a parameter group whose learning rate is 0, the optimizer holds
+    another copy of it, or each update is lost to rounding, as in bfloat16 without float32 master
+    weights. Layers whose `requires_grad` is off have no gradient, and are never told.
+
+    A learning rate so small that float32 would lose the update is passed over: schedules end so.
+    """
+
+    name = "weights_unchanged"
+    signs = Sign.SILENT_BUG
+    memory: ClassVar[type | None] = UnchangedMemory
+    follows = ("not_learning", "nonfinite")
+    formula = """
+        `unchanged = 1` and `l2 > 0` in `for_steps` of the frames that have the column `unchanged`,
+        in a row, unless `lr * max(10 * rms of the gradient, 1) < 2^-24 * weight_rms`.
+    """
+    tuning = """
+        A group that is kept still on purpose, by a learning rate of 0, is left out by
+        `layers = ["!backbone.*"]`; better, switch its `requires_grad` off.
+    """
+    source = """
+        Gradient and loss of such a run look healthy: reported for optimizers that were made before
+        the model was wrapped, and for bfloat16 weights whose updates are below their precision. A
+        comparison of equal numbers: there is no threshold to choose.
+    """
+
+    for_steps: Steps = Field(4, description="Frames with the column `unchanged` until it fires.")
+    warning_steps: Steps = Field(200, description=WARNING_STEPS)
+
+    def raised(self, observation: Frame, context: Context) -> BoolArray | None:
+        """Return the layers whose weights did not change, (layers,)."""
+        if UNCHANGED not in observation.measured or not is_taken(observation):
+            return None
+        unchanged = observation.column(UNCHANGED)
+        still: BoolArray = (unchanged == 1.0) & (observation.column(L2) > 0.0)
+        if still.any():
+            still &= ~self._is_rounded(observation, context)
+        memory = context.memory(self.name, UnchangedMemory)
+        memory.follow(observation.step, still, ~np.isnan(unchanged))
+        return still
+
+    def seen(self, frame: Frame) -> BoolArray:
+        """Return the layers whose weights were read, (layers,)."""
+        known = ~np.isnan(frame.column(UNCHANGED))
+        return known if is_taken(frame) else np.zeros_like(known)
+
+    def _is_rounded(self, frame: Frame, context: Context) -> BoolArray:
+        """Return (layers,) where a float32 would lose the update, or that is not known."""
+        if frame.lr is None or len(context.numel) < len(frame.present):
+            return np.ones(len(frame.present), dtype=np.bool_)
+        numel = context.numel[: len(frame.present)].clip(1.0)
+        gradient = frame.column(L2) / np.sqrt(numel)
+        largest = frame.lr * np.maximum(LARGEST_FACTOR * gradient, 1.0)
+        small: BoolArray = ~(largest >= PRECISION * frame.column(WEIGHT_RMS))
+        return small
+
+    def severity_with(self, frame: Frame, context: Context, in_a_row: int) -> Severity:
+        """Return info until it has lasted."""
+        since = context.memory(self.name, UnchangedMemory).since
+        began = since[since >= 0]
+        has_lasted = len(began) and frame.step - began.min() >= self.warning_steps
+        return self.severity if has_lasted else Severity.INFO
+
+    def origin(self, frame: Frame, context: Context, raised: BoolArray) -> Origin:
+        """Return the first step without a change, and the layer if it is one."""
+        since = context.memory(self.name, UnchangedMemory).since
+        found = super().origin(frame, context, raised)
+        first = int(since[np.flatnonzero(raised)].min())
+        is_one = np.count_nonzero(raised) == 1
+        return replace(found, step=first, layer=found.layer if is_one else None)
