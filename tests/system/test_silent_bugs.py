@@ -12,27 +12,47 @@ pytestmark = pytest.mark.slow
 WORKER = "silent_worker.py"
 
 
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("world", [1, 2])
+ONE_BATCH = "same-batch"
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize(
+    ("world", "options"), [(1, ()), (2, ()), (2, ("--sharded",))], ids=["one", "DDP", "FSDP2"]
+)
 @pytest.mark.parametrize(
     ("bug", "told"),
     [
         ("none", []),
         ("rate", [("not_learning", 10, "info")]),
         ("stale", [("repeated_gradient", 10, "warning")]),
-        ("same-batch", [("same_batch", 0, "warning")]),
+        (ONE_BATCH, [("same_batch", 0, "warning")]),
+        ("still-group", [("weights_unchanged", 0, "info")]),
     ],
 )
 def test_each_bug_is_told_from_its_step_on_and_a_healthy_twin_of_nothing(
-    aggregator: Aggregator, train: Train, world: int, bug: str, told: list[tuple[str, int, str]]
+    aggregator: Aggregator,
+    train: Train,
+    world: int,
+    options: tuple[str, ...],
+    bug: str,
+    told: list[tuple[str, int, str]],
 ) -> None:
     aggregator.start()
-    train(world, "--run", bug, "--bug", bug, worker=WORKER).wait()
+    train(world, "--run", bug, "--bug", bug, *options, worker=WORKER).wait()
     health = aggregator.health_of_ended(bug)
 
     found = [
         (alert["rule"], alert["origin"]["step"], alert["severity"])
         for alert in aggregator.json(f"/runs/{bug}/alerts")
     ]
-    assert found == ([] if world == 1 and bug == "same-batch" else told)
+    # Ranks that hold shards, and a single one, are not compared.
+    assert found == ([] if bug == ONE_BATCH and (world, options) != (2, ()) else told)
     assert health["step"] == 59
+    if bug == "none":
+        layers = aggregator.json(f"/runs/{bug}/frames/0")["layers"]
+        # The first step of Adam is the learning rate, whatever the gradient.
+        assert [each["update_rms"] for each in layers] == pytest.approx([1e-3] * 4, rel=0.02)
+        of_linear = [(3 * size) ** -0.5 for size in (32, 32, 64, 64)]  # uniform in ±1/√size
+        assert sorted(each["weight_rms"] for each in layers) == pytest.approx(
+            sorted(of_linear), rel=0.3
+        )
