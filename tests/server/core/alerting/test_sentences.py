@@ -162,6 +162,10 @@ TABLE: tuple[tuple[Alert, str], ...] = (
         alert("same_batch"),
         "Same batch on all ranks since step 79: their local probes are equal",
     ),
+    (
+        alert("weights_unchanged", layers=2, layer="a"),
+        "Weights unchanged since step 79: 2 layers, first a, though with a gradient",
+    ),
     (alert("slow", value=2.4, usual=0.3), "Slow since step 79: 2.4 s a step (usual 0.3)"),
 )
 
