@@ -61,6 +61,11 @@ class ObservedSampler:
                 observer.contribute(sample)
         return sample
 
+    @torch.no_grad()
+    def sample_again(self, optimizer: int, step: int) -> StepSample | None:
+        """Measure gradients that were changed since their pass; None if there are none."""
+        return self._sampler.sample(step, Point.COLLECT, optimizer, as_computed=False)
+
     def begin_step(self, optimizer: int, sample: StepSample) -> None:
         """Read what an optimizer is set to as it begins its step, and the weights of a sample."""
         self._sampler.add_rate(sample, optimizer)  # it may have been set since the pass

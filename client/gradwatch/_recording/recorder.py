@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from gradwatch._faults import Faults, tell
-from gradwatch._pending.events import PendingPace, PendingSkip
+from gradwatch._pending.events import PendingPace
 from gradwatch._pending.record import PendingRecord
 from gradwatch._recording.accumulator import DeferredLosses, SampleAccumulator
 from gradwatch._recording.config import WatchConfig
@@ -32,7 +32,7 @@ from gradwatch._recording.updates import WeightUpdates
 from gradwatch._recording.windows import StepWindows
 from gradwatch._statistics.capture import in_capture
 from gradwatch._statistics.sentinel import Alarms
-from gradwatch_wire.names import Label, Point, Scalar
+from gradwatch_wire.names import Label, Point
 
 _CHANGED: Final = (
     "gradients were changed between the end of the backward pass and collect(), which measured "
@@ -248,10 +248,6 @@ class Recorder:
             self._faults.note("measure", repr(error))
         return True
 
-    def pass_over(self) -> None:
-        """Let observers forget a pass that is not measured."""
-        self.observed.pass_over()
-
     def begin_step(self, optimizer: int, *, has_closure: bool) -> None:
         """Settle whether what was measured carried a loss scale: it is known from here on."""
         known = self._passes.get(optimizer)
@@ -282,8 +278,7 @@ class Recorder:
     def _measure_again(
         self, known: SampleAccumulator, optimizer: int, step: int, *, is_another: bool
     ) -> None:
-        with torch.no_grad():
-            again = self._sampler.sample(step, Point.COLLECT, optimizer, as_computed=False)
+        again = self.observed.sample_again(optimizer, step)
         if again is None:
             return
         if is_another:
@@ -330,7 +325,7 @@ class Recorder:
         if sample.labels[Label.SCALED] is None:
             tell_unknown_scale(sample.step, self._faults)
         found_inf = self._sampler.loss_scale.found_inf(optimizer, taken=taken)
-        self._tell_skip(optimizer, sample, found_inf)
+        self._reports.tell_skip(optimizer, sample, found_inf)
         sample.found_inf = found_inf if taken else []
         self.observed.end_step(optimizer, sample, taken=taken)
         self._reports.add(sample, optimizer if len(self._config.optimizers) > 1 else None)
@@ -389,9 +384,21 @@ class Recorder:
         self.windows.resume(rest)
         self._schedule.wake(rest)
 
-    def disable(self) -> None:
-        """Let no observer measure from here on: this process is a fork of the one that trains."""
-        self.observed.activate(due=False, looked_at=False)
+    def is_bad(self, *, wait: bool) -> bool | None:
+        """Tell whether a gradient of the step under way is NaN or Inf; None if it is not known.
+
+        Args:
+            wait: Whether to wait for what an accelerator has measured.
+        """
+        found = [self._is_bad(optimizer, wait=wait) for optimizer in self.windows.open]
+        return True if True in found else None if None in found or not found else False
+
+    def _is_bad(self, optimizer: int, *, wait: bool) -> bool | None:
+        known = self._passes.get(optimizer)
+        if known is not None:
+            return known.latest.is_bad(wait=wait)
+        is_quiet = self.history.quiet_step == self.windows.step_of(optimizer)
+        return False if is_quiet else None
 
     def close(self) -> None:
         """Send what has come together since the last report, and stop observing."""
@@ -430,13 +437,6 @@ class Recorder:
         self.num_collected += 1
         if taken:
             self.observed.count(sample)
-
-    def _tell_skip(self, optimizer: int, sample: StepSample, found_inf: list[Tensor]) -> None:
-        """Send an EVENT if a GradScaler skipped the step: it does if anything is non-finite."""
-        scale = sample.device_scalars.get(Scalar.LOSS_SCALE)
-        if scale and found_inf:
-            values = self._readback.start([scale[0], *found_inf])
-            self.put(PendingSkip(sample.step, optimizer, values))
 
     def _activate(self) -> None:
         """Let observers measure the next backward pass if the step it belongs to is due."""

@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
+from gradwatch._pending.events import PendingSkip
 from gradwatch._pending.record import PendingRecord
 from gradwatch._pending.stats import GoodSteps, PendingStats, StatsFrame
 from gradwatch._recording.accumulator import SampleAccumulator
@@ -64,6 +66,13 @@ class Reports:
         kept.add(sample)
         if kept.num_steps >= self._every:
             self._send(self._kept.pop(key).result())
+
+    def tell_skip(self, optimizer: int, sample: StepSample, found_inf: list[Tensor]) -> None:
+        """Send an EVENT if a GradScaler skipped the step: it does if anything is non-finite."""
+        scale = sample.device_scalars.get(Scalar.LOSS_SCALE)
+        if scale and found_inf:
+            values = self._readback.start([scale[0], *found_inf])
+            self._put(PendingSkip(sample.step, optimizer, values))
 
     def close(self) -> None:
         """Send what has come together since the last record."""

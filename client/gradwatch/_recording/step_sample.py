@@ -14,7 +14,7 @@ from gradwatch._recording.packed_numbers import PackedNumbers, is_far
 from gradwatch._statistics.devices import meet, places_by_device
 from gradwatch._statistics.digest_columns import DIGEST_COLUMNS
 from gradwatch._statistics.statistics import statistics
-from gradwatch_wire.columns import COUNT_COLUMNS, LOCAL_L2, UPDATE_COLUMNS, ZEROS
+from gradwatch_wire.columns import COUNT_COLUMNS, L2, LOCAL_L2, UPDATE_COLUMNS, ZEROS
 from gradwatch_wire.names import Label, Scalar
 from gradwatch_wire.records import LabelValue
 
@@ -112,6 +112,20 @@ class StepSample:
         self.step, self.part, self.is_complete = step, part, True
         for bad_step in self.device_scalars.get(Scalar.FIRST_NONFINITE_STEP, ()):
             bad_step.masked_fill_(~bad_step.isnan(), float(step))
+
+    def is_bad(self, *, wait: bool) -> bool | None:
+        """Tell whether a gradient is NaN or Inf; None if that is on an accelerator.
+
+        Args:
+            wait: Whether to wait for the accelerator instead.
+        """
+        is_known = True
+        for device, columns in self.columns.items():
+            if is_far(device) and not wait:
+                is_known = False
+            elif not columns[L2].isfinite().all().item():
+                return True
+        return False if is_known else None
 
     def add_zeros(self, layer: int, count: int) -> None:
         """Count elements of a layer's gradient that are zero and were not among the measured."""

@@ -47,6 +47,7 @@ class Window:
         nests: Whether calls of `step` have run within one another.
         restarts: Passes at other weights that have taken the place of those before.
         usual_restarts: The same in the last step that was taken.
+        is_dropped: Whether the step will change nothing though it is called.
         is_unseen: Whether steps seem to be taken that nobody sees.
     """
 
@@ -65,6 +66,7 @@ class Window:
     nests: bool = False
     restarts: int = 0
     usual_restarts: int = 0
+    is_dropped: bool = False
     is_unseen: bool = False
 
 
@@ -98,6 +100,16 @@ class StepWindows:
     def is_open(self) -> bool:
         """Progress: true if any optimizer has had a pass since its last step."""
         return any(window.passes for window in self._windows)
+
+    @property
+    def open(self) -> list[int]:
+        """Numbers of these optimizers."""
+        return [number for number, window in enumerate(self._windows) if window.passes]
+
+    def drop_step(self) -> None:
+        """Note that the steps that are under way will leave the weights as they are."""
+        for number in self.open:
+            self._windows[number].is_dropped = True
 
     def step_of(self, optimizer: int) -> int:
         """Return the step that the next backward pass of an optimizer belongs to."""
@@ -182,7 +194,7 @@ class StepWindows:
             return None
         self._num_stepped += 1
         is_plain = window.passes > 0 and not (window.frozen or window.nests or window.restarts)
-        rest = self._report(optimizer, taken=True, is_plain=is_plain)
+        rest = self._report(optimizer, taken=not window.is_dropped, is_plain=is_plain)
         if rest is not None:
             rest.has_closure = window.closure
         return rest
@@ -213,8 +225,7 @@ class StepWindows:
     def _set_step(self, step: int) -> None:
         """Give the step that is under way another number."""
         everyone = range(len(self._windows))
-        is_open = [number for number in everyone if self._windows[number].passes]
-        next_of = {number: self._steps.next_of(number) for number in is_open or everyone}
+        next_of = {number: self._steps.next_of(number) for number in self.open or everyone}
         # A network that has stepped already may have got gradients from another one's pass.
         first = min(next_of.values())
         for number in (number for number, its in next_of.items() if its == first):
@@ -296,7 +307,7 @@ class StepWindows:
         step = self._windows[optimizer].step
         if self._recorder.is_wanted(optimizer, step):
             return self._recorder.measure(optimizer, step, point)
-        self._recorder.pass_over()
+        self._recorder.observed.pass_over()
         return True
 
     def _settle(self, optimizer: int) -> None:
@@ -319,7 +330,7 @@ class StepWindows:
         if taken:
             window.usual_restarts, window.is_unseen = window.restarts, False
         window.passes = window.evaluations = window.restarts = 0
-        window.frozen = False
+        window.frozen = window.is_dropped = False
         self._recorder.report(optimizer, step, part, taken=taken)
         return self._recorder.end_step(optimizer, may_rest=is_plain)
 

@@ -41,6 +41,13 @@ class NullWatch:
     def annotate(self, *, loss: object = None, step: object = None, batch: object = None) -> None:
         """Do nothing."""
 
+    def is_bad(self, *, wait: object = False) -> None:  # noqa: ARG002 - as that of `Watch`
+        """Return None: nothing is looked at."""
+        return
+
+    def drop_step(self) -> None:
+        """Do nothing."""
+
     def close(self) -> None:
         """Do nothing."""
 

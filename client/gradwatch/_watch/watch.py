@@ -141,6 +141,29 @@ class Watch:
             return
         self._recorder.annotate(number, self._valid(checked_loss, loss))
 
+    def is_bad(self, *, wait: bool = False) -> bool | None:
+        """Tell whether a gradient of the step under way is NaN or Inf.
+
+        Call it between `backward()` and the optimizer's step. It measures nothing: a step that the
+        budget leaves out is not known, so attach with `every=1` to know each. With several ranks
+        the answer may differ from rank to rank, and only a step that all of them skip is skipped.
+
+        Args:
+            wait: Whether to wait for an accelerator: what it has measured is not known without.
+
+        Returns:
+            None if the step was not looked at, or not as a whole.
+        """
+        return None if self._closed else self._recorder.is_bad(wait=wait)
+
+    def drop_step(self) -> None:
+        """Note that the step under way will change no weight, as its gradients were dropped.
+
+        Its record then says that it was not taken, also where the optimizer is called.
+        """
+        if not self._closed:
+            self._recorder.windows.drop_step()
+
     def close(self) -> None:
         """Remove the hooks, send what is left and BYE, in 2.5 s whatever the aggregator does.
 
@@ -211,7 +234,7 @@ class Watch:
         """Do nothing from here on: this process is a fork of the one that trains."""
         self._closed = True
         self._hooks.disable()
-        self._recorder.disable()
+        self._recorder.observed.activate(due=False, looked_at=False)
 
     def _end(self, reason: str) -> None:
         if self._begin_end(reason):

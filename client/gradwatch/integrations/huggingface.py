@@ -37,17 +37,24 @@ class GradwatchCallback(TrainerCallback):
     Args:
         trainer: The trainer that the callback is added to. Callbacks see neither the loss of a step
             nor the model as it was wrapped for several ranks; without the trainer both are unknown.
+        skip_bad_steps: Whether a step whose gradients are NaN or Inf on any rank changes nothing:
+            they are dropped on all ranks, which agree on that in each step. Each step is then
+            measured in full.
         settings: Keyword arguments of `gradwatch.attach`, such as `run`, `endpoint` or `every`.
 
     Raises:
         TypeError: If `attach` has no such argument. Nothing is raised into training.
     """
 
-    def __init__(self, trainer: Trainer | None = None, **settings: Any) -> None:
-        self._training = TrainingWatch(settings)
+    def __init__(
+        self, trainer: Trainer | None = None, *, skip_bad_steps: bool = False, **settings: Any
+    ) -> None:
+        self._training = TrainingWatch(settings, skip_bad_steps=skip_bad_steps)
         self._trainer = trainer
         self._own_step: Callable[..., Tensor] | None = None
         self._loss: Tensor | None = None  # 0-d, the sum over the micro-batches of this step so far
+        self._epoch = 0  # counted as the Trainer's logs do
+        self._batch: int | None = None  # of this epoch, the next; None in one that was resumed
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -68,6 +75,13 @@ class GradwatchCallback(TrainerCallback):
                 first_step=state.global_step + 1,
                 scaler=getattr(optimizer, "scaler", None) or NO_SCALER,
             )
+        self._batch = None if state.global_step else 0
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Count the batches of the next epoch from 0."""
+        self._epoch, self._batch = round(state.epoch or 0.0), 0
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -81,6 +95,7 @@ class GradwatchCallback(TrainerCallback):
         """Give the step its loss and its number."""
         with self._training.faults.noting("trainer"):
             self._training.annotate(loss=self._loss, step=state.global_step + 1)
+        self._training.skip_if_bad(kwargs["optimizer"])
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -96,6 +111,10 @@ class GradwatchCallback(TrainerCallback):
 
         @wraps(inner)
         def training_step(*args: Any, **kwargs: Any) -> Tensor:
+            if self._batch is not None:
+                with self._training.faults.noting("trainer"):
+                    self._training.annotate(batch=f"{self._batch} of epoch {self._epoch}")
+                self._batch += 1
             try:
                 loss = inner(*args, **kwargs)
             except BaseException as error:

@@ -18,6 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from gradwatch.integrations._training_watch import NO_SCALER, TrainingWatch
 
@@ -49,15 +50,18 @@ class GradwatchCallback(Callback):
     `lightning_logs-version_3`.
 
     Args:
+        skip_bad_steps: Whether a step whose gradients are NaN or Inf on any rank changes nothing:
+            they are dropped on all ranks, which agree on that in each step. Each step is then
+            measured in full.
         settings: Keyword arguments of `gradwatch.attach`, such as `run`, `endpoint` or `every`.
 
     Raises:
         TypeError: If `attach` has no such argument. Nothing is raised into training.
     """
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, *, skip_bad_steps: bool = False, **settings: Any) -> None:
         super().__init__()
-        self._training = TrainingWatch(settings)
+        self._training = TrainingWatch(settings, skip_bad_steps=skip_bad_steps)
         self._loss: Tensor | None = None  # 0-d, as given to backward: scaled and normalized
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -97,6 +101,12 @@ class GradwatchCallback(Callback):
                 loss=None if loss is None else _as_returned(loss, trainer, pl_module),
                 step=trainer.global_step if len(trainer.optimizers) == 1 else None,
             )
+
+    def on_before_optimizer_step(
+        self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
+    ) -> None:
+        """Skip the step if it is bad, and that is wanted."""
+        self._training.skip_if_bad(optimizer)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Close the watch."""

@@ -190,6 +190,7 @@ def test_a_resumed_run_goes_on_with_the_step_of_the_checkpoint(
 
     sent = check(logged(whole)[4:])
     assert [stats.step for stats in sent] == [5, 6, 7, 8, 9, 10]
+    assert {stats.batch for stats in sent} == {""}  # batches that it passed over are not counted
     assert_same_weights(trainer, whole)
 
 
@@ -208,6 +209,32 @@ def test_a_nan_batch_is_seen_in_its_step(watched: NewTrainer, check: Any) -> Non
 
     bad = [stats.step for stats in sent if math.isnan(stats.scalars["loss"])]
     assert bad == [4, 5, 6, 7, 8, 9, 10]
+
+
+def test_a_bad_step_is_skipped_where_that_is_wanted(
+    new_trainer: NewTrainer, aggregator: Sink
+) -> None:
+    trainer = new_trainer(kind=BadBatch)
+    callback = GradwatchCallback(trainer, endpoint=aggregator.endpoint, skip_bad_steps=True)
+    trainer.add_callback(callback)
+    trainer.train()
+    sent = aggregator.stats(10)
+
+    assert [stats.step for stats in sent if not stats.labels["taken"]] == [4]
+    assert [stats.step for stats in sent if math.isnan(stats.scalars["loss"])] == [4]
+    assert trainer.model is not None
+    assert all(each.isfinite().all() for each in trainer.model.parameters())
+
+
+@pytest.mark.slow
+def test_each_record_names_its_batches(watched: NewTrainer, aggregator: Sink) -> None:
+    watched(texts(8), gradient_accumulation_steps=2, num_train_epochs=2).train()
+
+    assert [stats.batch for stats in aggregator.stats(4)] == [
+        f"{first} of epoch {epoch}; {first + 1} of epoch {epoch}"
+        for epoch in range(2)
+        for first in (0, 2)
+    ]
 
 
 def test_the_loss_is_nan_where_the_trainers_filter_hides_it(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from collections.abc import Callable
@@ -441,10 +442,47 @@ def test_attach_in_the_module_with_a_scaler_that_was_not_given(fit: Fit, aggrega
     assert {stats.labels["scaled"] for stats in taken} == {False}
 
 
+def test_a_bad_step_is_skipped_where_that_is_wanted(fit: Fit, aggregator: Sink) -> None:
+    """As if its batch had not been there; it is told all the same."""
+    skipping, plain = Regression(), Regression()
+    callback = GradwatchCallback(endpoint=aggregator.endpoint, skip_bad_steps=True)
+    fit(skipping, batches(8, bad=3), callback)
+    fit(plain, batches(8))
+    sent = aggregator.stats(8)
+
+    assert [stats.labels["taken"] for stats in sent] == [step != 3 for step in range(8)]
+    assert [math.isnan(sum(aggregator.layers(stats).values())) for stats in sent] == [
+        step == 3 for step in range(8)
+    ]
+    assert all(weight.isfinite().all() for weight in weights(skipping))
+    assert not all(map(torch.equal, weights(skipping), weights(plain)))
+
+
+def test_without_a_bad_step_nothing_is_skipped(fit: Fit, aggregator: Sink) -> None:
+    skipping, plain = Regression(), Regression()
+    fit(skipping, batches(8), GradwatchCallback(endpoint=aggregator.endpoint, skip_bad_steps=True))
+    fit(plain, batches(8))
+
+    assert_equal(weights(skipping), weights(plain))
+    assert {stats.labels["taken"] for stats in aggregator.stats(8)} == {True}
+
+
+def test_a_scaler_that_skips_itself_is_left_alone(fit: Fit, aggregator: Sink) -> None:
+    """It asks that each optimizer has a gradient."""
+    skipping = Regression()
+    plugin = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=4.0))
+    callback = GradwatchCallback(endpoint=aggregator.endpoint, skip_bad_steps=True)
+    fit(skipping, batches(8, bad=3), callback, plugins=[plugin])
+
+    assert all(weight.isfinite().all() for weight in weights(skipping))
+    assert aggregator.stats(8)[3].labels["taken"] is False
+
+
 TWO_RANKS = """
 import json, pathlib, sys, warnings
 warnings.simplefilter("ignore")
 import torch
+import torch.distributed as dist
 from torch import nn
 from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
 from lightning.pytorch.loggers import CSVLogger
@@ -467,11 +505,20 @@ class Regression(LightningModule):
 
 class Witness(Callback):
     norms = []
+    def on_train_start(self, trainer, module):
+        if sys.argv[2] == "skipping":
+            trainer.strategy.model.register_comm_hook(None, damaged)
     def on_before_optimizer_step(self, trainer, module, optimizer):
         self.norms.append(float(grad_norm(module, norm_type=2)["grad_2.0_norm_total"]))
 
+def damaged(_, bucket):  # as faulty memory does, after the reduction
+    def damage(future):
+        is_bad = dist.get_rank() == 1 and len(damaged.module.losses) == 4
+        return future.value()[0] * (float("nan") if is_bad else 0.5)
+    return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(damage)
+
 def fit(*callbacks):
-    module = Regression()
+    module = damaged.module = Regression()
     trainer = Trainer(
         accelerator="cpu", devices=2, strategy=DDPStrategy(process_group_backend="gloo"),
         max_epochs=1, accumulate_grad_batches=2, gradient_clip_val=0.1,
@@ -480,9 +527,10 @@ def fit(*callbacks):
     trainer.fit(module, DataLoader(torch.randn(16, 8, generator=torch.Generator().manual_seed(1))))
     return trainer, module
 
-if sys.argv[2] == "watched":
+if sys.argv[2] != "plain":
     from gradwatch.integrations.lightning import GradwatchCallback
-    trainer, module = fit(Witness(), GradwatchCallback())
+    skips = sys.argv[2] == "skipping"
+    trainer, module = fit(Witness(), GradwatchCallback(skip_bad_steps=skips))
 else:
     trainer, module = fit(Witness())
 said = {"norms": Witness.norms, "losses": module.losses,
@@ -503,6 +551,22 @@ def test_two_processes(aggregator: Sink, run_script: Any, tmp_path: Path) -> Non
     assert {hello.run for hello in aggregator.hellos.values()} == {"two-version_0"}
     numbers_are_those_of_the_training(aggregator, tmp_path)
     assert {hello.rank for hello in aggregator.hellos.values()} == {0, 1}
+
+
+@pytest.mark.exhaustive
+def test_a_step_that_is_bad_on_one_rank_is_skipped_on_all(
+    aggregator: Sink, run_script: Any, tmp_path: Path
+) -> None:
+    done = run_script(TWO_RANKS, str(tmp_path), "skipping")
+    assert done.returncode == 0, done.stderr
+    one, other = (
+        json.loads((tmp_path / f"skipping-{rank}.json").read_text("utf-8")) for rank in range(2)
+    )
+    taken = sorted((stats.step, stats.labels["taken"]) for stats in aggregator.stats(8))
+
+    assert taken == [(step, step != 1) for step in range(4) for _ in range(2)]
+    assert one["weights"] == other["weights"]
+    assert "NaN" not in json.dumps(one["weights"])
 
 
 @pytest.mark.exhaustive

@@ -21,9 +21,8 @@ from gradwatch_wire.health import Severity
 PRECISION: Final = 2.0**-24
 """Relative size of the largest change that a float32 loses to rounding."""
 
-LARGEST_FACTOR: Final = 10.0
-"""Steps of momentum that add up to one: an update is at most so many learning rates, or so many
-times the gradient's, whatever the optimizer."""
+MOMENTUM: Final = 10.0
+"""Gradients of plain SGD that momentum adds up. Of Adam an update is about the learning rate."""
 
 
 @dataclass(slots=True)
@@ -53,16 +52,18 @@ class WeightsUnchangedRule(LayerRule):
     another copy of it, or each update is lost to rounding, as in bfloat16 without float32 master
     weights. Layers whose `requires_grad` is off have no gradient, and are never told.
 
-    A learning rate so small that float32 would lose the update is passed over: schedules end so.
+    A learning rate or a gradient so small that float32 would lose the update is passed over:
+    schedules end so, and trainings that have converged.
     """
 
     name = "weights_unchanged"
     signs = Sign.SILENT_BUG
     memory: ClassVar[type | None] = UnchangedMemory
+    yields_to = ("vanishing",)
     follows = ("not_learning", "nonfinite")
     formula = """
         `unchanged = 1` and `l2 > 0` in `for_steps` of the frames that have the column `unchanged`,
-        in a row, unless `lr * max(10 * rms of the gradient, 1) < 2^-24 * weight_rms`.
+        in a row, unless `lr * min(10 * rms of the gradient, 1) < 2^-24 * weight_rms`.
     """
     tuning = """
         A group that is kept still on purpose, by a learning rate of 0, is left out by
@@ -100,8 +101,8 @@ class WeightsUnchangedRule(LayerRule):
             return np.ones(len(frame.present), dtype=np.bool_)
         numel = context.numel[: len(frame.present)].clip(1.0)
         gradient = frame.column(L2) / np.sqrt(numel)
-        largest = frame.lr * np.maximum(LARGEST_FACTOR * gradient, 1.0)
-        small: BoolArray = ~(largest >= PRECISION * frame.column(WEIGHT_RMS))
+        least = frame.lr * np.minimum(MOMENTUM * gradient, 1.0)
+        small: BoolArray = ~(least >= PRECISION * frame.column(WEIGHT_RMS))
         return small
 
     def severity_with(self, frame: Frame, context: Context, in_a_row: int) -> Severity:
