@@ -8,10 +8,14 @@ from typing import Final
 from gradwatch_server.core.alerting.attribution import high_loss_ranks
 from gradwatch_server.core.alerting.evaluation import Context
 from gradwatch_server.core.alerting.origin import Origin
+from gradwatch_server.core.alerting.wording import cut, shown
 from gradwatch_server.core.frames.frame import Frame, LateFrame
 from gradwatch_server.core.judge.deviations import Kind
 from gradwatch_wire.columns import L2, LINF
 from gradwatch_wire.names import Scalar
+
+MAX_CAUSE: Final = 80
+"""Characters."""
 
 ONE_ELEMENT: Final = 0.97
 MIN_ELEMENTS: Final = 64
@@ -31,6 +35,7 @@ def find_cause(frame: Frame, context: Context, origin: Origin) -> str:
     return (
         _rate(context, origin.step)
         or _batch_of_one_rank(frame, context)
+        or _large_update(context, origin.step)
         or _loss_first(context, origin.step)
         or _one_element(frame, context, origin)
     )
@@ -52,6 +57,14 @@ def _batch_of_one_rank(frame: Frame, context: Context) -> str:
     others = max(loss for rank, loss in losses.items() if rank not in found)
     own = losses[found[0]]
     return f"the loss of rank {found[0]} is {own:.3g}, of the others at most {others:.3g}"
+
+
+def _large_update(context: Context, step: int) -> str:
+    found = context.updates.large_before(step)
+    if found is None:
+        return ""
+    text = f"its update {found.factor:.3g} times as large from step {found.step} on, same rate"
+    return f"{cut(shown(context.names[found.layer]), MAX_CAUSE - len(text) - 2)}: {text}"
 
 
 def _loss_first(context: Context, step: int) -> str:

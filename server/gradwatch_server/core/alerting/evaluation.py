@@ -12,6 +12,7 @@ from gradwatch_server.core.alerting.memory import Memories
 from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.arrays import BoolArray, FloatArray
 from gradwatch_server.core.frames.outputs import OutputHistory
+from gradwatch_server.core.frames.updates import UpdateHistory
 from gradwatch_server.core.frames.window import Window
 from gradwatch_server.core.judge.findings import Findings
 from gradwatch_server.core.judge.judge import Judge
@@ -62,6 +63,7 @@ class Context:
         groups: Group to the layers in it, (layers,) each.
         window: The closed frames before the one that is evaluated.
         outputs: What the outputs of modules were in the last of them.
+        updates: How far the last of them moved the weights.
         judge: The judge of the attempt, which has judged the frame in hand.
         memories: What each rule that has a memory remembers, by its name.
         watched: (layers,) that the rule in hand is limited to, None for all.
@@ -78,6 +80,7 @@ class Context:
     groups: Mapping[str, BoolArray]
     window: Window
     outputs: OutputHistory = field(default_factory=OutputHistory)
+    updates: UpdateHistory = field(default_factory=UpdateHistory)
     judge: Judge = field(default_factory=Judge)
     memories: Memories = field(default_factory=Memories)
     watched: BoolArray | None = None

@@ -25,9 +25,11 @@ from gradwatch_server.core.frames.layers import Layers
 from gradwatch_server.core.frames.merging import merge
 from gradwatch_server.core.frames.outputs import OutputHistory
 from gradwatch_server.core.frames.step_order import NOWHERE, Place
+from gradwatch_server.core.frames.updates import UpdateHistory
 from gradwatch_server.core.frames.window import Window
 from gradwatch_server.core.judge.judge import Judge
 from gradwatch_server.core.noise_scale import NoiseScale
+from gradwatch_wire.columns import UPDATE_RMS
 
 NEAR: Final = 2
 """An attempt goes on near a step if it begins between this part of it and this many times it."""
@@ -81,6 +83,7 @@ class ClosedFrames:
         noise_scale: The gradient noise scale of them.
         layers: Layers that the frames have rows for.
         outputs: Outputs of modules in the newest frames.
+        updates: Sizes of the newest updates.
         judge: Series and records of them.
         active_alerts: What the rules found, in frames and in all else that they were handed.
         memories: Facts that the rules remember of it.
@@ -105,6 +108,7 @@ class ClosedFrames:
     noise_scale: NoiseScale
     layers: Layers = field(default_factory=Layers)
     outputs: OutputHistory = field(default_factory=OutputHistory)
+    updates: UpdateHistory = field(default_factory=UpdateHistory)
     judge: Judge = field(default_factory=Judge)
     active_alerts: ActiveAlerts = field(default_factory=ActiveAlerts)
     memories: Memories = field(default_factory=Memories)
@@ -155,6 +159,8 @@ class ClosedFrames:
         self.window.add(frame, score)
         if frame.has_outputs:
             self.outputs.add(frame)
+        if UPDATE_RMS in frame.measured and not was_skipped(frame):
+            self.updates.add(frame)
         if frame.has_local_norms:
             self.noise_scale.add(frame)
         if self.recorder is not None:
@@ -205,7 +211,8 @@ class ClosedFrames:
     def retire(self) -> None:
         """Free what only frames to come would need; readers see the last ones still."""
         self.window.forget_norms()
-        self.outputs, self.judge, self.memories = OutputHistory(), Judge(), Memories()
+        self.outputs, self.updates = OutputHistory(), UpdateHistory()
+        self.judge, self.memories = Judge(), Memories()
         self._context, self._rules, self.predecessor = None, None, None
 
     def forget_frames(self) -> None:
@@ -251,6 +258,7 @@ class ClosedFrames:
                 groups=all_groups(self.layers.groups(), len(self.layers.names)),
                 window=self.window,
                 outputs=self.outputs,
+                updates=self.updates,
                 judge=self.judge,
                 memories=self.memories,
                 epoch=self.epoch,

@@ -104,3 +104,51 @@ def test_a_climb_between_two_frames_begins_at_the_step_that_shows_it(has_history
     history = StepNumbers.read({"step": between, "lr": rates}, 400) if has_history else None
     lr.update(numbers_of(400, 1.0, history))
     assert lr.climb == (0.1, 1.0, 395 if has_history else 400)
+
+
+def step_with(job: Any, step: int, update: float, lr: float = RATE, norm: float = 1.0) -> Any:
+    columns = {
+        "update_rms": [1e-4, 1e-4 * update],
+        "weight_rms": [0.1, 0.1],
+        "unchanged": [0.0, 0.0],
+    }
+    scatter = np.exp(np.random.default_rng(step).normal(0.0, 0.1, 2))
+    return job.stats(0, step, (norm * scatter).tolist(), lr=lr, **(columns if update else {}))
+
+
+@pytest.mark.parametrize(
+    ("factor", "rate", "expected"),
+    [
+        (2.5, 1.0, "b.w: its update 2.5 times as large from step 112 on, same rate"),
+        (2.5, 2.5, ""),  # so the rate explains it
+        (1.5, 1.0, ""),
+    ],
+)
+def test_an_update_that_became_large_first_is_the_cause(
+    factor: float, rate: float, expected: str
+) -> None:
+    job = Cluster(names=("a.w", "b.w")).start()
+    for step in range(HEALTHY):
+        is_late = step >= 112
+        update = 0.0 if step % 8 else factor if is_late else 1.0
+        assert step_with(job, step, update, RATE * (rate if is_late else 1.0)) == []
+    told = []
+    for step in range(HEALTHY, HEALTHY + 8):
+        told += step_with(job, step, 0.0 if step % 8 else 50.0, RATE * rate, norm=200.0)
+
+    assert {alert.rule for alert in told} == {"exploding"}
+    assert told[0].origin.step == HEALTHY
+    assert told[0].origin.cause == expected
+
+
+def test_the_name_of_a_long_layer_is_cut_in_a_cause() -> None:
+    job = Cluster(names=("a.w", "b" * 200)).start()
+    for step in range(HEALTHY):
+        step_with(job, step, 0.0 if step % 8 else 1e9 if step >= 112 else 1.0)
+    told = [step_with(job, step, 0.0, norm=200.0) for step in range(HEALTHY, HEALTHY + 8)]
+    (first, *_) = [alert for alerts in told for alert in alerts]
+
+    assert len(first.origin.cause) == 80
+    assert first.origin.cause.endswith(
+        "its update 1e+09 times as large from step 112 on, same rate"
+    )

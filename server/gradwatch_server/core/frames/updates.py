@@ -1,0 +1,78 @@
+"""Updates: how far the last steps that were looked at moved the weights of each layer."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from gradwatch_server.core.arrays import FloatArray
+from gradwatch_server.core.frames.frame import Frame
+from gradwatch_wire.columns import UPDATE_RMS, WEIGHT_RMS
+
+KEPT_STEPS: Final = 12
+
+MIN_BEFORE: Final = 4
+"""Steps by which a rise is measured."""
+
+LARGE: Final = 2.0
+"""Times the usual share from which on an update is large: it seldom moves by so much unless the
+learning rate does. In the one run that is on record it doubled (marin #1368)."""
+
+SAME_RATE: Final = 1.25
+"""Times the usual learning rate up to which that is as before."""
+
+
+@dataclass(frozen=True, slots=True)
+class LargeUpdate:
+    """A layer whose updates have become large while the learning rate has not.
+
+    Args:
+        layer: Index of the layer.
+        step: First of the steps that were looked at in which it was.
+        factor: Times the usual one, at the newest of them.
+    """
+
+    layer: int
+    step: int
+    factor: float
+
+
+@dataclass(slots=True)
+class UpdateHistory:
+    """Update over weight in the last steps that showed it: (step, learning rate, (layers,))."""
+
+    _steps: deque[tuple[int, float, FloatArray]] = field(
+        default_factory=lambda: deque(maxlen=KEPT_STEPS)
+    )
+
+    def add(self, frame: Frame) -> None:
+        """Take in a frame that shows updates."""
+        if self._steps and self._steps[-1][0] >= frame.step:  # steps went back
+            self._steps.clear()
+        weight = frame.column(WEIGHT_RMS)
+        ratio = np.divide(
+            frame.column(UPDATE_RMS), weight, out=np.full_like(weight, np.nan), where=weight > 0.0
+        )
+        self._steps.append((frame.step, np.nan if frame.lr is None else frame.lr, ratio))
+
+    def large_before(self, step: int) -> LargeUpdate | None:
+        """Return the layer whose update rose most before a step, None if none rose by itself."""
+        known = [each for each in self._steps if each[0] < step]
+        if len(known) <= MIN_BEFORE:
+            return None
+        steps, rates = [each[0] for each in known], np.array([each[1] for each in known])
+        if not rates[-1] <= SAME_RATE * np.median(rates[:MIN_BEFORE]):
+            return None
+        num_layers = len(known[0][2])
+        ratios = np.stack([each[2][:num_layers] for each in known])
+        usual = np.median(ratios[:MIN_BEFORE], axis=0)
+        rises = np.divide(ratios, usual, out=np.ones_like(ratios), where=usual > 0.0)
+        rises[~np.isfinite(rises)] = 1.0
+        layer = int(rises[-1].argmax()) if num_layers else 0
+        if not num_layers or rises[-1, layer] < LARGE:
+            return None
+        ordinary = np.flatnonzero(rises[:, layer] < LARGE)
+        return LargeUpdate(layer, steps[ordinary[-1] + 1], float(rises[-1, layer]))

@@ -1,0 +1,72 @@
+"""Updates of the last steps: which layer's rose, since when, and not with the learning rate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gradwatch_server.core.frames.updates import KEPT_STEPS, LargeUpdate, UpdateHistory
+from gradwatch_server.core.state_codec import decode, encode
+from tests.support.core import Cluster, frame_of, part_of
+
+NAN = float("nan")
+
+
+def history_of(*updates: list[float], lr: list[float] | None = None) -> UpdateHistory:
+    """Steps 0, 8, 16 and so on; each weight has the size 1."""
+    made = UpdateHistory()
+    names = [f"l{place}" for place in range(len(updates[0]))]
+    job = Cluster(names=names).start()
+    for place, own in enumerate(updates):
+        columns: dict[str, Any] = {"update_rms": own, "weight_rms": [1.0] * len(own)}
+        rate = {} if lr is None else {"lr": lr[place]}
+        job.stats(0, 8 * place, [1.0] * len(own), unchanged=[0.0] * len(own), **columns, **rate)
+        made.add(job.frame)
+    return decode(encode(made), UpdateHistory)
+
+
+RATES = [0.1] * KEPT_STEPS
+BEFORE = [[1.0, 1.0]] * 4
+
+
+@pytest.mark.parametrize(
+    ("updates", "expected"),
+    [
+        ([*BEFORE, [1.0, 3.0]], LargeUpdate(1, 32, 3.0)),
+        ([*BEFORE, [1.0, 2.5], [3.0, 5.0], [1.0, 6.0]], LargeUpdate(1, 32, 6.0)),
+        ([*BEFORE, [1.0, 2.5], [1.0, 1.0], [1.0, 6.0]], LargeUpdate(1, 48, 6.0)),
+        ([*BEFORE, [1.0, 6.0], [1.0, 1.0]], None),  # over
+        ([*BEFORE, [1.0, 1.9]], None),
+        ([*BEFORE, [NAN, np.inf]], None),  # for other rules
+        ([[0.0, 1.0]] * 4 + [[5.0, 1.0]], None),  # there was no usual one
+        ([*BEFORE[1:], [1.0, 3.0]], None),  # too few
+    ],
+)
+def test_the_largest_rise_that_lasts_is_found(
+    updates: list[list[float]], expected: LargeUpdate | None
+) -> None:
+    found = history_of(*updates, lr=RATES)
+
+    assert found.large_before(1_000) == expected
+    assert found.large_before(0) is None
+
+
+def test_a_step_itself_does_not_count() -> None:
+    found = history_of(*BEFORE, [1.0, 3.0], [1.0, 5.0], lr=RATES)
+
+    assert found.large_before(40) == LargeUpdate(1, 32, 3.0)
+    assert found.large_before(32) is None
+
+
+@pytest.mark.parametrize("rates", [None, [0.1] * 4 + [0.2]])
+def test_a_rate_that_rose_or_is_not_known_explains_it(rates: list[float] | None) -> None:
+    assert history_of(*BEFORE, [1.0, 3.0], lr=rates).large_before(1_000) is None
+
+
+def test_steps_that_went_back_begin_anew() -> None:
+    found = history_of(*BEFORE, [1.0, 3.0], lr=RATES)
+    found.add(frame_of(part_of([1.0, 1.0]), step=8))
+
+    assert found.large_before(1_000) is None
