@@ -34,6 +34,7 @@ class Label(StrEnum):
     REDUCTION = "reduction"
     PATH = "path"
     TAKEN = "taken"
+    CARRIED = "carried"
 
 
 class Point(StrEnum):

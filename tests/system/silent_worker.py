@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwatch
 
-BUGS = ("none", "rate", "same-batch", "stale", "still-group")
+BUGS = ("none", "rate", "same-batch", "stale", "still-group", "not-zeroed")
 FROM_STEP = 10
 
 
@@ -44,7 +44,8 @@ def main() -> None:
             targets = torch.randint(10, (16,), generator=data)
             loss = nn.functional.cross_entropy(model(inputs), targets)
             if args.bug != "stale" or step < FROM_STEP:
-                optimizer.zero_grad()
+                if args.bug != "not-zeroed":
+                    optimizer.zero_grad()
                 loss.backward()
                 watch.annotate(loss=loss)
             optimizer.step()

@@ -37,7 +37,7 @@ MAX_PROBED: Final = 16_384
 MAX_OPEN_PASSES: Final = 64
 """Passes noted as running; more are left over from passes that raised."""
 
-OnEnd = Callable[[Mapping[int, bool], Callable[[int], bool]], None]
+OnEnd = Callable[[Mapping[int, bool], Callable[[int], bool], Callable[[int], bool]], None]
 
 _graph_task: Final[Callable[[], int]] = torch._C._current_graph_task_id
 """Number of the running backward pass, unique and growing; -1 outside."""
@@ -53,7 +53,8 @@ class BackwardPasses:
     Args:
         on_end: A bound method, held weakly: hooks on parameters must not keep the watch, and with
             it the model, alive. It gets the owners whose parameters the pass reached and whether
-            it began on fresh gradients of each, and what tells whether its parameters have changed.
+            it began on fresh gradients of each, and what tells of an owner whether its parameters
+            have changed, and whether the pass has added to gradients that were not zero.
         schedule: Times what it is told.
         faults: Where errors are noted; nothing is raised into the backward pass.
     """
@@ -162,6 +163,7 @@ class BackwardPasses:
                 self._fresh.clear()  # `autograd.grad` comes here, too, and has no end
             found = self._fresh.setdefault(task, {})
         trigger.task = task
+        trigger.look(parameter)
         if not found.get(trigger.owner, False):
             fresh = trigger.is_fresh(parameter, trust_version=not self._has_dead(task))
             found[trigger.owner] = found.get(trigger.owner, False) or fresh
@@ -177,7 +179,7 @@ class BackwardPasses:
                 return
             found = self._fresh.setdefault(task, {})
         if trigger.task != task:  # hooks before accumulation do not run on FSDP2's parameters
-            trigger.task = task
+            trigger.task, trigger.has_added = task, False  # what was there before is not known
             found[trigger.owner] = found.get(trigger.owner, False) or trigger.is_another(parameter)
         found.setdefault(trigger.owner, False)
         if task not in self._open:  # nearly always: the first of several has asked
@@ -242,9 +244,9 @@ class BackwardPasses:
         try:
             if torch.is_grad_enabled():
                 with torch.no_grad():
-                    on_end(found, self._has_moved)
+                    on_end(found, self._has_moved, self._has_added)
             else:
-                on_end(found, self._has_moved)
+                on_end(found, self._has_moved, self._has_added)
         except Exception as error:  # noqa: BLE001 - nothing may be raised into training
             self._faults.note("backward", repr(error))
         for trigger in self._triggers:
@@ -255,6 +257,12 @@ class BackwardPasses:
     def _has_moved(self, owner: int) -> bool:
         """Tell whether an owner's parameters have changed since the last pass that has ended."""
         return any(each.has_moved for each in self._triggers if each.owner == owner)
+
+    def _has_added(self, owner: int) -> bool:
+        """Tell whether the last pass that reached an owner found gradients that were not zero."""
+        own = [each for each in self._triggers if each.owner == owner]
+        newest = max((each.task for each in own), default=-1)
+        return any(each.has_added for each in own if each.task == newest)
 
     def _has_dead(self, task: int) -> bool:
         return any(other < task for other in self._open)
@@ -271,6 +279,7 @@ class _Trigger:
         self._grad: weakref.ref[Tensor] | None = None
         self._version = self._parameter_version = -1
         self.task = -1  # the last pass that reached it
+        self.has_added = False  # whether that found a gradient of the pass before, not all zero
         self._handles: list[RemovableHandle] = []
         self.hook(passes)
 
@@ -308,6 +317,17 @@ class _Trigger:
         if grad is None or self._grad() is not grad:
             return True
         return trust_version and not grad._is_view() and grad._version != self._version
+
+    def look(self, parameter: Tensor) -> None:
+        """Look, before accumulation, whether a pass adds to what the one before left behind."""
+        grad = parameter.grad
+        self.has_added = grad is not None and self._grad is not None and self._grad() is grad
+        if not self.has_added or grad is None:  # nearly always: gradients are dropped
+            return
+        if grad.is_cpu and grad.numel() <= MAX_PROBED:
+            self.has_added = bool(grad.detach().count_nonzero().item())
+        else:  # to look at it would take long, or be a wait
+            self.has_added = not grad._is_view() and grad._version == self._version
 
     def is_another(self, parameter: Tensor) -> bool:
         """Tell, after accumulation, whether the gradient is another tensor than at the end."""

@@ -291,7 +291,7 @@ class Recorder:
         """Tell that `collect` was called several times in one step."""
         self._faults.note("collect", _SEVERAL)
 
-    def report(self, optimizer: int, step: int, part: int, *, taken: bool) -> None:
+    def report(self, optimizer: int, step: int, part: int, *, taken: bool, carried: bool) -> None:
         """Send what was measured in the window, or keep it for the record that is due later."""
         known = self._passes.pop(optimizer, None)
         self._was_measured = known is not None
@@ -299,6 +299,7 @@ class Recorder:
             self._end_row(step, is_skipped=not taken)
         if known is not None:
             try:
+                known.latest.labels |= {Label.CARRIED: True} if carried else {}
                 self._report_passes(known, optimizer, (step, part), taken=taken)
             except Exception as error:  # noqa: BLE001 - costs the record, not the count of the steps
                 self._faults.note("record", repr(error))
@@ -320,8 +321,7 @@ class Recorder:
         self, known: SampleAccumulator, optimizer: int, number: tuple[int, int], *, taken: bool
     ) -> None:
         sample = known.result()
-        sample.complete(*number)
-        sample.labels[Label.TAKEN] = taken
+        sample.complete(*number, taken=taken)
         if sample.labels[Label.SCALED] is None:
             tell_unknown_scale(sample.step, self._faults)
         found_inf = self._sampler.loss_scale.found_inf(optimizer, taken=taken)

@@ -102,14 +102,16 @@ class StepSample:
             self.columns[device] = dict(found.values)
         return declined
 
-    def complete(self, step: int, part: int) -> None:
+    def complete(self, step: int, part: int, *, taken: bool) -> None:
         """Note that all passes are in it, and give it the number that its step may have got since.
 
         Args:
             step: Number of the step.
             part: Which of its parts this is.
+            taken: Whether the optimizer stepped.
         """
         self.step, self.part, self.is_complete = step, part, True
+        self.labels[Label.TAKEN] = taken
         for bad_step in self.device_scalars.get(Scalar.FIRST_NONFINITE_STEP, ()):
             bad_step.masked_fill_(~bad_step.isnan(), float(step))
 

@@ -47,6 +47,8 @@ class Window:
         nests: Whether calls of `step` have run within one another.
         restarts: Passes at other weights that have taken the place of those before.
         usual_restarts: The same in the last step that was taken.
+        has_stepped: Whether the step before was taken.
+        is_carried: Whether its first pass has added to the gradients of the step before.
         is_dropped: Whether the step will change nothing though it is called.
         is_unseen: Whether steps seem to be taken that nobody sees.
     """
@@ -66,6 +68,8 @@ class Window:
     nests: bool = False
     restarts: int = 0
     usual_restarts: int = 0
+    has_stepped: bool = False
+    is_carried: bool = False
     is_dropped: bool = False
     is_unseen: bool = False
 
@@ -116,23 +120,29 @@ class StepWindows:
         window = self._windows[optimizer]
         return window.step if window.passes else self._steps.next_of(optimizer)
 
-    def end_pass(self, reached: Mapping[int, bool], has_moved: Callable[[int], bool]) -> None:
+    def end_pass(
+        self,
+        reached: Mapping[int, bool],
+        has_moved: Callable[[int], bool],
+        has_added: Callable[[int], bool],
+    ) -> None:
         """Take in a backward pass that has ended.
 
         Args:
             reached: Optimizers whose parameters it reached, and whether it began on fresh
                 gradients of theirs.
             has_moved: Tells whether an optimizer's parameters have changed since the pass before.
+            has_added: Tells whether it has added to gradients of an optimizer that were not zero.
         """
         self.settle_skipped()
         for optimizer, fresh in reached.items():
             window = self._windows[optimizer]
             if window.inside and window.closure:
-                self._end_pass_in_step(optimizer, fresh=fresh)
+                self._end_pass_in_step(optimizer, fresh=fresh, has_added=has_added)
                 continue
             if fresh and window.passes and not window.is_micro_batch:
                 self._end_passes(optimizer, has_moved=has_moved(optimizer))
-            self._add_pass(optimizer, alone=len(reached) == 1)
+            self._add_pass(optimizer, has_added, alone=len(reached) == 1)
 
     def _end_passes(self, optimizer: int, *, has_moved: bool) -> None:
         """End the passes so far: their step was skipped, or goes on at other weights.
@@ -272,7 +282,9 @@ class StepWindows:
             if window.passes:
                 self._settle(optimizer)
 
-    def _end_pass_in_step(self, optimizer: int, *, fresh: bool) -> None:
+    def _end_pass_in_step(
+        self, optimizer: int, *, fresh: bool, has_added: Callable[[int], bool]
+    ) -> None:
         """Take in a pass that the closure ran. The first point at which it does is the step's."""
         window = self._windows[optimizer]
         if fresh and window.evaluations:
@@ -283,12 +295,13 @@ class StepWindows:
             self._recorder.forget(optimizer)
             window.passes = 0
         window.evaluations = 1
-        self._add_pass(optimizer, alone=True)
+        self._add_pass(optimizer, has_added, alone=True)
 
-    def _add_pass(self, optimizer: int, *, alone: bool) -> None:
+    def _add_pass(self, optimizer: int, has_added: Callable[[int], bool], *, alone: bool) -> None:
         window = self._windows[optimizer]
         if not window.passes:
             self._begin(optimizer)
+            window.is_carried = window.has_stepped and has_added(optimizer)
         # Stepped and zeroed within the pass: the step itself was the point.
         if self._measure(optimizer, Point.BACKWARD):
             self._skipped.note_pass(optimizer)
@@ -331,7 +344,9 @@ class StepWindows:
             window.usual_restarts, window.is_unseen = window.restarts, False
         window.passes = window.evaluations = window.restarts = 0
         window.frozen = window.is_dropped = False
-        self._recorder.report(optimizer, step, part, taken=taken)
+        window.has_stepped = taken
+        self._recorder.report(optimizer, step, part, taken=taken, carried=window.is_carried)
+        window.is_carried = False
         return self._recorder.end_step(optimizer, may_rest=is_plain)
 
     def _number(self, optimizer: int, *, taken: bool) -> tuple[int, int]:

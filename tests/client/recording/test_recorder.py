@@ -76,7 +76,8 @@ def test_a_record_has_the_names_of_the_vocabulary_and_no_others(aggregator: Sink
         names |= set(stats.columns)
         names |= set(stats.scalars)
         names |= set(stats.labels)
-    assert names == {*(column.name for column in STATISTIC_COLUMNS), *Scalar, *Label}
+    known = {*(column.name for column in STATISTIC_COLUMNS), *Scalar, *Label}
+    assert names == known - {Label.CARRIED}  # which a bug alone brings
 
 
 def test_a_slower_path_is_told_once_with_its_cause(

@@ -52,6 +52,10 @@ HINTS: Final[Mapping[str, tuple[str, ...]]] = {
         "the optimizer was made before the model was wrapped, and steps other tensors",
         "updates lost to rounding: bfloat16 weights without float32 master copies",
     ),
+    "not_zeroed": (
+        "`optimizer.zero_grad()` is missing, or called on another optimizer or model",
+        "`zero_grad()` is under a condition that micro-batches do not meet",
+    ),
     "repeated_gradient": (
         "`backward()` is not called in each step, or on a loss that was made once",
         "the same batch again, and weights that do not move: look at the learning rate",

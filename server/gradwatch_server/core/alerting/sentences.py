@@ -62,6 +62,7 @@ HEADLINES: Final[Mapping[str, str]] = {
     "gain": "Gain off since step {step}: {layer} at {value} ({usual})",
     "groups": "Gradient ratio {group} low {since}: {value} ({usual})",
     "not_learning": "Learning rate 0 {since}: the steps change no weight",
+    "not_zeroed": "Gradients not zeroed {since}: each step adds to those before",
     "repeated_gradient": "Gradients repeat {since}: every norm is that of the step before",
     "same_batch": "Same batch on all ranks {since}: their local probes are equal",
     "weights_unchanged": "Weights unchanged {since}: {layers}, though with a gradient",

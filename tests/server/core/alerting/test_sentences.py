@@ -155,6 +155,10 @@ TABLE: tuple[tuple[Alert, str], ...] = (
     ),
     (alert("not_learning"), "Learning rate 0 since step 79: the steps change no weight"),
     (
+        alert("not_zeroed"),
+        "Gradients not zeroed since step 79: each step adds to those before",
+    ),
+    (
         alert("repeated_gradient"),
         "Gradients repeat since step 79: every norm is that of the step before",
     ),

@@ -46,8 +46,8 @@ class Sign(IntFlag):
     GROUPS = auto()
     """Named groups of layers."""
     SILENT_BUG = auto()
-    """A learning rate of 0, the total norm of the frame before, two ranks with equal probes, or
-    what the weights did."""
+    """A learning rate of 0, the total norm of the frame before, two ranks with equal probes,
+    gradients that were carried over, or what the weights did."""
     LOST = auto()
     """Records that are lost: true of a declared loss alone, and of no frame."""
     ALWAYS = auto()

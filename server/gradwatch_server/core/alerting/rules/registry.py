@@ -103,6 +103,7 @@ REGISTRY = Registry(
     rank_outlier.RankOutlierRule,
     silent_bugs.NotLearningRule,
     weights_unchanged.WeightsUnchangedRule,
+    silent_bugs.NotZeroedRule,
     silent_bugs.RepeatedGradientRule,
     silent_bugs.SameBatchRule,
     records_lost.RecordsLostRule,

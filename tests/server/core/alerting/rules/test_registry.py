@@ -24,8 +24,8 @@ def test_the_order_is_that_of_registration() -> None:
         *("nonfinite", "exploding", "dead_layer", "vanishing", "layer_missing", "loss"),
         *("slow", "groups", "gain"),
         *("loss_scaler", "rank_divergence", "rank_outlier"),
-        *("not_learning", "weights_unchanged", "repeated_gradient", "same_batch"),
-        *("records_lost", "liveness"),
+        *("not_learning", "weights_unchanged", "not_zeroed"),
+        *("repeated_gradient", "same_batch", "records_lost", "liveness"),
     ]
 
     assert [rule.name for rule in REGISTRY] == names

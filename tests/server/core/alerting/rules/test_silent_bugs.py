@@ -71,6 +71,22 @@ def test_norms_that_are_equal_bit_for_bit_are_told(job: Any) -> None:
     assert job.alerts[-1].message.startswith("Gradients repeat since step 10: every norm is")
 
 
+def test_gradients_that_were_carried_over_are_told(job: Any) -> None:
+    for step in range(33):
+        labels = {"carried": True} if step >= 10 else {}
+        found = [
+            alert
+            for rank in range(2)
+            for alert in job.stats(rank, step, norms(step), labels=labels if rank else {})
+        ]
+        assert told(found) == {
+            13: [("not_zeroed", "firing", "info")],
+            30: [("not_zeroed", "firing", "warning")],
+        }.get(step, [])
+    assert job.alerts[-1].origin.step == 10
+    assert job.alerts[-1].message.startswith("Gradients not zeroed since step 10: each step adds")
+
+
 def test_one_bit_of_one_layer_is_another_gradient(job: Any) -> None:
     same = norms(0)
     for step in range(40):

@@ -51,6 +51,7 @@ def test_defaults_are_those_of_the_design() -> None:
         "rank_outlier": warning | {"clear_steps": 8, "ratio": 3.0, "factor": 30.0},
         "not_learning": of_run | {"for_steps": 8, "severity": "warning", "warning_steps": 200},
         "weights_unchanged": warning | {"for_steps": 4, "warning_steps": 200},
+        "not_zeroed": of_run | {"for_steps": 4, "severity": "warning", "warning_steps": 20},
         "repeated_gradient": of_run | {"for_steps": 4, "severity": "warning", "warning_steps": 20},
         "same_batch": of_run | {"for_steps": 8, "severity": "warning", "warning_steps": 20},
         "records_lost": of_run | {"for_steps": 1, "severity": "warning"},
