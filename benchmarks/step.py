@@ -30,8 +30,8 @@ WARMUP_STEPS: Final = 4
 FIRST_STEP: Final = 99
 """The first step after those, as the client counts."""
 
-DIGESTS: Final = (0, 1, 100)
-"""Values of `weights_every` that are compared."""
+LOOKS: Final = (("", 0), ("weights", 1), ("weights", 100), ("updates", 1), ("updates", 8))
+"""Looks at the weights that are compared: `weights_every` or `updates_every`, and its value."""
 
 FILLS: Final = 3
 """How many times over the buffer is filled while the aggregator is stopped."""
@@ -42,11 +42,12 @@ FILL_TIMEOUT_S: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Steps to train; `endpoint` is None without gradwatch, `weights_every` as in `attach`."""
+    """Steps to train; `endpoint` is None without gradwatch, the others as in `attach`."""
 
     endpoint: str | None
     steps: int
     weights_every: int = 0
+    updates_every: int = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,7 @@ class Stopwatch:
         at_end = watch._hooks._passes._on_end
         watch._hooks._passes._on_end = lambda: self.timed(at_end())
         watch.collect = self.timed(watch.collect)
+        watch._recorder.begin_step = self.timed(watch._recorder.begin_step)
         watch._recorder.report = self.timed(watch._recorder.report)
 
 
@@ -100,7 +102,7 @@ def run(*, quick: bool = False, steps: int = 60, rounds: int = 6) -> None:
     if quick:
         steps, rounds = 4, 1
     _time_steps(steps, rounds)
-    _time_digests(steps, rounds)
+    _time_looks(steps, rounds)
     _watch_memory((1 if quick else 8) << 20)
 
 
@@ -122,43 +124,44 @@ def _time_steps(steps: int, rounds: int) -> None:
     )
 
 
-def _time_digests(steps: int, rounds: int) -> None:
-    """Compare steps with and without a digest of the weights."""
-    times: dict[int, list[Times]] = {every: [] for every in DIGESTS}
+def _time_looks(steps: int, rounds: int) -> None:
+    """Compare steps with and without a look at the weights."""
+    times: dict[tuple[str, int], list[Times]] = {look: [] for look in LOOKS}
     with aggregator() as server, workers(train, [None]) as (worker,):
-        for every in turns(DIGESTS, rounds):
-            worker.tell(Block(server.ingest, steps, every))
-            times[every].append(_conduct(worker, {}))
-    plain = times[0]
+        for look in turns(LOOKS, rounds):
+            given = {"weights": 0, "updates": 0} | ({look[0]: look[1]} if look[0] else {})
+            worker.tell(Block(server.ingest, steps, given["weights"], given["updates"]))
+            times[look].append(_conduct(worker, {}))
+    plain = times[LOOKS[0]]
     step_ms = median(quantile(own.steps, 0.5) for own in plain)
     rows = []
-    for every in DIGESTS[1:]:
-        with_digest = [
+    for kind, every in LOOKS[1:]:
+        with_look = [
             [call for step, call in enumerate(own.calls) if (FIRST_STEP + step) % every == 0]
-            for own in times[every]
+            for own in times[kind, every]
         ]
         extra = [
             quantile(own, 0.5) - quantile(without.calls, 0.5)
-            for own, without in zip(with_digest, plain, strict=True)
+            for own, without in zip(with_look, plain, strict=True)
         ]
         shares = [100 * each / every / step_ms for each in extra]
         rows.append(
             [
-                str(every),
-                str(sum(map(len, with_digest))),
+                f"{kind}_every={every}",
+                str(sum(map(len, with_look))),
                 with_range(extra, ".2f"),
                 f"{with_range(shares, '.3f')} %",
             ]
         )
     show(
-        "digests of the weights",
-        ("weights_every", "digests", "digest ms", "share of a step"),
+        "looks at the weights",
+        ("attach(...)", "looks", "look ms", "share of a step"),
         rows,
-        f"The same training, attach(weights_every=); {rounds} rounds of {steps} steps of each, p50 "
-        f"of a step {step_ms:.1f} ms.",
-        "digest: what the call of a step with a digest takes longer than one without, p50 of the "
-        "round, as the median of the rounds (range); share: of the p50 step, spread over "
-        "weights_every steps.",
+        f"The same training; {rounds} rounds of {steps} steps of each, p50 of a step "
+        f"{step_ms:.1f} ms. weights_every: digests; updates_every: a sample before the step and "
+        "after it.",
+        "look: what the calls of a step with one take longer than without, p50 of the round, as "
+        "the median of the rounds (range); share: of the p50 step, spread over the steps between.",
     )
 
 
@@ -247,6 +250,7 @@ def train(_job: None, pipe: Pipe) -> None:
                 every=1,
                 first_step=FIRST_STEP - WARMUP_STEPS,
                 weights_every=block.weights_every,
+                updates_every=block.updates_every,
             )
             stopwatch.watch(watch)
         times = Times([], [])

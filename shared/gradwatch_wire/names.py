@@ -37,6 +37,16 @@ class Label(StrEnum):
     CARRIED = "carried"
 
 
+class Sign(StrEnum):
+    """Signs of a bug that looks healthy, which may be meant so: names of the rules about them."""
+
+    NOT_LEARNING = "not_learning"
+    WEIGHTS_UNCHANGED = "weights_unchanged"
+    NOT_ZEROED = "not_zeroed"
+    REPEATED_GRADIENT = "repeated_gradient"
+    SAME_BATCH = "same_batch"
+
+
 class Point(StrEnum):
     """Values of the label `point`: where in the training step the gradients were read."""
 

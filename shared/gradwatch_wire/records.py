@@ -62,6 +62,8 @@ class Hello:
         credit: Whether the client keeps to windows in bytes (`window_bytes`).
         relay: Whether the owner of the run cannot be reached from the client, so that the node
             that it greets is to relay.
+        expected: Signs of a bug that are meant so, of `Sign`; those that are not known do not
+            matter.
     """
 
     run: str
@@ -74,6 +76,7 @@ class Hello:
     token: str = ""
     credit: bool = False
     relay: bool = False
+    expected: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -251,6 +251,7 @@ SCHEMAS: Final[tuple[Schema, ...]] = (
         Field("token", _TEXT, ""),
         Field("credit", FLAG, False, _NEW),
         Field("relay", FLAG, False, _NEW),
+        Field("expected", names(MAX_LABELS), (), _NEW),
         check=_check_hello,
     ),
     Schema(

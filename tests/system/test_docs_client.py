@@ -149,6 +149,8 @@ WRONG: Final[dict[tuple[str, str], Callable[[], dict[str, object]]]] = {
     ("local", "TypeError"): lambda: {"local": "yes"},
     ("weights_every", "TypeError"): lambda: {"weights_every": 1.5},
     ("weights_every", "ValueError"): lambda: {"weights_every": -1},
+    ("expected", "TypeError"): lambda: {"expected": 1},
+    ("expected", "ValueError"): lambda: {"expected": ["frozen"]},
     ("updates_every", "ValueError"): lambda: {"updates_every": -1},
     ("on_alert", "TypeError"): lambda: {"on_alert": "print"},
     ("buffer_bytes", "ValueError"): lambda: {"buffer_bytes": 1},

@@ -169,6 +169,12 @@ ENVELOPES: dict[str, wire.Envelope] = {
             wire.Hello(run="r", rank=0, world=1, credit=True, relay=True),
         ),
         (
+            "HELLO, with what is meant so",
+            0,
+            1,
+            wire.Hello(run="r", rank=0, world=1, expected=("same_batch", "not_learning")),
+        ),
+        (
             "WELCOME, with a window",
             0,
             0,

@@ -39,7 +39,7 @@ STATS: Final = wire.Stats(
     batch="7",
 )
 FULL: Final[tuple[wire.Record, ...]] = (
-    wire.Hello(run="r", rank=0, world=1, credit=True, relay=True),
+    wire.Hello(run="r", rank=0, world=1, credit=True, relay=True, expected=("same_batch",)),
     wire.Welcome(
         boot_id=bytes(16), http="http://127.0.0.1:1", max_in_flight_bytes=1, window_bytes=0
     ),

@@ -63,6 +63,7 @@ def hellos(draw: st.DrawFn) -> wire.Hello:
         token=draw(TEXTS),
         credit=draw(st.booleans()),
         relay=draw(st.booleans()),
+        expected=tuple(draw(st.lists(NAMES, max_size=3))),
     )
 
 

@@ -16,6 +16,7 @@ from gradwatch._statistics.devices import why_unsupported
 from gradwatch._statistics.gradients import is_distributed, local_part
 from gradwatch_wire.columns import L2, MEASURED_COLUMNS
 from gradwatch_wire.limits import MAX_BATCH_BYTES, MAX_PARTS, MAX_STEP
+from gradwatch_wire.names import Sign
 
 OVERHEAD_VARIABLE: Final = "GRADWATCH_OVERHEAD"
 """Environment variable that goes before the argument: `none`, or a number."""
@@ -207,6 +208,25 @@ def checked_columns(columns: Sequence[str] | None) -> tuple[str, ...] | None:
         msg = f"columns: some of {', '.join(MEASURED_COLUMNS)}, got {unknown[0]!r}"
         raise ValueError(msg)
     return tuple(name for name in MEASURED_COLUMNS if name in given or name == L2)
+
+
+def checked_expected(expected: Sequence[str]) -> tuple[str, ...]:
+    """Return the signs that are meant so, each once.
+
+    Raises:
+        TypeError: If it is no list.
+        ValueError: If there is no such sign.
+    """
+    if not isinstance(expected, Iterable):
+        msg = f"expected: a list of names, got {type(expected).__name__}"
+        raise TypeError(msg)
+    given = [expected] if isinstance(expected, str) else list(expected)
+    known = [each.value for each in Sign]
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        msg = f"expected: some of {', '.join(known)}, got {unknown[0]!r}"
+        raise ValueError(msg)
+    return tuple(name for name in known if name in given)
 
 
 def find_overhead(given: object) -> float | None:

@@ -51,6 +51,7 @@ from gradwatch._watch.arguments import (
     check_membership,
     check_on_alert,
     checked_columns,
+    checked_expected,
     checked_optimizers,
     find_overhead,
     find_untrained,
@@ -101,6 +102,7 @@ def attach(
     local: bool = False,
     weights_every: int | None = None,
     updates_every: int = UPDATES_EVERY,
+    expected: Sequence[str] = (),
     on_alert: Callable[[dict[str, Json]], object] | None = None,
     buffer_bytes: int = BUFFER_BYTES,
     spill: str | os.PathLike[str] | None = None,
@@ -155,6 +157,9 @@ def attach(
             where DDP or FSDP averages the ranks' gradients, else none.
         updates_every: Steps of which one shows how far each layer's weights move: a sample of them
             is read before the optimizer's step and after it. 0: none.
+        expected: Signs of a bug that looks healthy which are meant so, of `not_learning`,
+            `weights_unchanged`, `not_zeroed`, `repeated_gradient` and `same_batch`: their alerts
+            stay `info`.
         on_alert: Called with each event of an alert of this run, in the background thread.
         buffer_bytes: Memory for records that wait for their acknowledgement. When it is full the
             oldest give way and are counted.
@@ -214,7 +219,7 @@ def attach(
         module_names=tuple(measured),
     )
     targets, key = _from_rank(find_endpoints(endpoint), identity.rank), find_key(keys)
-    session_id, hello = os.urandom(SESSION_BYTES), identity.hello()
+    session_id, hello = os.urandom(SESSION_BYTES), identity.hello(checked_expected(expected))
     directory = find_directory(spill)
     with ExitStack() as undo:  # what raises here leaves nothing behind
         files = Spill(directory, session_id, hello, spill_bytes, faults) if directory else None

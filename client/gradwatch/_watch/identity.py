@@ -48,8 +48,12 @@ class Identity:
     job: str
     is_generated: bool = False
 
-    def hello(self) -> Hello:
-        """Return how this process presents itself to the aggregator."""
+    def hello(self, expected: tuple[str, ...] = ()) -> Hello:
+        """Return how this process presents itself to the aggregator.
+
+        Args:
+            expected: Signs of a bug that are meant so.
+        """
         return Hello(
             run=self.run,
             rank=self.rank,
@@ -57,6 +61,7 @@ class Identity:
             host=_short(socket.gethostname()),
             pid=os.getpid(),
             job=_short(self.job),
+            expected=expected,
             versions={
                 "gradwatch": __version__,
                 "torch": str(torch.__version__),

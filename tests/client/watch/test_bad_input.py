@@ -18,6 +18,7 @@ import gradwatch
 from gradwatch._transport.spill import MIN_SPILL_BYTES
 from gradwatch._watch.arguments import LAST_STEP, check_devices
 from gradwatch._watch.attach import MIN_BUFFER_BYTES
+from gradwatch_wire.names import Sign
 from tests.support.descriptors import descriptors
 from tests.support.elsewhere import module_on
 
@@ -146,6 +147,12 @@ WRONG: Final[list[tuple[dict[str, Any], type[Exception], str]]] = [
     ({"local": "yes"}, TypeError, "local: True or False, got 'yes'"),
     ({"weights_every": -1}, ValueError, "weights_every: at least 0, got -1"),
     ({"weights_every": 1.5}, TypeError, "weights_every: a whole number, got 1.5"),
+    ({"expected": 1}, TypeError, "expected: a list of names, got int"),
+    (
+        {"expected": ["frozen"]},
+        ValueError,
+        f"expected: some of {', '.join(Sign)}, got 'frozen'",
+    ),
     ({"updates_every": -1}, ValueError, "updates_every: at least 0, got -1"),
     ({"updates_every": None}, TypeError, "updates_every: a whole number, got None"),
     ({"on_alert": "print"}, TypeError, "on_alert: a function of one alert, got str"),
@@ -168,6 +175,7 @@ EVERYTHING: Final[dict[str, Any]] = {
     "local": True,
     "weights_every": 100,
     "updates_every": 8,
+    "expected": (),
     "blocks": [MODEL[0], MODEL[1]],
     "activations": True,
     "groups": {"all": "*"},

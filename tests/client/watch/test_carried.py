@@ -112,7 +112,7 @@ def test_a_closure_that_empties_nothing_is_told(aggregator: Sink) -> None:
         return loss
 
     for _ in range(STEPS):
-        optimizer.step(closure)  # type: ignore[arg-type]  # as of torch's own stub
+        optimizer.step(closure)
 
     assert carried(aggregator) == [False, True, True, True]
 

@@ -39,7 +39,7 @@ def test_one_bad_layer_of_many_is_enough(aggregator: Sink) -> None:
     watch, _ = aggregator.attach_sgd(model, every=1)
     backward(model)
     assert watch.is_bad() is False
-    model[7].weight.register_hook(lambda gradient: gradient * math.nan)
+    next(model[7].parameters()).register_hook(lambda gradient: gradient * math.nan)
     backward(model)
 
     assert watch.is_bad() is True

@@ -70,6 +70,7 @@ class Context:
         limited: Rule to its own context, of those that are limited to some layers.
         references: Group to the frozen `Evaluation.reference` of the active alert that the rule has
             of it, (layers,), NaN for layers that are not in it. Only in `Rule.evaluate`.
+        expected: Signs of a bug that are meant so, as the job says.
         epoch: How often the steps of the attempt went back: the same step comes once in each.
         numel: (layers,) elements; empty where they are not known.
     """
@@ -86,6 +87,7 @@ class Context:
     watched: BoolArray | None = None
     limited: Mapping[str, Context] = field(default_factory=dict)
     references: Mapping[str, FloatArray] = field(default_factory=dict)
+    expected: tuple[str, ...] = ()
     epoch: int = 0
     numel: FloatArray = field(default_factory=lambda: np.zeros(0))
 

@@ -116,7 +116,7 @@ class Attempt:
             replayed=is_replayed(hello),
             started_ns=started_ns,
             updated_ns=started_ns,
-            closed=ClosedFrames.of(run, number, hello.world, steps),
+            closed=ClosedFrames.of(run, number, hello, steps),
             open=OpenFrames.of(hello.world),
             signs=SignsOfLife.of(started_ns),
             counts=Counts.of(steps),

@@ -29,6 +29,7 @@ from gradwatch_server.core.frames.updates import UpdateHistory
 from gradwatch_server.core.frames.window import Window
 from gradwatch_server.core.judge.judge import Judge
 from gradwatch_server.core.noise_scale import NoiseScale
+from gradwatch_wire import Hello
 from gradwatch_wire.columns import UPDATE_RMS
 
 NEAR: Final = 2
@@ -79,6 +80,7 @@ class ClosedFrames:
         run: Name of the run.
         attempt: Number of the attempt.
         world: Ranks of the job.
+        expected: Signs of a bug that are meant so, as the job says.
         window: The newest frames.
         noise_scale: The gradient noise scale of them.
         layers: Layers that the frames have rows for.
@@ -104,6 +106,7 @@ class ClosedFrames:
     run: str
     attempt: int
     world: int
+    expected: tuple[str, ...]
     window: Window
     noise_scale: NoiseScale
     layers: Layers = field(default_factory=Layers)
@@ -129,9 +132,10 @@ class ClosedFrames:
         self._in_force = Rules()  # those of them that watch this run
 
     @classmethod
-    def of(cls, run: str, attempt: int, world: int, steps: int) -> Self:
+    def of(cls, run: str, attempt: int, hello: Hello, steps: int) -> Self:
         """Return those of an attempt before its first frame; *steps* is the size of the window."""
-        return cls(run, attempt, world, Window(steps), NoiseScale.of(steps))
+        window, noise_scale = Window(steps), NoiseScale.of(steps)
+        return cls(run, attempt, hello.world, hello.expected, window, noise_scale)
 
     def note_layers(self) -> None:
         """Note that layers have been declared."""
@@ -262,6 +266,7 @@ class ClosedFrames:
                 judge=self.judge,
                 memories=self.memories,
                 epoch=self.epoch,
+                expected=self.expected,
                 numel=np.array(self.layers.numel, dtype=np.float64),
             )
             self._context = self._limits.limit(context, self._in_force)

@@ -74,6 +74,7 @@ class SilentBugRule(Rule):
         is_raised = bool(raised.any())
         since = context.memory(self.name, SignMemory).step
         has_lasted = since >= 0 and observation.step - since >= self.warning_steps
+        matters = has_lasted and self.name not in context.expected
         ranks = ranks_of(observation.parts)
         origin = Origin(since, one_rank(ranks), ranks, None, None, 0.0, None)
         yield Evaluation(
@@ -83,7 +84,7 @@ class SilentBugRule(Rule):
             verdict=Verdict.of_run(raised=is_raised, held=is_raised, seen=is_taken(observation)),
             names=(),
             origin=lambda _: origin,
-            severity=lambda _: self.severity if has_lasted else Severity.INFO,
+            severity=lambda _: self.severity if matters else Severity.INFO,
         )
 
 

@@ -110,7 +110,8 @@ class WeightsUnchangedRule(LayerRule):
         since = context.memory(self.name, UnchangedMemory).since
         began = since[since >= 0]
         has_lasted = len(began) and frame.step - began.min() >= self.warning_steps
-        return self.severity if has_lasted else Severity.INFO
+        matters = has_lasted and self.name not in context.expected
+        return self.severity if matters else Severity.INFO
 
     def origin(self, frame: Frame, context: Context, raised: BoolArray) -> Origin:
         """Return the first step without a change, and the layer if it is one."""

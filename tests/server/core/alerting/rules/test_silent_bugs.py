@@ -71,6 +71,16 @@ def test_norms_that_are_equal_bit_for_bit_are_told(job: Any) -> None:
     assert job.alerts[-1].message.startswith("Gradients repeat since step 10: every norm is")
 
 
+def test_what_the_job_expects_stays_info() -> None:
+    job = Cluster(names=NAMES, state=WholeState(rules=Rules()))
+    job.open(0, expected=("not_zeroed", "unheard_of"))
+    job.declare(0)
+    for step in range(60):
+        job.stats(0, step, norms(step), labels={"carried": True})
+
+    assert told(job.alerts) == [("not_zeroed", "firing", "info")]
+
+
 def test_gradients_that_were_carried_over_are_told(job: Any) -> None:
     for step in range(33):
         labels = {"carried": True} if step >= 10 else {}

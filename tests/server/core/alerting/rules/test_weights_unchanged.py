@@ -92,6 +92,15 @@ def test_a_learning_rate_of_0_is_told_by_its_own_rule_alone(job: Any) -> None:
     assert {each.rule for each in found} == {"not_learning"}
 
 
+def test_a_group_that_is_still_on_purpose_stays_info() -> None:
+    job = Cluster(names=NAMES, state=WholeState(rules=Rules()))
+    job.open(0, expected=("weights_unchanged",))
+    job.declare(0)
+    found = [each for step in range(300) for each in step_of(job, step, 1.0, 0.0, 0.0)]
+
+    assert told(found) == [("weights_unchanged", "firing", "info")]
+
+
 def test_shares_and_squares_of_shards_add_up() -> None:
     job = Cluster(world=2, names=("w",), state=WholeState(rules=Rules()))
     for rank in range(2):
