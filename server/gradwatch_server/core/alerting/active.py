@@ -18,7 +18,7 @@ from gradwatch_server.core.alerting.evaluation import Context, Evaluation
 from gradwatch_server.core.alerting.flags import Flags
 from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.rules import Rules
-from gradwatch_server.core.alerting.rules.base import Rule
+from gradwatch_server.core.alerting.rules.base import Rule, Sign
 from gradwatch_server.core.alerting.sentences import headline
 from gradwatch_server.core.alerting.severities import is_worse
 from gradwatch_server.core.alerting.silences import Silences
@@ -241,9 +241,10 @@ class ActiveAlerts:
                 continue
             own = context.of(name)
             known = self._with_references(name, own) if name in active else own
+            frame = _dated(observation, rule)
             for evaluation in rule.evaluate(observation, raised, known):
-                if isinstance(observation, Frame) and not isinstance(observation, LateFrame):
-                    find = partial(_origin_of, evaluation.origin, observation, context)
+                if frame is not None:
+                    find = partial(_origin_of, evaluation.origin, frame, context)
                     evaluation = replace(evaluation, origin=find)  # noqa: PLW2901 - the same
                 yield from self._step(name, rules, evaluation, context)
 
@@ -404,6 +405,13 @@ def _why_gone(own: ActiveAlert, evaluation: Evaluation) -> ResolvedBy:
 
 def _age(alert: Alert) -> tuple[int, str]:
     return alert.first_step, alert.id
+
+
+def _dated(observation: object, rule: Rule) -> Frame | None:
+    """Return the frame that dates what a rule finds; None of what no step and no batch has done."""
+    if not isinstance(observation, Frame) or isinstance(observation, LateFrame):
+        return None
+    return None if rule.signs == Sign.SILENT_BUG else observation
 
 
 def _origin_of(

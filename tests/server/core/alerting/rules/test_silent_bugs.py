@@ -206,3 +206,12 @@ def test_one_rank_has_no_other_to_be_like() -> None:
     for step in range(40):
         scalars = {Scalar.LOCAL_PROBE: 0.1, Scalar.LOSS: 0.5}
         assert alone.stats(0, step, norms(step), scalars=scalars, **PROBES) == []
+
+
+def test_no_batch_is_to_blame(job: Any) -> None:
+    for step in range(30):
+        for rank in range(2):
+            job.stats(rank, step, norms(step), labels={"carried": True}, batch=f"{step}")
+
+    assert [alert.origin.batch for alert in job.alerts] == ["", ""]
+    assert {alert.origin.last_good_step for alert in job.alerts} == {None}
