@@ -23,7 +23,7 @@ SAMPLE_SIZE: Final = 4096
 MAX_SAMPLED: Final = 1 << 20
 """Elements that are read of all layers together: 4 MB before the step, and as many after it."""
 
-MIN_SIZE: Final = 16
+MIN_SIZE: Final = 8
 """Elements of each layer that are read in any case."""
 
 _DTYPES: Final = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})

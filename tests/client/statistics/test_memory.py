@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 from gradwatch._statistics.foreach import foreach_statistics, public_statistics
 from gradwatch._statistics.rows import row_statistics
 from gradwatch._statistics.statistics import Path, cuda_statistics, statistics
+from gradwatch._statistics.updates import size_of_update, take_sample
 from gradwatch_wire.columns import MEASURED_COLUMNS
 
 pytest.importorskip("triton")
@@ -111,6 +112,16 @@ def test_100_000_small_tensors_have_room_in_16_mb() -> None:
         found = statistics(gradients, MEASURED_COLUMNS)
 
     assert (found.path, found.declined) == ("rows", "")
+    assert 0 < seen.peak <= PROMISED
+
+
+@pytest.mark.parametrize(("count", "size"), [(2_000, 1_024), (256, 65_536)])
+def test_the_update_of_any_model_has_room_in_16_mb(count: int, size: int) -> None:
+    weights = [torch.nn.Parameter(each) for each in torch.ones(count, size).unbind()]
+    with PeakMemory() as seen:
+        found = size_of_update(take_sample(weights, torch.device("cpu")))
+
+    assert found["update_rms"].tolist() == [0.0] * count
     assert 0 < seen.peak <= PROMISED
 
 
