@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -30,10 +31,14 @@ def main() -> None:
     model: nn.Module = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 10))
     if world > 1:
         dist.init_process_group("gloo")
-        model = fully_shard(model) if args.sharded else DistributedDataParallel(model)
+        if args.sharded:
+            fully_shard(model)
+        else:
+            model = DistributedDataParallel(model)
     *others, weight, bias = model.parameters()
-    last = {"params": [weight, bias], "lr": 0.0 if args.bug == "still-group" else 1e-3}
-    optimizer = torch.optim.Adam([{"params": others}, last], lr=1e-3)
+    rate = 0.0 if args.bug == "still-group" else 1e-3
+    groups: list[dict[str, Any]] = [{"params": others}, {"params": [weight, bias], "lr": rate}]
+    optimizer = torch.optim.Adam(groups, lr=1e-3)
     data = torch.Generator().manual_seed(0 if args.bug == "same-batch" else rank)
     with gradwatch.attach(model, optimizer, run=args.run) as watch:
         for step in range(args.steps):

@@ -59,3 +59,26 @@ def test_each_bug_is_told_from_its_step_on_and_a_healthy_twin_of_nothing(
         assert sorted(each["weight_rms"] for each in layers) == pytest.approx(
             sorted(of_linear), rel=0.3
         )
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("framework", ["lightning", "trainer"])
+@pytest.mark.parametrize(
+    ("bug", "told"),
+    [
+        ("none", []),
+        ("rate", [("not_learning", "info")]),
+        ("still-group", [("weights_unchanged", "info")]),
+        (NOT_ZEROED, [("not_zeroed", "warning")]),
+    ],
+)
+def test_the_same_inside_lightning_and_the_trainer(
+    aggregator: Aggregator, train: Train, framework: str, bug: str, told: list[tuple[str, str]]
+) -> None:
+    aggregator.start()
+    options = ("--run", bug, "--bug", bug, "--framework", framework)
+    train(1, *options, worker="silent_framework_worker.py").wait()
+    aggregator.health_of_ended(bug)
+    alerts = aggregator.json(f"/runs/{bug}/alerts")
+
+    assert [(alert["rule"], alert["severity"]) for alert in alerts] == told

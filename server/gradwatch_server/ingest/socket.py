@@ -113,8 +113,11 @@ def require_curve(socket: zmq.Socket[bytes], keys: Keys) -> None:
 BEAT: Final = bytes([Kind.BEAT])
 """Third byte of a message of that kind."""
 
-GATHER_S: Final = 0.005
+GATHER_S: Final = 0.05
 """Time for more to come where nothing came but BEATs: a round takes as long as many of them."""
+
+LOOK_S: Final = 0.005
+"""Time after which it ends where anything else has come."""
 
 READ_MESSAGES: Final = 2_048
 READ_BYTES: Final = 32 << 20
@@ -197,8 +200,15 @@ class Ingest(Inbox):
         if not self._wait(timeout_ms):
             return
         if self._take_in() and timeout_ms:
-            time.sleep(GATHER_S)
-            self._take_in()
+            self._gather(time.monotonic() + GATHER_S)
+
+    def _gather(self, end_s: float) -> None:
+        """Take in BEATs until a time, or until something comes that does not wait."""
+        while time.monotonic() < end_s:
+            time.sleep(LOOK_S)
+            events = dict(self._poller.poll(0))
+            if events.keys() - {self._socket} or (self._socket in events and not self._take_in()):
+                return
 
     def _take_in(self) -> bool:
         """Put what is there into the queue; return whether nothing came but BEATs."""

@@ -325,7 +325,7 @@ def test_a_run_that_was_named_keeps_its_name(
     told: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    settings = {"run": "mine"} if told == "setting" else {}
+    settings: dict[str, Any] = {"run": "mine"} if told == "setting" else {}
     if told == "environment":
         monkeypatch.setenv("GRADWATCH_RUN", "mine")
     callback = GradwatchCallback(endpoint=aggregator.endpoint, **settings)
