@@ -52,10 +52,9 @@ class UpdateHistory:
         """Take in a frame that shows updates."""
         if self._steps and self._steps[-1][0] >= frame.step:  # steps went back
             self._steps.clear()
-        weight = frame.column(WEIGHT_RMS)
-        ratio = np.divide(
-            frame.column(UPDATE_RMS), weight, out=np.full_like(weight, np.nan), where=weight > 0.0
-        )
+        update, weight = frame.column(UPDATE_RMS), frame.column(WEIGHT_RMS)
+        with np.errstate(over="ignore", invalid="ignore"):
+            ratio = np.divide(update, weight, out=np.full_like(weight, np.nan), where=weight > 0.0)
         self._steps.append((frame.step, np.nan if frame.lr is None else frame.lr, ratio))
 
     def large_before(self, step: int) -> LargeUpdate | None:
@@ -68,8 +67,9 @@ class UpdateHistory:
             return None
         num_layers = len(known[0][2])
         ratios = np.stack([each[2][:num_layers] for each in known])
-        usual = np.median(ratios[:MIN_BEFORE], axis=0)
-        rises = np.divide(ratios, usual, out=np.ones_like(ratios), where=usual > 0.0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            usual = np.median(ratios[:MIN_BEFORE], axis=0)
+            rises = np.divide(ratios, usual, out=np.ones_like(ratios), where=usual > 0.0)
         rises[~np.isfinite(rises)] = 1.0
         layer = int(rises[-1].argmax()) if num_layers else 0
         if not num_layers or rises[-1, layer] < LARGE:

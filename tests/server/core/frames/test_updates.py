@@ -40,6 +40,7 @@ BEFORE = [[1.0, 1.0]] * 4
         ([*BEFORE, [1.0, 6.0], [1.0, 1.0]], None),  # over
         ([*BEFORE, [1.0, 1.9]], None),
         ([*BEFORE, [NAN, np.inf]], None),  # for other rules
+        ([[NAN, np.inf], [-np.inf, 1e308], *BEFORE, [1e308, 3.0]], None),
         ([[0.0, 1.0]] * 4 + [[5.0, 1.0]], None),  # there was no usual one
         ([*BEFORE[1:], [1.0, 3.0]], None),  # too few
     ],

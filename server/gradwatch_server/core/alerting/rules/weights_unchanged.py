@@ -100,8 +100,9 @@ class WeightsUnchangedRule(LayerRule):
         if frame.lr is None or len(context.numel) < len(frame.present):
             return np.ones(len(frame.present), dtype=np.bool_)
         numel = context.numel[: len(frame.present)].clip(1.0)
-        gradient = frame.column(L2) / np.sqrt(numel)
-        least = frame.lr * np.minimum(MOMENTUM * gradient, 1.0)
+        with np.errstate(over="ignore"):  # beyond 1 it does not matter how large it is
+            gradient = MOMENTUM * frame.column(L2) / np.sqrt(numel)
+        least = frame.lr * np.minimum(gradient, 1.0)
         small: BoolArray = ~(least >= PRECISION * frame.column(WEIGHT_RMS))
         return small
 

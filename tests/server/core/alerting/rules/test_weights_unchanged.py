@@ -69,6 +69,7 @@ def test_all_layers_are_told_at_once_without_one_to_blame(job: Any) -> None:
         ((1.0, 1.0, 1.0), {"l2": [1e-7] * 3}),  # likewise, in plain SGD: vanishing, or converged
         ((1.0, 1.0, 1.0), {"lr": 1e-10}),  # lost in any float32: schedules end so
         ((1.0, 1.0, 1.0), {"labels": {"taken": False}}),
+        ((1.0, 1.0, 1.0), {"lr": 1e-10, "l2": [1.7e308] * 3}),
         ((), {}),
     ],
 )
