@@ -37,8 +37,8 @@ class Label(StrEnum):
     CARRIED = "carried"
 
 
-class Sign(StrEnum):
-    """Signs of a bug that looks healthy, which may be meant so: names of the rules about them."""
+class SilentBug(StrEnum):
+    """Bugs that look healthy, and may be meant so: names of the rules about their signs."""
 
     NOT_LEARNING = "not_learning"
     WEIGHTS_UNCHANGED = "weights_unchanged"

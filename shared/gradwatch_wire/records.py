@@ -62,7 +62,7 @@ class Hello:
         credit: Whether the client keeps to windows in bytes (`window_bytes`).
         relay: Whether the owner of the run cannot be reached from the client, so that the node
             that it greets is to relay.
-        expected: Signs of a bug that are meant so, of `Sign`; those that are not known do not
+        expected: Signs of a bug that are meant so, of `SilentBug`; those that are not known do not
             matter.
     """
 

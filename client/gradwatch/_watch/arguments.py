@@ -16,7 +16,7 @@ from gradwatch._statistics.devices import why_unsupported
 from gradwatch._statistics.gradients import is_distributed, local_part
 from gradwatch_wire.columns import L2, MEASURED_COLUMNS
 from gradwatch_wire.limits import MAX_BATCH_BYTES, MAX_PARTS, MAX_STEP
-from gradwatch_wire.names import Sign
+from gradwatch_wire.names import SilentBug
 
 OVERHEAD_VARIABLE: Final = "GRADWATCH_OVERHEAD"
 """Environment variable that goes before the argument: `none`, or a number."""
@@ -221,7 +221,7 @@ def checked_expected(expected: Sequence[str]) -> tuple[str, ...]:
         msg = f"expected: a list of names, got {type(expected).__name__}"
         raise TypeError(msg)
     given = [expected] if isinstance(expected, str) else list(expected)
-    known = [each.value for each in Sign]
+    known = [each.value for each in SilentBug]
     unknown = [name for name in given if name not in known]
     if unknown:
         msg = f"expected: some of {', '.join(known)}, got {unknown[0]!r}"

@@ -18,7 +18,7 @@ import gradwatch
 from gradwatch._transport.spill import MIN_SPILL_BYTES
 from gradwatch._watch.arguments import LAST_STEP, check_devices
 from gradwatch._watch.attach import MIN_BUFFER_BYTES
-from gradwatch_wire.names import Sign
+from gradwatch_wire.names import SilentBug
 from tests.support.descriptors import descriptors
 from tests.support.elsewhere import module_on
 
@@ -151,7 +151,7 @@ WRONG: Final[list[tuple[dict[str, Any], type[Exception], str]]] = [
     (
         {"expected": ["frozen"]},
         ValueError,
-        f"expected: some of {', '.join(Sign)}, got 'frozen'",
+        f"expected: some of {', '.join(SilentBug)}, got 'frozen'",
     ),
     ({"updates_every": -1}, ValueError, "updates_every: at least 0, got -1"),
     ({"updates_every": None}, TypeError, "updates_every: a whole number, got None"),
