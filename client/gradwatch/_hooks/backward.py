@@ -27,6 +27,7 @@ from gradwatch._faults import Faults
 from gradwatch._hooks.untraced import untraced
 from gradwatch._recording.schedule import Rest, Schedule
 from gradwatch._statistics.capture import in_capture
+from gradwatch._statistics.sentinel import SMALL_DTYPES
 
 MAX_TRIGGERS: Final = 3
 """Hooked parameters per owner: their cost does not grow with the model."""
@@ -320,11 +321,12 @@ class _Trigger:
 
     def look(self, parameter: Tensor) -> None:
         """Look, before accumulation, whether a pass adds to what the one before left behind."""
-        grad = parameter.grad
-        self.has_added = grad is not None and self._grad is not None and self._grad() is grad
-        if not self.has_added or grad is None:  # nearly always: gradients are dropped
-            return
-        if grad.is_cpu and grad.numel() <= MAX_PROBED:
+        grad, self.has_added = parameter.grad, False
+        if grad is None or self._grad is None or self._grad() is not grad:
+            return  # nearly always: gradients are dropped
+        if not self.has_moved or grad.layout is not torch.strided:
+            return  # the next micro-batch, or of a kind that is not looked at
+        if grad.is_cpu and grad.numel() <= MAX_PROBED and grad.dtype in SMALL_DTYPES:
             self.has_added = bool(grad.detach().count_nonzero().item())
         else:  # to look at it would take long, or be a wait
             self.has_added = not grad._is_view() and grad._version == self._version

@@ -65,6 +65,11 @@ class Norms:
         self.pending[optimizer] = ([*norms, norm], point)
         return True
 
+    @property
+    def observed(self) -> Norms:
+        """There are no observers."""
+        return self
+
     def pass_over(self) -> None:
         """Every step is due."""
 
@@ -72,7 +77,7 @@ class Norms:
         """Drop the window."""
         self.pending.pop(optimizer, None)
 
-    def report(self, optimizer: int, step: int, part: int, *, taken: bool) -> None:
+    def report(self, optimizer: int, step: int, part: int, *, taken: bool, carried: bool) -> None:
         """Keep the record."""
         if optimizer in self.pending:
             norms, point = self.pending.pop(optimizer)

@@ -160,3 +160,26 @@ def test_large_parameters_are_told_by_their_version(aggregator: Sink) -> None:
         watch.close()
 
     assert carried(aggregator, 2 * STEPS) == [False, True, True, True] + [False] * STEPS
+
+
+def test_sparse_gradients_that_stay_do_not_disturb(aggregator: Sink) -> None:
+    model = nn.Embedding(10, 3, sparse=True)
+    optimizer = torch.optim.SparseAdam(model.parameters())
+    watch = aggregator.attach(model, optimizer, every=1)
+    for _ in range(STEPS):
+        model(torch.tensor([1, 2])).sum().backward()
+        optimizer.step()
+    assert watch.stats()["faults"] == 0
+    watch.close()
+
+    assert carried(aggregator) == [False] * STEPS
+
+
+def test_of_double_precision_it_is_told_by_the_version(aggregator: Sink) -> None:
+    model = nn.Linear(3, 1).double()
+    _, optimizer = aggregator.attach_sgd(model, lr=1e-3, every=1)
+    for _ in range(STEPS):
+        model(torch.randn(8, 3).double()).square().mean().backward()
+        optimizer.step()
+
+    assert carried(aggregator) == [False, True, True, True]
