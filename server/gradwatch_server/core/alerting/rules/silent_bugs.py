@@ -208,7 +208,10 @@ def may_have_silent_bug(frame: Frame, window: Window) -> bool:
 
 
 def _is_carried(frame: Frame) -> bool:
-    return any(Label.CARRIED in part.labels for part in frame.parts)
+    for part in frame.parts:  # noqa: SIM110 - `any` would be a call for each rank of each frame
+        if Label.CARRIED in part.labels:
+            return True
+    return False
 
 
 def _has_equal_probes(frame: Frame) -> bool:
