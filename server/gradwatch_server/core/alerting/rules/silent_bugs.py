@@ -142,8 +142,8 @@ class NotZeroedRule(SilentBugRule):
     The client looks, as a backward pass begins, at the gradients of up to three parameters: they
     are those that the step before has used, and not zero. Where `zero_grad()` is called, anywhere
     between `step()` and the next pass, they are none, or zero. Passes of one step, as
-    micro-batches, add up by design and do not count. On CUDA, and of parameters above 16,384
-    elements, it is not known where gradients are clipped; of FSDP2's it never is.
+    micro-batches, add up by design and do not count. On CUDA, in float64 and of parameters above
+    16,384 elements it is not known where gradients are clipped; of FSDP2's it never is.
     """
 
     name = "not_zeroed"
