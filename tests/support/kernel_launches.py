@@ -206,6 +206,7 @@ def driver_calls(*dtypes: torch.dtype) -> list[dict[str, int]]:
         columns=MEASURED_COLUMNS,
         endpoint=NOWHERE,
         every=1,
+        updates_every=0,  # as it is on a GPU
     )
     try:
         found = [_calls_of_step(some, optimizer, watch) for _ in range(WARM_STEPS + STEPS)]

@@ -154,7 +154,7 @@ WRONG: Final[list[tuple[dict[str, Any], type[Exception], str]]] = [
         f"expected: some of {', '.join(SilentBug)}, got 'frozen'",
     ),
     ({"updates_every": -1}, ValueError, "updates_every: at least 0, got -1"),
-    ({"updates_every": None}, TypeError, "updates_every: a whole number, got None"),
+    ({"updates_every": 1.5}, TypeError, "updates_every: a whole number, got 1.5"),
     ({"on_alert": "print"}, TypeError, "on_alert: a function of one alert, got str"),
     ({"buffer_bytes": 1000}, ValueError, f"buffer_bytes: at least {MIN_BUFFER_BYTES}, got 1"),
     ({"buffer_bytes": 1e6}, TypeError, "buffer_bytes: a whole number, got 1000000.0"),
