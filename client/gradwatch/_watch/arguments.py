@@ -199,14 +199,7 @@ def checked_columns(columns: Sequence[str] | None) -> tuple[str, ...] | None:
     """
     if columns is None:
         return None
-    if not isinstance(columns, Iterable):
-        msg = f"columns: a list of names, got {type(columns).__name__}"
-        raise TypeError(msg)
-    given = [columns] if isinstance(columns, str) else list(columns)
-    unknown = [name for name in given if name not in MEASURED_COLUMNS]
-    if unknown:
-        msg = f"columns: some of {', '.join(MEASURED_COLUMNS)}, got {unknown[0]!r}"
-        raise ValueError(msg)
+    given = _checked_names("columns", columns, MEASURED_COLUMNS)
     return tuple(name for name in MEASURED_COLUMNS if name in given or name == L2)
 
 
@@ -217,16 +210,22 @@ def checked_expected(expected: Sequence[str]) -> tuple[str, ...]:
         TypeError: If it is no list.
         ValueError: If there is no such sign.
     """
-    if not isinstance(expected, Iterable):
-        msg = f"expected: a list of names, got {type(expected).__name__}"
-        raise TypeError(msg)
-    given = [expected] if isinstance(expected, str) else list(expected)
     known = [each.value for each in SilentBug]
+    given = _checked_names("expected", expected, known)
+    return tuple(name for name in known if name in given)
+
+
+def _checked_names(argument: str, names: object, known: Sequence[str]) -> list[str]:
+    """Return the names, of which one may come alone; all have to be known."""
+    if not isinstance(names, Iterable):
+        msg = f"{argument}: a list of names, got {type(names).__name__}"
+        raise TypeError(msg)
+    given = [names] if isinstance(names, str) else list(names)
     unknown = [name for name in given if name not in known]
     if unknown:
-        msg = f"expected: some of {', '.join(known)}, got {unknown[0]!r}"
+        msg = f"{argument}: some of {', '.join(known)}, got {unknown[0]!r}"
         raise ValueError(msg)
-    return tuple(name for name in known if name in given)
+    return given
 
 
 def find_overhead(given: object) -> float | None:

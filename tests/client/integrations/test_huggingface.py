@@ -137,7 +137,7 @@ def test_each_record_is_what_the_trainer_logs(
 
 
 class OwnCallback(TrainerCallback):
-    """What a user writes in three lines, with steps that count from 0."""
+    """Callback that a user writes in three lines, with steps that count from 0."""
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint

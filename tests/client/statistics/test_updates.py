@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -69,6 +70,27 @@ def test_the_sample_of_a_large_layer_is_like_the_whole(shape: tuple[int, ...]) -
     assert found[UPDATE_RMS] == [pytest.approx(rms(move), rel=0.08)]
     assert found[WEIGHT_RMS] == [pytest.approx(rms(weight.detach()), rel=0.08)]
     assert found[UNCHANGED] == [pytest.approx(0.3, abs=0.04)]
+
+
+def test_updates_of_trainings_are_within_1_percent_in_the_median() -> None:
+    errors = []
+    for kind in (torch.optim.SGD, torch.optim.AdamW, torch.optim.RMSprop):
+        for seed in range(6):
+            torch.manual_seed(seed)
+            model = nn.Sequential(nn.Linear(300, 400), nn.ReLU(), nn.Linear(400, 256))
+            optimizer = kind(model.parameters(), lr=1e-3)
+            weights = [each for each in model.parameters() if each.dim() > 1]
+            for _ in range(5):
+                optimizer.zero_grad()
+                model(torch.randn(64, 300)).square().mean().backward()
+                old = [each.detach().clone() for each in weights]
+                before = take_sample(weights, CPU)
+                optimizer.step()
+            found = size_of_update(before)[UPDATE_RMS].tolist()
+            moved = [rms(new.detach() - own) for new, own in zip(weights, old, strict=True)]
+            errors += [abs(own / true - 1.0) for own, true in zip(found, moved, strict=True)]
+
+    assert statistics.median(errors) <= 0.01
 
 
 @pytest.mark.parametrize("count", [1, 256, 300, 5_000])

@@ -150,8 +150,8 @@ class NotZeroedRule(SilentBugRule):
     formula = "records have `carried` = true, in `for_steps` frames in a row."
     tuning = 'Where gradients are carried over on purpose: `runs = ["!averaged-*"]`.'
     source = """
-        The classic of forgotten lines, which trains and learns little. Norms alone show it in half
-        of the trainings (tried on 168 of our own, 8 steps from the first on): this is a fact.
+        The classic of forgotten lines, which trains and learns little. Norms that grow from the
+        first step on show it in some trainings only: that it happens is a fact of each step.
     """
 
     for_steps: Steps = Field(4, description=FOR_STEPS)

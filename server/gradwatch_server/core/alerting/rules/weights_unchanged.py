@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import ClassVar, Final
 
 import numpy as np
 from pydantic import Field
 
-from gradwatch_server.core.alerting.evaluation import Context
+from gradwatch_server.core.alerting.evaluation import Context, Evaluation
 from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.rules.base import Sign, Steps
 from gradwatch_server.core.alerting.rules.layer import LayerRule
@@ -106,11 +108,18 @@ class WeightsUnchangedRule(LayerRule):
         small: BoolArray = ~(least >= PRECISION * frame.column(WEIGHT_RMS))
         return small
 
-    def severity_with(self, frame: Frame, context: Context, in_a_row: int) -> Severity:
-        """Return info until it has lasted."""
-        since = context.memory(self.name, UnchangedMemory).since
-        began = since[since >= 0]
-        has_lasted = len(began) and frame.step - began.min() >= self.warning_steps
+    def evaluate(
+        self, observation: Frame, raised: BoolArray, context: Context
+    ) -> Iterator[Evaluation]:
+        """Yield an evaluation of each group; how much it matters its own layers say."""
+        for each in super().evaluate(observation, raised, context):
+            severity = partial(self._severity_of, observation, context, each.verdict.raised)
+            yield replace(each, severity=severity)
+
+    def _severity_of(self, frame: Frame, context: Context, raised: BoolArray, _: int) -> Severity:
+        """Return info until the first of the layers has lasted."""
+        since = context.memory(self.name, UnchangedMemory).since[np.flatnonzero(raised)]
+        has_lasted = len(since) and frame.step - since.min() >= self.warning_steps
         matters = has_lasted and self.name not in context.expected
         return self.severity if matters else Severity.INFO
 

@@ -93,6 +93,18 @@ def test_a_learning_rate_of_0_is_told_by_its_own_rule_alone(job: Any) -> None:
     assert {each.rule for each in found} == {"not_learning"}
 
 
+def test_a_layer_that_is_left_out_makes_no_other_one_matter() -> None:
+    job = Cluster(names=NAMES, state=WholeState(rules=Rules())).start()
+    job.rules(weights_unchanged={"layers": ["!a.*"]})
+    found = [
+        each
+        for step in range(400)
+        for each in step_of(job, step, 1.0, 0.0, 1.0 if step >= 320 else 0.0)
+    ]
+
+    assert told(found) == [("weights_unchanged", "firing", "info")]
+
+
 def test_a_group_that_is_still_on_purpose_stays_info() -> None:
     job = Cluster(names=NAMES, state=WholeState(rules=Rules()))
     job.open(0, expected=("weights_unchanged",))
