@@ -49,6 +49,30 @@ def test_numbers_are_as_people_compare_them(shown: Any, value: object, text: str
     assert shown.module("numbers", "return m.short(a)", value) == text
 
 
+@pytest.mark.parametrize(
+    ("change", "is_continued"),
+    [
+        ({"last_step": "60", "revision": "64"}, True),
+        ({}, True),
+        ({"revision": "64"}, False),  # a late record of a step that is drawn
+        ({"last_step": "null", "revision": "63"}, False),  # deleted between two questions
+        ({"last_step": "20", "revision": "23"}, False),  # deleted, and begun again
+        ({"last_step": "60", "revision": "23"}, False),
+        ({"last_step": "60", "revision": "64", "attempt": "2"}, False),
+    ],
+)
+def test_curves_are_continued_by_what_adds_to_them_alone(
+    shown: Any, change: dict[str, str], is_continued: bool
+) -> None:
+    before = {"boot": "b", "epoch": "0", "attempt": "1", "width": "1"}
+    before |= {"last_step": "59", "revision": "63"}
+    body = """
+      const curves = (metadata) => new m.Curves({ arrays: new Map([["step", { data: [] }]]), metadata });
+      return curves(a[0]).isContinuedBy(curves(a[1]));
+    """
+    assert shown.module("data/rundata", body, [before, before | change]) is is_continued
+
+
 def test_addresses_survive(shown: Any) -> None:
     """A state goes into the address and comes back, whatever the names are."""
     state = {

@@ -16,6 +16,22 @@ function isDue({ to }, lastStep, asked_ms) {
   return to === undefined || to > lastStep || performance.now() - asked_ms > SELDOM_MS;
 }
 
+const numberOf = (text) => (text === "null" ? -1 : Number(text));
+
+// Whether an answer adds to one before it. A change of past steps does not; a lower revision or
+// last step is of another run with the same name: the first one was deleted.
+function continues(before, now, names) {
+  const [old_step, new_step] = [numberOf(before.last_step), numberOf(now.last_step)];
+  const [old_revision, new_revision] = [Number(before.revision), Number(now.revision)];
+  const isPast = new_revision !== old_revision && new_step === old_step;
+  return (
+    names.every((name) => now[name] === before[name]) &&
+    !isPast &&
+    new_revision >= old_revision &&
+    new_step >= old_step
+  );
+}
+
 // How many buckets are kept while new ones come. The newest steps with a record may lie far apart:
 // then there are more buckets than steps that were asked for.
 function mostBuckets(last = Infinity, width, given) {
@@ -36,8 +52,8 @@ export class HeatSource {
     const key = JSON.stringify([rangeParameters(state), state.column ?? "l2"]);
     const [path, parameters] = heatQuestion(this.run, this.attempt, state);
     if (this.cells?.columns && this.key === key) {
-      if (!isDue(state, this.takes.last_step, this.asked_ms)) return this.cells;
-      const after = this.takes.last_step;
+      const after = numberOf(this.takes.last_step);
+      if (!isDue(state, after, this.asked_ms)) return this.cells;
       const answer = await getTensors(path, { ...parameters, after });
       if (this.continues(answer.metadata)) {
         this.remember(answer.metadata);
@@ -58,21 +74,14 @@ export class HeatSource {
   remember(metadata) {
     this.asked_ms = performance.now();
     this.loaded += 1;
-    this.takes = {
-      ...metadata,
-      last_step: metadata.last_step === "null" ? -1 : Number(metadata.last_step),
-    };
+    this.takes = metadata;
   }
 
   // Another process, epoch, attempt, list of layers or width: all of it is asked for anew; now and
   // then as well for the baselines, and where a late record changed what is past.
   continues(metadata) {
-    const same = ["boot", "epoch", "attempt", "manifest", "width"].every(
-      (name) => metadata[name] === this.takes[name],
-    );
-    const moved = metadata.revision !== this.takes.revision;
-    const isPast = moved && metadata.last_step === String(this.takes.last_step);
-    return same && !isPast && this.loaded < 60;
+    const names = ["boot", "epoch", "attempt", "manifest", "width"];
+    return this.loaded < 60 && continues(this.takes, metadata, names);
   }
 }
 
@@ -122,7 +131,7 @@ export class Curves {
     this.metadata = metadata;
     this.width = Number(metadata.width ?? 1);
     this.x = arrays.get("step").data;
-    this.lastStep = metadata.last_step === "null" ? -1 : Number(metadata.last_step);
+    this.lastStep = numberOf(metadata.last_step);
     this.found = new Map();
     JSON.parse(metadata.series ?? "[]").forEach((label, number) => {
       const curve = { label: label.column };
@@ -145,15 +154,9 @@ export class Curves {
     return [state.from ?? first, state.to ?? last];
   }
 
-  /** Tell whether an answer goes on where this one ends: else something of the past changed. */
+  /** Tell whether an answer goes on where this one ends. */
   isContinuedBy({ metadata }) {
-    const same = ["boot", "epoch", "attempt", "width"].every(
-      (name) => metadata[name] === this.metadata[name],
-    );
-    const isPast =
-      metadata.revision !== this.metadata.revision &&
-      metadata.last_step === this.metadata.last_step;
-    return same && !isPast;
+    return continues(this.metadata, metadata, ["boot", "epoch", "attempt", "width"]);
   }
 
   /** Return these with further buckets, `most` of them; from the first of those on they replace. */
