@@ -24,7 +24,7 @@ from benchmarks.alerts.recipe import Recipe
 from benchmarks.alerts.recorded import FloatArray, Recorded, Rows, Split
 from benchmarks.harness import Pipe, workers
 from gradwatch_wire import Envelope, Manifest, Stats
-from gradwatch_wire.columns import LOCAL_L2, MEASURED_COLUMNS
+from gradwatch_wire.columns import LOCAL_L2, MEASURED_COLUMNS, UPDATE_COLUMNS
 from gradwatch_wire.names import Label, LayerOrder, Scalar
 from tests.support.recording import Sink
 
@@ -147,6 +147,10 @@ def _statistics(own: Sequence[Envelope], names: Sequence[str]) -> list[dict[str,
                         "present": [name in declared for name in names],
                         "scalars": stats.scalars,
                         "taken": stats.labels[Label.TAKEN],
+                        "updates": [
+                            _column(columns[name], names) if name in columns else None
+                            for name in UPDATE_COLUMNS
+                        ],
                         "time_ns": envelope.time_ns,
                     }
                 )
@@ -172,6 +176,7 @@ def _rows(by_rank: Sequence[Sequence[Mapping[str, Any]]]) -> Rows:
     def scalar(name: Scalar) -> FloatArray:
         return np.array([[own[step]["scalars"][name] for own in by_rank] for step in range(steps)])
 
+    looks = [step for step, row in enumerate(first) if row["updates"][0] is not None]
     nothing = np.empty((0, len(MEASURED_COLUMNS), layers))
     times = np.array([row["time_ns"] for row in first])
     return Rows(
@@ -191,4 +196,9 @@ def _rows(by_rank: Sequence[Sequence[Mapping[str, Any]]]) -> Rows:
         attempt=np.zeros(steps, dtype=np.int64),
         weights=np.empty((0, world, 3, layers)),
         weights_at=np.empty(0, dtype=np.int64),
+        updates=np.array(
+            [[own[step]["updates"] for own in by_rank] for step in looks], dtype=np.float64
+        ).reshape(-1, world, len(UPDATE_COLUMNS), layers),
+        updates_at=np.array(looks, dtype=np.int64),
+        carried=np.zeros(steps, dtype=np.bool_),
     )

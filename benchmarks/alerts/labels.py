@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.alerts.faults.fault import Fault
-from benchmarks.alerts.recorded import FaultLabel, FloatArray, Rows
+from benchmarks.alerts.recorded import INDEXED, FaultLabel, FloatArray, Rows, steps_of
 
 HARMFUL_SD: Final = 2.0
 """Standard deviations of the healthy loss above which a loss counts as harmed."""
@@ -20,21 +20,16 @@ def part_of(rows: Rows, first: int, count: int) -> Rows:
     """Return some consecutive steps."""
     found: dict[str, Any] = {}
     steps = slice(first, first + count)
-    own = (rows.own_at[:, 0] >= first) & (rows.own_at[:, 0] < first + count)
-    digests = (rows.weights_at >= first) & (rows.weights_at < first + count)
-    for each in fields(rows):
-        values = getattr(rows, each.name)
-        match each.name:
-            case "own":
-                found["own"] = values[own]
-            case "own_at":
-                found["own_at"] = values[own] - np.array([first, 0])
-            case "weights":
-                found["weights"] = values[digests]
-            case "weights_at":
-                found["weights_at"] = values[digests] - first
-            case name:
-                found[name] = values[steps]
+    for name in (each.name for each in fields(rows)):
+        values, at = getattr(rows, name), INDEXED.get(name, name)
+        if at not in INDEXED.values():
+            found[name] = values[steps]
+            continue
+        index = steps_of(rows, at)
+        values = values[(index >= first) & (index < first + count)]
+        if name == at:
+            values = values - (first if values.ndim == 1 else np.array([first, 0]))
+        found[name] = values
     return Rows(**found)
 
 

@@ -68,7 +68,7 @@ def _short(rows: Rows) -> Rows:
     shorter = {}
     for each in dataclasses.fields(rows):
         values = getattr(rows, each.name)
-        if values.dtype == np.float64 and each.name not in ("seconds", "weights"):
+        if values.dtype == np.float64 and each.name not in ("seconds", "weights", "updates"):
             with np.errstate(over="ignore"):
                 short = values.astype(np.float32)
             same = (np.isfinite(short) == np.isfinite(values)).all()

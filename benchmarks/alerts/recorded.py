@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,10 @@ from numpy.typing import NDArray
 FloatArray: TypeAlias = NDArray[np.float64]
 IntArray: TypeAlias = NDArray[np.int64]
 BoolArray: TypeAlias = NDArray[np.bool_]
+
+
+INDEXED: Final = {"own": "own_at", "weights": "weights_at", "updates": "updates_at"}
+"""Arrays of `Rows` about some steps only, to those that say which; all others are (steps, …)."""
 
 
 class Split(StrEnum):
@@ -81,6 +85,10 @@ class Rows:
         weights: (digests, ranks, 3, layers) of the weights of each rank after a step: l2, linf, and
             the sum of the bits of all elements as whole numbers, modulo 2^53.
         weights_at: (digests,) index of that step.
+        updates: (looks, ranks, 3, layers) of the step that each rank took: `UPDATE_COLUMNS`, NaN
+            where a layer had no gradient.
+        updates_at: (looks,) index of that step.
+        carried: (steps,) whether the gradients of the step before were not emptied.
     """
 
     columns: FloatArray
@@ -99,6 +107,9 @@ class Rows:
     attempt: IntArray
     weights: FloatArray
     weights_at: IntArray
+    updates: FloatArray
+    updates_at: IntArray
+    carried: BoolArray
 
     def __len__(self) -> int:
         return len(self.columns)
@@ -155,6 +166,12 @@ class Recorded:
     def modules(self) -> dict[str, tuple[int, ...]]:
         """Module to the places of its parameters in `layers`."""
         return modules_of(self.layers)
+
+
+def steps_of(rows: Rows, at: str) -> IntArray:
+    """Return the step of each row of an array of `INDEXED`, as an index."""
+    index: IntArray = getattr(rows, at)
+    return index if index.ndim == 1 else index[:, 0]
 
 
 def modules_of(layers: tuple[str, ...]) -> dict[str, tuple[int, ...]]:

@@ -24,10 +24,14 @@ from benchmarks.alerts.training import Training
 from gradwatch._faults import Faults
 from gradwatch._hooks.order import ForwardOrder
 from gradwatch._layers.layers import find_layers
-from gradwatch_wire.columns import COUNT_COLUMNS, L2, LINF, MEASURED_COLUMNS
+from gradwatch._statistics.updates import size_of_update, take_sample
+from gradwatch_wire.columns import COUNT_COLUMNS, L2, LINF, MEASURED_COLUMNS, UPDATE_COLUMNS
 
 Gradients: TypeAlias = dict[str, Tensor]
 WEIGHTS_EVERY: Final = 100
+UPDATES_EVERY: Final = 8
+"""Steps of which the client looks at one for the size of its update, on a CPU."""
+
 CHECK_EVERY: Final = 200
 """Steps between two that are measured by the client, too, and compared."""
 
@@ -62,11 +66,15 @@ class Job:
     Attributes:
         replicas: Of each rank; the same object as long as nothing makes them differ.
         pause_s: Time that the next step takes besides.
+        is_zeroed: Whether gradients are emptied before each step.
+        data_rank: Rank whose data all have, None if each has its own.
     """
 
     def __init__(self, training: Training) -> None:
         self.replicas = [training] * training.world
         self.pause_s = 0.0
+        self.is_zeroed = True
+        self.data_rank: int | None = None
 
     @property
     def training(self) -> Training:
@@ -163,6 +171,10 @@ class Recorder:
         self._own_at: list[tuple[int, int]] = []
         self._weights: list[FloatArray] = []
         self._weights_at: list[int] = []
+        self._updates: list[FloatArray] = []
+        self._updates_at: list[int] = []
+        self._carried: Gradients = {}
+        self._looked_at: int | None = None
 
     def step(self, step: int, meddler: Meddler) -> None:
         """Train one step."""
@@ -171,6 +183,7 @@ class Recorder:
             for each in job.distinct:
                 each.resume()
             self.attempt += 1
+            self._looked_at = None
         meddler.before(job, step)
         for each in job.distinct:
             each.set_rate(step)
@@ -179,6 +192,7 @@ class Recorder:
             "lr": job.training.rate,
             "loss_scale": math.nan if scale is None else float(scale.get_scale()),
             "attempt": self.attempt,
+            "carried": not job.is_zeroed and self._carry(),
         }
         found = [self._local(step, rank, meddler) for rank in range(len(job.replicas))]
         row["loss"] = [loss for loss, _, _ in found]
@@ -200,12 +214,14 @@ class Recorder:
     def _local(self, step: int, rank: int, meddler: Meddler) -> tuple[float, int, Gradients]:
         """Run the backward passes of a rank; return its loss, its samples and its gradients."""
         training = self.job.replicas[rank]
-        for _, each in training.named_parameters():
-            each.grad = None
+        for name, each in training.named_parameters():
+            kept = self._carried.get(name)
+            each.grad = None if kept is None else kept.clone()
         total, samples = 0.0, 0
+        own = rank if self.job.data_rank is None else self.job.data_rank
         earlier: list[FloatArray] = []
         for micro in range(training.accumulate):
-            loss, size = training.micro_loss(step, rank, micro)
+            loss, size = training.micro_loss(step, own, micro)
             loss = meddler.loss(self.job, step, rank, loss)
             total, samples = total + loss.item(), samples + size
             loss = loss / training.accumulate
@@ -224,6 +240,12 @@ class Recorder:
         self._earlier = np.array(earlier).reshape(-1, len(self.layers)) / scale
         meddler.local(self.job, step, rank, gradients)
         return total / training.accumulate, samples, gradients
+
+    def _carry(self) -> bool:
+        """Keep the gradients that the step before has used; return whether there are any."""
+        named = self.job.training.named_parameters()
+        self._carried = {name: each.grad for name, each in named if each.grad is not None}
+        return bool(self._carried)
 
     def _local_norms(self, gradients: list[Gradients], scale: float) -> FloatArray:
         if len(gradients) == 1:
@@ -245,6 +267,7 @@ class Recorder:
     ) -> None:
         mean = own[0] if len(own) == 1 else _mean(own)
         measured: dict[int, FloatArray] = {}
+        updates: dict[int, FloatArray] = {}
         first: FloatArray | None = None
         for rank, training in enumerate(self.job.replicas):
             mine = meddler.reduced(self.job, step, rank, mean)
@@ -262,9 +285,34 @@ class Recorder:
             if all(training is not each for each in self.job.replicas[:rank]):
                 # Clipping writes to them: where there are several replicas each needs its own.
                 is_only = training is self.job.replicas[-1]
-                taken = _update(training, mine if is_only else _copied(mine))
+                mine = mine if is_only else _copied(mine)
+                taken, updates[id(training)] = self._update(step, training, mine)
                 if rank == 0:
                     row["taken"] = taken
+        if taken and self._is_look(step):
+            self._looked_at = step // UPDATES_EVERY
+            self._updates.append(np.stack([updates[id(each)] for each in self.job.replicas]))
+            self._updates_at.append(len(self._steps))
+
+    def _is_look(self, step: int) -> bool:
+        return self._looked_at != step // UPDATES_EVERY
+
+    def _update(
+        self, step: int, training: Training, gradients: Gradients
+    ) -> tuple[bool, FloatArray]:
+        """Let the optimizers step; return whether they did, and (3, layers) of their update."""
+        updates = np.full((len(UPDATE_COLUMNS), len(self.layers)), math.nan)
+        if not self._is_look(step):
+            return _update(training, gradients), updates
+        known = dict(training.named_parameters())
+        places = [place for place, name in enumerate(self.layers) if name in gradients]
+        weights = [known[self.layers[place]] for place in places]
+        before = take_sample(weights, torch.device("cpu"))
+        taken = _update(training, gradients)
+        found = size_of_update(before)
+        if found:
+            updates[:, places] = torch.stack([found[name] for name in UPDATE_COLUMNS]).numpy()
+        return taken, updates
 
     def _measure(self, gradients: Mapping[str, Tensor], scale: float) -> FloatArray:
         columns = np.full((len(MEASURED_COLUMNS), len(self.layers)), math.nan)
@@ -313,6 +361,9 @@ class Recorder:
             attempt=stacked("attempt", np.int64),
             weights=np.array(self._weights).reshape(-1, world, 3, layers),
             weights_at=np.array(self._weights_at, dtype=np.int64),
+            updates=np.array(self._updates).reshape(-1, world, len(UPDATE_COLUMNS), layers),
+            updates_at=np.array(self._updates_at, dtype=np.int64),
+            carried=stacked("carried", np.bool_),
         )
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks.alerts.recorded import BoolArray, FloatArray, Recorded
+from benchmarks.alerts.recorded import BoolArray, FloatArray, IntArray, Recorded
 from gradwatch_server.core.entries import Body, Entry, Lost, Opened, Received
 from gradwatch_wire import Bye, Column, Envelope, Event, Hello, Manifest, Record, Stats
 from gradwatch_wire.columns import (
@@ -27,6 +27,7 @@ from gradwatch_wire.columns import (
     NANS,
     STATISTIC_COLUMNS,
     UNKNOWN,
+    UPDATE_COLUMNS,
     WEIGHT_COLUMNS,
 )
 from gradwatch_wire.limits import MAX_MANIFESTS, SESSION_BYTES
@@ -132,6 +133,7 @@ class _Writer:
         # The digest after a step is of the weights that the next one uses.
         digests = enumerate(self._rows.weights_at.tolist())
         self._digests = {-(-(step + 1) // every) * every: i for i, step in digests}
+        self._updates = {step: i for i, step in enumerate(self._rows.updates_at.tolist())}
         reduction = Reduction.NONE if recorded.world == 1 else Reduction.MEAN
         self._labels = {
             Label.POINT.value: Point.COLLECT.value,
@@ -203,6 +205,7 @@ class _Writer:
         if step and rows.attempt[max(0, step - self._every)] == rows.attempt[step]:
             seconds = float(rows.seconds[step] - rows.seconds[step - 1])
             scalars[Scalar.STEP_TIME_S.value] = seconds
+        columns |= self._rare_columns(step, rank, places)
         if rows.earlier_l2.shape[1]:
             passes = np.vstack([rows.earlier_l2[step][:, places], values[_L2]])
             columns[L2_MAX] = _column(L2_MAX, np.max(passes, axis=0))
@@ -214,19 +217,25 @@ class _Writer:
             local = rows.local_l2[step, rank, places]
             columns[LOCAL_L2] = Column.of("<f8", local.astype("<f8").tobytes())
             scalars[Scalar.LOCAL_PROBE.value] = float(np.max(local, initial=UNKNOWN))
-        if (digest := self._digests.get(step)) is not None:
-            weights = rows.weights[digest, rank][:, places]
-            columns |= {
-                name: _column(name, own) for name, own in zip(WEIGHT_COLUMNS, weights, strict=True)
-            }
         taken = bool(rows.taken[step])
         if not taken:
             data = {"optimizer": 0, "loss_scale": float(rows.loss_scale[step])}
             yield session.envelope(Event(name=EventName.SKIPPED_STEP, step=step, data=data))
         labels = {**self._labels, Label.TAKEN.value: taken}
+        if rows.carried[step]:
+            labels[Label.CARRIED.value] = True
         yield session.envelope(
             Stats(manifest_id=number, step=step, labels=labels, scalars=scalars, columns=columns)
         )
+
+    def _rare_columns(self, step: int, rank: int, places: IntArray) -> dict[str, Column]:
+        """Return digests of the weights and sizes of the update, in the steps that have them."""
+        found: dict[str, FloatArray] = {}
+        if (digest := self._digests.get(step)) is not None:
+            found |= zip(WEIGHT_COLUMNS, self._rows.weights[digest, rank], strict=True)
+        if (look := self._updates.get(step)) is not None:
+            found |= zip(UPDATE_COLUMNS, self._rows.updates[look, rank], strict=True)
+        return {name: _column(name, values[places]) for name, values in found.items()}
 
 
 def _column(name: str, values: FloatArray) -> Column:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from benchmarks.alerts.recorded import FaultLabel, Recorded, Rows, Split
+from benchmarks.alerts.recorded import INDEXED, FaultLabel, Recorded, Rows, Split, steps_of
 
 SUFFIX: Final = ".npz"
 _ABOUT: Final = "about"
@@ -98,16 +98,11 @@ def _joined(before: Rows, steps: int, after: Rows) -> Rows:
     joined: dict[str, Any] = {}
     for name in _ROW_ARRAYS:
         own, further = getattr(before, name), getattr(after, name)
-        match name:
-            case "own" | "own_at":
-                own = own[before.own_at[:, 0] < steps]
-            case "weights" | "weights_at":
-                own = own[before.weights_at < steps]
-            case _:
-                own = own[:steps]
+        at = INDEXED.get(name, name)
+        own = own[steps_of(before, at) < steps] if at in INDEXED.values() else own[:steps]
         if name == "own_at":
             further = further + np.array([steps, 0])
-        elif name == "weights_at":
+        elif name in INDEXED.values():
             further = further + steps
         joined[name] = np.concatenate([own, further])
     return Rows(**joined)

@@ -23,14 +23,14 @@ from benchmarks.alerts.make import runs as all_runs
 from benchmarks.alerts.measuring import checked
 from benchmarks.alerts.recipe import Recipe
 from benchmarks.alerts.recorded import Recorded, Split
-from benchmarks.alerts.recording import Job, Meddler, Recorder, find_order
+from benchmarks.alerts.recording import UPDATES_EVERY, Job, Meddler, Recorder, find_order
 from benchmarks.alerts.replay import entries
 from benchmarks.alerts.store import Collection, write
 from benchmarks.alerts.training import Training
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.entries import Lost, Opened, Received
 from gradwatch_wire import Event, Manifest, Stats, decode, encode
-from gradwatch_wire.columns import MEASURED_COLUMNS
+from gradwatch_wire.columns import MEASURED_COLUMNS, UNCHANGED
 from tests.support.recording import Sink
 from tests.support.whole_state import WholeState
 
@@ -129,6 +129,8 @@ def test_the_records_are_those_of_the_client(name: str, aggregator: Sink) -> Non
     ours = records_of(recorded, Stats)
     declared = {each.manifest_id: each for each in records_of(recorded, Manifest)}
     assert [each.step for each in ours] == [each.step for each in sent] == list(range(STEPS))
+    looks = [each.step for each in sent if UNCHANGED in each.columns]
+    assert len(looks) >= STEPS // UPDATES_EVERY - 1, looks
     for mine, theirs in zip(ours, sent, strict=True):
         scalars = [
             {k: v for k, v in each.scalars.items() if k != "step_time_s"} for each in (mine, theirs)
@@ -337,6 +339,8 @@ def test_every_fault_is_what_it_says_somewhere(variant: str, tmp_path: Path) -> 
         recipe = replace(recipe, family="saturating", depth=3)
     if FAULTS[variant].kind.needs == "scaler":
         recipe = replace(recipe, precision="scaler")
+    if variant == "updates_lost":
+        recipe = replace(recipe, precision="bfloat16")
     recorded = record(made(recipe), tmp_path, [variant])
     assert recorded.refused == ()
     assert recorded.forks == (variant,)

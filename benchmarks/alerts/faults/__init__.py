@@ -15,6 +15,13 @@ from benchmarks.alerts.faults.nonfinite import NonfiniteGradient, NonfiniteLoss
 from benchmarks.alerts.faults.overflow import Overflow, ScaleCollapse
 from benchmarks.alerts.faults.ranks import BitError, RankLocal, Unreduced
 from benchmarks.alerts.faults.rate import NoRate, Rate, RateRamp
+from benchmarks.alerts.faults.silent import (
+    LeftOut,
+    NotZeroed,
+    SameBatch,
+    Stale,
+    UpdatesLost,
+)
 from benchmarks.alerts.faults.time import Slowed, Stall
 from benchmarks.alerts.faults.units import DeadUnits, Saturated, SomeDeadUnits
 from benchmarks.alerts.faults.weights import ReplicaCorrupted, WeightCorrupted, WeightsGrown
@@ -77,6 +84,10 @@ ANYWHERE: Final[dict[str, Variant]] = {
     "slowed": Variant(Slowed, (3.0, 30.0)),
     "rate_zero": Variant(NoRate),
     "data_repeated": Variant(Repeated),
+    "left_out": Variant(LeftOut),
+    "stale": Variant(Stale),
+    "not_zeroed": Variant(NotZeroed),
+    "updates_lost": Variant(UpdatesLost, (1e-4, 1e-2)),
 }
 """Name of a variant to it, for any training."""
 
@@ -86,6 +97,7 @@ RANKS: Final[dict[str, Variant]] = {
     "replica_corrupted": Variant(ReplicaCorrupted, (5.0, 100.0)),
     "unreduced_module": Variant(Unreduced),
     "bit_error": Variant(BitError),
+    "same_batch": Variant(SameBatch),
 }
 """Variants for trainings of several ranks only."""
 

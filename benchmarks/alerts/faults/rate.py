@@ -36,6 +36,7 @@ class NoRate(Rate):
 
     kind = "learning_rate_zero"
     rules = ("not_learning",)
+    length = 250
 
     def __init__(self, site: Site) -> None:
         super().__init__(site, 0.0)
