@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import multiprocessing
 import time
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -28,6 +29,7 @@ from benchmarks.alerts.recorded import FloatArray, Recorded, Rows, Split
 from benchmarks.alerts.recording import Job, LayerOrder, Meddler, Recorder, find_order
 from benchmarks.alerts.store import SUFFIX, write
 from benchmarks.alerts.training import Training
+from gradwatch._layers.manifests import beta2_of
 
 DIRECTORY: Final = Path(".venv/alerts")
 SEEDS: Final = 12
@@ -199,7 +201,24 @@ def _recorded(name: str, training: Training, order: LayerOrder, rows: Rows) -> R
         rows=rows,
         forked_at=len(rows),
         about={"about": training.recipe.about},
+        **optimizers_of(training, order.names),
     )
+
+
+def optimizers_of(training: Training, layers: Sequence[str]) -> dict[str, Any]:
+    """Return the class of the optimizer, and of each layer the decay of its second moment."""
+    decays = {
+        id(each): beta2_of(group)
+        for own in training.optimizers
+        for group in own.param_groups
+        for each in group["params"]
+    }
+    known = dict(training.named_parameters())
+    names = {type(own).__name__ for own in training.optimizers}
+    return {
+        "optimizer": names.pop() if len(names) == 1 else "",
+        "beta2": tuple(decays.get(id(known[layer]), math.nan) for layer in layers),
+    }
 
 
 def _write_fork(directory: Path, parent: Recorded, fork: _Fork) -> None:

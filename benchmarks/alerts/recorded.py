@@ -140,6 +140,8 @@ class Recorded:
         parent: The healthy run that a fork began in, None of a healthy run.
         forked_at: First step that is the fork's own; of a healthy run the number of its steps.
         about: Facts for the report: optimizer, precision, and so on.
+        optimizer: Class of the optimizer, empty if there are several.
+        beta2: (layers,) decay of its second moment, NaN where it has none; empty: none is known.
     """
 
     name: str
@@ -156,6 +158,8 @@ class Recorded:
     parent: str | None = None
     forked_at: int = 0
     about: dict[str, Any] = field(default_factory=dict)
+    optimizer: str = ""
+    beta2: tuple[float, ...] = ()
 
     @property
     def healthy_steps(self) -> int:

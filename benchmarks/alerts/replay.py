@@ -107,6 +107,7 @@ class _Session:
         self._seen = self._seen | present
         chosen = np.flatnonzero(present).tolist()
         run = self._recorded
+        beta2 = np.array(run.beta2 or [math.nan] * len(run.layers))[chosen]
         return self._num_made, Manifest(
             manifest_id=self._num_made,
             names=tuple(run.layers[place] for place in chosen),
@@ -116,6 +117,8 @@ class _Session:
             order=LayerOrder.FORWARD if run.is_ordered else LayerOrder.REGISTRATION,
             frozen=tuple(run.layers[place] for place in np.flatnonzero(frozen)),
             unused=tuple(run.layers[place] for place in np.flatnonzero(unused)),
+            optimizer=run.optimizer,
+            beta2=Column.pack("<f8", beta2) if not np.isnan(beta2).all() else None,
         )
 
 

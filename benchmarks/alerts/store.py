@@ -19,7 +19,7 @@ from benchmarks.alerts.recorded import INDEXED, FaultLabel, Recorded, Rows, Spli
 SUFFIX: Final = ".npz"
 _ABOUT: Final = "about"
 _ROW_ARRAYS: Final = tuple(each.name for each in dataclasses.fields(Rows))
-_TUPLES: Final = ("layers", "numel", "dtypes")
+_TUPLES: Final = ("layers", "numel", "dtypes", "beta2")
 
 
 def write(directory: Path, recorded: Recorded) -> Path:

@@ -18,7 +18,7 @@ from benchmarks.alerts.faults import FAULTS
 from benchmarks.alerts.faults.fault import Fault, Site
 from benchmarks.alerts.gloo import record_gloo
 from benchmarks.alerts.labels import is_harmful, label, part_of
-from benchmarks.alerts.make import record, split_of
+from benchmarks.alerts.make import optimizers_of, record, split_of
 from benchmarks.alerts.make import runs as all_runs
 from benchmarks.alerts.measuring import checked
 from benchmarks.alerts.recipe import Recipe
@@ -70,6 +70,7 @@ def trained(training: Training) -> Recorded:
         is_ordered=order.is_ordered,
         rows=recorder.rows(),
         forked_at=training.steps,
+        **optimizers_of(training, order.names),
     )
 
 

@@ -67,7 +67,8 @@ def test_curves_are_continued_by_what_adds_to_them_alone(
     before = {"boot": "b", "epoch": "0", "attempt": "1", "width": "1"}
     before |= {"last_step": "59", "revision": "63"}
     body = """
-      const curves = (metadata) => new m.Curves({ arrays: new Map([["step", { data: [] }]]), metadata });
+      const arrays = new Map([["step", { data: [] }]]);
+      const curves = (metadata) => new m.Curves({ arrays, metadata });
       return curves(a[0]).isContinuedBy(curves(a[1]));
     """
     assert shown.module("data/rundata", body, [before, before | change]) is is_continued

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from gradwatch._layers.layers import Layer
 from gradwatch._layers.pieces import piece_slices
@@ -43,6 +45,7 @@ class Manifests:
         groups: Named group to indices into `layers`.
         num_pieces: Manifests per set of layers; see `pieces`.
         modules: Names of the modules whose outputs are measured.
+        optimizers: Optimizers that train the layers.
     """
 
     def __init__(
@@ -51,14 +54,17 @@ class Manifests:
         groups: Mapping[str, frozenset[int]],
         num_pieces: int = 1,
         modules: Sequence[str] = (),
+        optimizers: Sequence[Optimizer] = (),
     ) -> None:
         self._layers = layers
         self._groups = groups
         self._num_pieces = num_pieces
         self._modules = tuple(modules)
+        self._optimizers = optimizers
         self._known: dict[tuple[tuple[int, ...], bool, tuple[torch.dtype, ...], Idle], int] = {}
         self._seen: dict[int | None, set[int]] = {}  # by optimizer, what has had a gradient
         self._num_made = 0
+        self._trained: dict[int, tuple[str, float]] = {}  # by identity of the parameter
 
     def find(
         self,
@@ -129,6 +135,7 @@ class Manifests:
     def forget(self) -> None:
         """Declare all sets anew: layers have become others."""
         self._known.clear()
+        self._trained = {}
 
     def _make(
         self, indices: tuple[int, ...], gradients: Sequence[Tensor], idle: Idle, *, ordered: bool
@@ -137,6 +144,9 @@ class Manifests:
         layers = [self._layers[index] for index in indices]
         places = {index: place for place, index in enumerate(indices)}
         shards = tuple(find_shard(gradient) for gradient in gradients)
+        trained = [self._find_trained(id(layer.parameter)) for layer in layers]
+        beta2 = [decay for _, decay in trained]
+        optimizers = {name for name, _ in trained if name}
         return Manifest(
             manifest_id=self._num_made,
             names=tuple(layer.name for layer in layers),
@@ -152,4 +162,26 @@ class Manifests:
             modules=self._modules,
             frozen=tuple(self._layers[index].name for index in idle.frozen),
             unused=tuple(self._layers[index].name for index in idle.unused),
+            optimizer=optimizers.pop() if len(optimizers) == 1 else "",
+            beta2=None if all(map(math.isnan, beta2)) else Column.pack("<f8", beta2),
         )
+
+    def _find_trained(self, parameter: int) -> tuple[str, float]:
+        """Return the class of the optimizer of a parameter, and its decay of the second moment."""
+        if not self._trained:
+            self._trained = {
+                id(each): (type(optimizer).__name__, beta2_of(group))
+                for optimizer in self._optimizers
+                for group in optimizer.param_groups
+                for each in group["params"]
+            }
+        return self._trained.get(parameter, ("", math.nan))
+
+
+def beta2_of(group: Mapping[str, Any]) -> float:
+    """Return the decay of the second moment, as Adam and RMSprop name it; NaN without one."""
+    match group:
+        case {"betas": (_, float(beta2), *_)} | {"alpha": float(beta2), "centered": _}:
+            return beta2
+        case _:
+            return math.nan

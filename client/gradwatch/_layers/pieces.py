@@ -13,8 +13,8 @@ from gradwatch_wire.limits import MAX_PARTS, MAX_RECORD_BYTES
 
 _ROOM_BYTES: Final = MAX_RECORD_BYTES - (1 << 16)  # the rest is for all but the layers
 _STATS_BYTES: Final = 8 * len(STATISTIC_COLUMNS)
-_MANIFEST_BYTES: Final = 64
-"""At most so many are in a manifest for a layer besides its name: size, dtype, shard."""
+_MANIFEST_BYTES: Final = 72
+"""At most so many are in a manifest for a layer besides its name: size, dtype, shard, beta2."""
 _INDEX_BYTES: Final = 3
 _MODULE_BYTES: Final = 8
 """At most so many are in a manifest for a module besides its name, or in a record."""

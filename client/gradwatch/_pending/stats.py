@@ -77,17 +77,18 @@ class StatsFrame:
     batch: str = ""
 
 
-class GoodSteps:
-    """Steps of a watch whose full measurement was finite. The sender alone knows them.
+class SeenSteps:
+    """Newest steps of a watch that were measured in full; the sender learns of them.
 
     Attributes:
-        newest: The last of them, -1 before there is one.
+        good: Newest one that was finite, -1 before there is one.
+        bad: Newest one in which a gradient was NaN or Inf, likewise.
     """
 
-    __slots__ = ("newest",)
+    __slots__ = ("bad", "good")
 
     def __init__(self) -> None:
-        self.newest = -1
+        self.good = self.bad = -1
 
 
 class PendingStats(PendingRecord):
@@ -96,7 +97,7 @@ class PendingStats(PendingRecord):
     Args:
         frame: What is known of it.
         values: Its numbers.
-        good_steps: Knows of the records before.
+        seen_steps: Steps of the records before.
         manifests: Manifests that have not been sent yet.
     """
 
@@ -104,11 +105,11 @@ class PendingStats(PendingRecord):
         self,
         frame: StatsFrame,
         values: Values,
-        good_steps: GoodSteps,
+        seen_steps: SeenSteps,
         manifests: Iterable[Manifest] = (),
     ) -> None:
         self._frame = frame
-        self._good_steps = good_steps
+        self._seen_steps = seen_steps
         super().__init__(frame.step, values, manifests)
 
     def _make(self, values: Sequence[Sequence[float]]) -> list[Stats]:
@@ -159,11 +160,14 @@ class PendingStats(PendingRecord):
         Of the parts of a step, and of several collections in one, that is not known.
         """
         frame = self._frame
+        is_finite = NANS not in columns and math.isfinite(sum(columns[L2]))
+        if not is_finite:
+            self._seen_steps.bad = self.step
         if frame.parts > 1 or L2_MAX in columns:
             return -1
-        last_good_step = max(frame.quiet_step, self._good_steps.newest)
-        if math.isfinite(sum(columns[L2])) and math.isfinite(scalars.get(Scalar.LOSS, 0.0)):
-            self._good_steps.newest = self.step
+        last_good_step = max(frame.quiet_step, self._seen_steps.good)
+        if is_finite and math.isfinite(scalars.get(Scalar.LOSS, 0.0)):
+            self._seen_steps.good = self.step
         return last_good_step if last_good_step < self.step else -1
 
     def _columns(self, values: Iterator[Sequence[float]]) -> dict[str, list[float]]:

@@ -106,7 +106,7 @@ class Recorder:
             schedule.clock, is_kept=is_sparse, has_one_loss=len(config.optimizers) <= 1
         )
         self._loss_alarms = Alarms()
-        self._reports = Reports(
+        self.reports = Reports(
             config.report_every, readback, self.history, sampler.take_manifests, put
         )
         self._deferred = DeferredLosses(config.modules)
@@ -325,10 +325,10 @@ class Recorder:
         if sample.labels[Label.SCALED] is None:
             tell_unknown_scale(sample.step, self._faults)
         found_inf = self._sampler.loss_scale.found_inf(optimizer, taken=taken)
-        self._reports.tell_skip(optimizer, sample, found_inf)
+        self.reports.tell_skip(optimizer, sample, found_inf)
         sample.found_inf = found_inf if taken else []
         self.observed.end_step(optimizer, sample, taken=taken)
-        self._reports.add(sample, optimizer if len(self._config.optimizers) > 1 else None)
+        self.reports.add(sample, optimizer if len(self._config.optimizers) > 1 else None)
         if sample.part == 0:
             self._count(sample, taken=taken)
 
@@ -405,7 +405,7 @@ class Recorder:
         try:
             with torch.no_grad():
                 self.windows.close()
-            self._reports.close()
+            self.reports.close()
         except Exception as error:  # noqa: BLE001 - nothing may be raised into training
             self._faults.note("close", repr(error))
         self.observed.close()
@@ -425,7 +425,7 @@ class Recorder:
             sample.is_complete = is_complete
             for name, value in self._given.items():
                 sample.add_scalar(name, value)
-            self._reports.add(sample, None)
+            self.reports.add(sample, None)
             if is_complete:
                 self._count(sample, taken=True)
         if is_complete:

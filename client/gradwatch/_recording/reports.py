@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gradwatch._pending.events import PendingSkip
 from gradwatch._pending.record import PendingRecord
-from gradwatch._pending.stats import GoodSteps, PendingStats, StatsFrame
+from gradwatch._pending.stats import PendingStats, SeenSteps, StatsFrame
 from gradwatch._recording.accumulator import SampleAccumulator
 from gradwatch._recording.readback import Readback
 from gradwatch._recording.step_history import NO_HISTORY, StepHistory, TakenHistory
@@ -28,6 +28,9 @@ class Reports:
         history: Steps between the records.
         take_manifests: Returns the manifests that no record has taken along yet.
         put: Takes what is to be sent.
+
+    Attributes:
+        seen_steps: Newest steps of the records.
     """
 
     def __init__(
@@ -43,7 +46,7 @@ class Reports:
         self._history = history
         self._take_manifests = take_manifests
         self._put = put
-        self._good_steps = GoodSteps()
+        self.seen_steps = SeenSteps()
         self._kept: dict[int | None, SampleAccumulator] = {}  # since the last record
         self._last_sent: tuple[float, int] | None = None  # when, and which step
 
@@ -85,7 +88,7 @@ class Reports:
         history = self._history.take(sample.step)
         if self._every > 1:
             history = history._replace(batch="")  # the record is of other batches as well
-        pending = pending_stats(sample, self._readback, self._good_steps, history)
+        pending = pending_stats(sample, self._readback, self.seen_steps, history)
         pending.manifests = self._take_manifests()  # not before: that may have raised
         self._put(pending)
 
@@ -100,7 +103,7 @@ class Reports:
 def pending_stats(
     sample: StepSample,
     readback: Readback,
-    good_steps: GoodSteps,
+    seen_steps: SeenSteps,
     history: TakenHistory = NO_HISTORY,
 ) -> PendingStats:
     """Enqueue the copies of all numbers of a sample; it may be changed afterwards.
@@ -108,7 +111,7 @@ def pending_stats(
     Args:
         sample: What the record is made of.
         readback: Copies its numbers.
-        good_steps: Knows of the records before.
+        seen_steps: Steps of the records before.
         history: What is known of the steps since the last record.
     """
     columns, scalars, values = [], [], []
@@ -144,4 +147,4 @@ def pending_stats(
         history=history.rows,
         late_losses=list(history.late_losses),
     )
-    return PendingStats(frame, readback.start(values, sample.packed), good_steps)
+    return PendingStats(frame, readback.start(values, sample.packed), seen_steps)

@@ -51,7 +51,8 @@ class GradientSampler:
             config.scaler, config.optimizers, is_given=config.is_scaler_given
         )
         self._manifests = Manifests(
-            config.layers, config.groups, config.num_pieces, config.module_names
+            *(config.layers, config.groups, config.num_pieces, config.module_names),
+            config.optimizers,
         )
         self._undeclared: list[Manifest] = []
         self._reader = GradientReader(config, faults)

@@ -56,10 +56,11 @@ class NullWatch:
 
     def stats(self) -> dict[str, int | str]:
         """Return the counters of a watch that never did anything."""
-        names = ("collected", "dropped", "oversize", "sent", "acked", "evicted", "pending")
+        names = ("dropped", "oversize", "sent", "acked", "evicted", "pending")
         more = ("spilled", "spill_dropped", "replayed", "moves")
-        counters: dict[str, int | str] = dict.fromkeys((*names, *more), 0)
-        return {"pace": ""} | counters | {"endpoint": "", "faults": 0, "last_error": ""}
+        counters: dict[str, int | str] = {"pace": "", "collected": 0, "bad_step": -1}
+        counters |= dict.fromkeys((*names, *more), 0)
+        return counters | {"endpoint": "", "faults": 0, "last_error": ""}
 
     def __repr__(self) -> str:
         """Say that it does nothing."""

@@ -175,7 +175,8 @@ class Watch:
         """Return counters of this watch.
 
         They are the `pace`: how often is measured, and what that takes of the training's time;
-        steps `collected`; collections `dropped` because the device or the sender did not
+        steps `collected`; the newest `bad_step`, in which a gradient was NaN or Inf, -1 before one
+        is known; collections `dropped` because the device or the sender did not
         keep up; records `oversize` for the aggregator, `sent`, `acked`, `evicted` from memory
         before they were acknowledged, `pending`; with spill files also records `spilled` to disk,
         `spill_dropped` from there before they were acknowledged, `replayed` from those of an
@@ -188,6 +189,7 @@ class Watch:
         return {
             "pace": self._recorder.pace,
             "collected": self._recorder.num_collected,
+            "bad_step": self._recorder.reports.seen_steps.bad,
             "dropped": self._sender.queue.num_dropped,
             "oversize": counters["oversize"],
             "sent": counters["sent"],

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from math import nan
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -43,6 +46,25 @@ def test_a_manifest_describes_its_layers_in_order() -> None:
     assert manifest.dtypes == ("bfloat16", "float32", "float32")
     assert set(manifest.columns) > {"l2", "l1", "linf", "zeros", "nans", "infs", "l2_max"}
     assert manifest.shards == ()
+
+
+def test_a_manifest_has_the_decay_of_each_second_moment() -> None:
+    made = layers()
+    given = [layer.parameter for layer in made]
+    groups: list[dict[str, Any]] = [{"params": given[:2]}]
+    adam = torch.optim.AdamW([*groups, {"params": given[2:3], "betas": (0.9, 0.95)}])
+    of_adam = declared(Manifests(made, {}, optimizers=[adam]), 0, 2)
+    with_sgd = [adam, torch.optim.RMSprop(given[3:4], alpha=0.9), torch.optim.SGD(given[4:5])]
+    of_all = declared(Manifests(made, {}, optimizers=with_sgd), 0, 2, 3, 4, 5)
+    of_sgd = declared(Manifests(made, {}, optimizers=with_sgd), 4)
+
+    assert of_adam.optimizer == "AdamW"
+    assert of_adam.beta2 is not None
+    assert of_adam.beta2.unpack() == [0.999, 0.95]
+    assert of_all.optimizer == ""
+    assert of_all.beta2 is not None
+    assert of_all.beta2.unpack() == pytest.approx([0.999, 0.95, 0.9, nan, nan], nan_ok=True)
+    assert (of_sgd.optimizer, of_sgd.beta2) == ("SGD", None)
 
 
 def test_a_set_of_layers_is_declared_once() -> None:

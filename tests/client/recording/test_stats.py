@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradwatch._faults import Faults
-from gradwatch._pending.stats import GoodSteps
+from gradwatch._pending.stats import SeenSteps
 from gradwatch._recording.readback import Readback
 from gradwatch._recording.reports import pending_stats
 from gradwatch._recording.step_history import NO_HISTORY, StepHistory, TakenHistory
@@ -40,7 +40,7 @@ def stats_of(
     sample.measure(gradients, lambda _: columns)
     if is_scaled:
         sample.mark_scaled()
-    pending = pending_stats(sample, Readback(Faults()), GoodSteps(), history)
+    pending = pending_stats(sample, Readback(Faults()), SeenSteps(), history)
     assert pending.ready()
     (record,) = pending.records()
     assert isinstance(record, Stats)
@@ -128,7 +128,7 @@ def test_a_new_manifest_comes_before_its_statistics() -> None:
     manifest = Manifest(manifest_id=3, names=("a",), numel=numel, dtypes=("float32",))
     sample = StepSample(step=0, manifest_id=3, layers=(0,))
     sample.measure([torch.ones(1)], lambda _: ("l2",))
-    pending = pending_stats(sample, Readback(Faults()), GoodSteps())
+    pending = pending_stats(sample, Readback(Faults()), SeenSteps())
     pending.manifests = [manifest]
 
     first, second = pending.records()
@@ -185,7 +185,7 @@ def test_numbers_on_the_cpu_are_read_where_they_lie() -> None:
     sample.measure([torch.ones(4)], lambda _: ("l2", "l1", "linf"))
     with Operators() as operators:
         sample.mark_scaled()
-        pending = pending_stats(sample, Readback(Faults()), GoodSteps())
+        pending = pending_stats(sample, Readback(Faults()), SeenSteps())
         (record,) = pending.records()
 
     assert operators.names == ["_to_copy"]  # of the scale, which is float32

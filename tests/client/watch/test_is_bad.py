@@ -34,6 +34,19 @@ def test_a_measured_step_is_known(aggregator: Sink, value: float, expected: bool
     assert found == [False, expected, False]
 
 
+def test_the_newest_bad_step_is_known_without_a_wait(aggregator: Sink) -> None:
+    model = nn.Linear(3, 2)
+    watch, optimizer = aggregator.attach_sgd(model, every=1)
+    assert watch.stats()["bad_step"] == -1
+    for value in (1.0, math.nan, math.inf, 1.0):
+        backward(model, value)
+        optimizer.zero_grad()
+        optimizer.step()
+    aggregator.stats(4)
+
+    assert watch.stats()["bad_step"] == 2
+
+
 def test_one_bad_layer_of_many_is_enough(aggregator: Sink) -> None:
     model = nn.Sequential(*(nn.Linear(3, 3) for _ in range(20)))
     watch, _ = aggregator.attach_sgd(model, every=1)

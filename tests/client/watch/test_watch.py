@@ -554,7 +554,17 @@ def test_a_layer_that_cannot_be_measured_does_not_disturb_training(aggregator: S
 
 def test_the_counters_add_up(aggregator: Sink) -> None:
     model, watch = attached(aggregator)
-    keys = ["pace", "collected", "dropped", "oversize", "sent", "acked", "evicted", "pending"]
+    keys = [
+        "pace",
+        "collected",
+        "bad_step",
+        "dropped",
+        "oversize",
+        "sent",
+        "acked",
+        "evicted",
+        "pending",
+    ]
     keys += ["spilled", "spill_dropped", "replayed", "moves", "endpoint", "faults", "last_error"]
     assert list(watch.stats()) == keys
     backward(model)
@@ -562,7 +572,7 @@ def test_the_counters_add_up(aggregator: Sink) -> None:
         watch.collect()
     wait_until(lambda: watch.stats()["acked"] == 6, "the manifest and 5 STATS acknowledged")
 
-    counts = [5, 0, 0, 6, 6, 0, 0, 0, 0, 0, 0, aggregator.endpoint, 0, ""]
+    counts = [5, -1, 0, 0, 6, 6, 0, 0, 0, 0, 0, 0, aggregator.endpoint, 0, ""]
     assert watch.stats() == dict(zip(keys, ["each step in full", *counts], strict=True))
 
 

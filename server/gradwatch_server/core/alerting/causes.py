@@ -10,6 +10,7 @@ from gradwatch_server.core.alerting.evaluation import Context
 from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.wording import cut, shown
 from gradwatch_server.core.frames.frame import Frame, LateFrame
+from gradwatch_server.core.frames.surprise import find_surprise
 from gradwatch_server.core.judge.deviations import Kind
 from gradwatch_wire.columns import L2, LINF
 from gradwatch_wire.names import Scalar
@@ -20,6 +21,9 @@ MAX_CAUSE: Final = 80
 ONE_ELEMENT: Final = 0.97
 MIN_ELEMENTS: Final = 64
 """Share of a layer's norm that one of so many elements at least carries where it stands out."""
+
+SURPRISING: Final = 4.0
+"""Times the root of the second moment from which on a gradient is told as what came before."""
 
 
 def find_cause(frame: Frame, context: Context, origin: Origin) -> str:
@@ -36,6 +40,7 @@ def find_cause(frame: Frame, context: Context, origin: Origin) -> str:
         _rate(context, origin.step)
         or _batch_of_one_rank(frame, context)
         or _large_update(context, origin.step)
+        or _surprise(context, origin.step)
         or _loss_first(context, origin.step)
         or _one_element(frame, context, origin)
     )
@@ -64,6 +69,15 @@ def _large_update(context: Context, step: int) -> str:
     if found is None:
         return ""
     text = f"its update {found.factor:.3g} times as large from step {found.step} on, same rate"
+    return f"{cut(shown(context.names[found.layer]), MAX_CAUSE - len(text) - 2)}: {text}"
+
+
+def _surprise(context: Context, step: int) -> str:
+    found = find_surprise(context.window, context.beta2, step)
+    if found is None or found.factor < SURPRISING:
+        return ""
+    what = f"{cut(context.optimizer, 16)}'s" if context.optimizer else "its optimizer's"
+    text = f"gradient {found.factor:.2g} times {what} average of it at step {found.step}"
     return f"{cut(shown(context.names[found.layer]), MAX_CAUSE - len(text) - 2)}: {text}"
 
 

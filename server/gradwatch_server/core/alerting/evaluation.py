@@ -73,6 +73,8 @@ class Context:
         expected: Signs of a bug that are meant so, as the job says.
         epoch: How often the steps of the attempt went back: the same step comes once in each.
         numel: (layers,) elements; empty where they are not known.
+        beta2: (layers,) decay of the second moment in the optimizer, NaN where it has none.
+        optimizer: Class of the optimizer, empty where it is not known.
     """
 
     run: str
@@ -90,6 +92,8 @@ class Context:
     expected: tuple[str, ...] = ()
     epoch: int = 0
     numel: FloatArray = field(default_factory=lambda: np.zeros(0))
+    beta2: FloatArray = field(default_factory=lambda: np.zeros(0))
+    optimizer: str = ""
 
     def of(self, rule: str) -> Context:
         """Return what a rule is to know: in its groups are only the layers that it watches."""

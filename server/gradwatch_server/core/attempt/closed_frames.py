@@ -268,6 +268,8 @@ class ClosedFrames:
                 epoch=self.epoch,
                 expected=self.expected,
                 numel=np.array(self.layers.numel, dtype=np.float64),
+                beta2=np.array(self.layers.beta2),
+                optimizer=self.layers.optimizer,
             )
             self._context = self._limits.limit(context, self._in_force)
         return self._context

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2s
@@ -39,6 +40,8 @@ class Layers:
         numel: Elements of each.
         dtypes: Gradient dtype of each, as torch spells it; empty where that is not known any more.
         shards: In how many shards each is held, 1 of a whole one; the most that a rank said.
+        beta2: Decay of the second moment in the optimizer of each, NaN where it has none.
+        optimizer: Class of the optimizer, empty where it is not known.
 
     Attributes:
         num_bytes: Memory of names and groups, and of what is known of each layer.
@@ -48,6 +51,8 @@ class Layers:
     numel: list[int] = field(default_factory=list)
     dtypes: list[str] = field(default_factory=list)
     shards: list[int] = field(default_factory=list)
+    beta2: list[float] = field(default_factory=list)
+    optimizer: str = ""
     _groups: dict[str, set[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -71,14 +76,19 @@ class Layers:
         if len(self.names) + len(new) > MAX_LAYERS or (new and num_bytes > limit):
             return None
         self.num_bytes = num_bytes
-        told = zip(manifest.names, numbers(manifest.numel), manifest.dtypes, strict=True)
-        for name, numel, dtype in told:
+        self.optimizer = self.optimizer or manifest.optimizer
+        decays = [math.nan] * len(manifest.names)
+        if manifest.beta2 is not None:
+            decays = numbers(manifest.beta2).tolist()
+        told = zip(manifest.names, numbers(manifest.numel), manifest.dtypes, decays, strict=True)
+        for name, numel, dtype, beta2 in told:
             if name not in self._places:
                 self._places[name] = len(self.names)
                 self.names.append(name)
                 self.numel.append(min(int(numel), MAX_NUMEL))
                 self.dtypes.append(intern(dtype))
                 self.shards.append(1)
+                self.beta2.append(beta2)
         index = np.array([self._places[name] for name in manifest.names], dtype=np.int64)
         self._add_groups(manifest, index.tolist(), limit)
         shards = _shards(manifest.shards)

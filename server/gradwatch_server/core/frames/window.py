@@ -121,6 +121,24 @@ class Window:
         steps = self.numbers[0, newest[had] % self.capacity].astype(np.int64)
         return tuple(zip(steps.tolist(), norms[had].tolist(), strict=True))
 
+    def rows(self) -> tuple[IndexArray, FloatArray, FloatArray]:
+        """Return the frames whose norms are kept, oldest first.
+
+        Returns:
+            (frames,) steps; how many frames each stands for, 1 or 8; (frames, layers) L2 norms.
+        """
+        recent = np.arange(max(self.count - RECENT_FRAMES, 0), self.count)
+        newest = recent[0] if len(recent) else 0
+        spaced = np.arange(-(-self.count // SPACING) - RECENT_FRAMES, -(-newest // SPACING))
+        spaced = spaced[spaced >= -(-(self.count - self.size) // SPACING)]
+        recent = recent[recent >= self.count - self.size]
+        frames = np.concatenate([spaced * SPACING, recent])
+        norms = np.vstack(
+            [self.spaced[spaced % RECENT_FRAMES], self.recent[recent % RECENT_FRAMES]]
+        )
+        steps = self.numbers[0, frames % self.capacity].astype(np.int64)
+        return steps, np.repeat([float(SPACING), 1.0], [len(spaced), len(recent)]), norms
+
     def usual(self, layers: IndexArray) -> FloatArray:
         """Return (layers,) the median L2 norm of some layers, NaN of one that is not known."""
         num_spaced = -(-self.count // SPACING)

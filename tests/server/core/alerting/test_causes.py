@@ -141,6 +141,32 @@ def test_an_update_that_became_large_first_is_the_cause(
     assert told[0].origin.cause == expected
 
 
+@pytest.mark.parametrize(
+    ("factor", "beta2", "expected"),
+    [
+        (6.0, 0.95, "b.w: gradient 4.4 times AdamW's average of it at step 117"),
+        (2.0, 0.95, ""),
+        (6.0, None, ""),
+    ],
+)
+def test_a_second_moment_that_was_behind_is_the_cause(
+    factor: float, beta2: float | None, expected: str
+) -> None:
+    decays = None if beta2 is None else Column.pack("<f8", [beta2, beta2])
+    job = Cluster(names=("a.w", "b.w"))
+    job.open(0)
+    job.declare(0, optimizer="AdamW", beta2=decays)
+    random = np.random.default_rng(0)
+    told = []
+    for step in range(HEALTHY + 8):
+        first, second, loss = np.exp(random.normal(0.0, (0.5, 0.5, 0.1))).tolist()
+        is_behind, is_over = step == HEALTHY - 3, step >= HEALTHY
+        norms = [first, second * (factor if is_behind else 1.0)]
+        told += job.stats(0, step, norms, lr=RATE, loss=loss * (60.0 if is_over else 2.0))
+
+    assert causes([alert for alert in told if alert.rule == "loss"])[0] == expected
+
+
 def test_the_name_of_a_long_layer_is_cut_in_a_cause() -> None:
     job = Cluster(names=("a.w", "b" * 200)).start()
     for step in range(HEALTHY):
