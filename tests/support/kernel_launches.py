@@ -25,7 +25,7 @@ from triton.runtime import driver
 import gradwatch
 from gradwatch._recording import readback, recorder, step_history, step_sample
 from gradwatch._recording.packed_numbers import PackedNumbers
-from gradwatch._statistics import capture, norm_slots
+from gradwatch._statistics import capture, norm_slots, updates
 from gradwatch._statistics.cuda import warm_up
 from gradwatch._statistics.norm_slots import Expected, NormSlots
 from gradwatch._statistics.single import measure_norm
@@ -161,6 +161,8 @@ def count() -> None:
     for module in (recorder, step_history):
         module.on_host = lambda loss: loss  # type: ignore[attr-defined]  # it would be on a device
     step_sample.PackedNumbers = _Packed  # type: ignore[attr-defined]
+    updates.statistics = cuda_statistics  # type: ignore[assignment, attr-defined]
+    updates._is_on_host = lambda _: False
     step_sample.statistics = cuda_statistics  # type: ignore[assignment, attr-defined]
     memory = partial(torch.empty, dtype=torch.float64)
     readback._new_memory = lambda size: _pinned(memory(size))
@@ -190,13 +192,15 @@ def measure(some: Sequence[nn.Parameter]) -> None:
     assert (found.path, found.declined) == ("triton", ""), found.declined
 
 
-def driver_calls(*dtypes: torch.dtype) -> list[dict[str, int]]:
+def driver_calls(
+    *dtypes: torch.dtype, number: int = 8, updates_every: int = 0
+) -> list[dict[str, int]]:
     """Return what each of some collections of a watch asks for, the loss and all addresses new.
 
     The collections are those of a step: its backward pass, `collect`, the optimizer's step. What it
     asks for without a watch is not in it.
     """
-    some = parameters(8, 200_000, *dtypes)
+    some = parameters(number, 200_000, *dtypes)
     model = nn.ParameterList(some)
     optimizer = torch.optim.SGD(some, lr=0.0, foreach=True)
     without = _calls_of_step(some, optimizer, None)
@@ -206,7 +210,7 @@ def driver_calls(*dtypes: torch.dtype) -> list[dict[str, int]]:
         columns=MEASURED_COLUMNS,
         endpoint=NOWHERE,
         every=1,
-        updates_every=0,  # as it is on a GPU
+        updates_every=updates_every,
     )
     try:
         found = [_calls_of_step(some, optimizer, watch) for _ in range(WARM_STEPS + STEPS)]
@@ -294,6 +298,7 @@ def main() -> dict[str, Any]:
         "variants": variants(60),
         "one": driver_calls(torch.float32),
         "two": driver_calls(torch.float32, torch.bfloat16),
+        "updates": driver_calls(torch.float32, number=40, updates_every=8),
         "norm_variants": norm_variants(),
         "local": hook_calls(148),
         "local, two passes": hook_calls(148, 2),

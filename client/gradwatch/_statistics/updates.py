@@ -92,7 +92,7 @@ def size_of_update(before: WeightSample) -> dict[str, Tensor]:
     zeros = found[ZEROS][: len(sizes)]
     unchanged = zeros * parts / sizes
     is_same = zeros == sizes
-    if not update.is_cpu or is_same.any():
+    if not _is_on_host(before.device) or is_same.any():
         unchanged.masked_fill_(is_same & ~_has_gradient(after), math.nan)
     return {UPDATE_RMS: rms[0], WEIGHT_RMS: rms[1], UNCHANGED: unchanged}
 
@@ -127,11 +127,22 @@ def _sampled(stored: Tensor, whole: int, limit: int) -> Tensor:
 
 def _copied(read: Sequence[Tensor], device: torch.device) -> Tensor:
     """Return a copy of all elements, (elements,)."""
+    if read and not _is_on_host(device):  # a launch for 128 flat tensors, one for each of others
+        return torch.cat([each if each.dim() == 1 else _flat(each) for each in read])
     if len(read) > 1:  # a view of each small one would take as long as to copy it
         flat: Tensor = _flatten_dense_tensors(read)
         return flat
     # Of a single tensor that is no copy.
     return read[0].reshape(-1).clone() if read else torch.empty(0, device=device)
+
+
+def _is_on_host(device: torch.device) -> bool:
+    return device.type == "cpu"
+
+
+def _flat(stored: Tensor) -> Tensor:
+    """Return all elements as they lie in memory, (elements,); they are packed there."""
+    return stored.as_strided((stored.numel(),), (1,))
 
 
 @lru_cache(maxsize=16)
@@ -163,4 +174,5 @@ def _has_gradient(sample: WeightSample) -> Tensor:
         if gradient is None or gradient.numel() != stored or not is_packed(gradient):
             gradient = sample.numbers[:0]  # gone, or stored in another way
         read.append(_sampled(gradient, parameter.numel(), limit))
-    return statistics(read, (L2,)).values[L2] != 0.0
+    sizes = [each.numel() for each in read]
+    return statistics(_copied(read, sample.device).split(sizes), (L2,)).values[L2] != 0.0

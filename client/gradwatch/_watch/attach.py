@@ -101,7 +101,7 @@ def attach(
     report_every: int = 1,
     local: bool = False,
     weights_every: int | None = None,
-    updates_every: int | None = None,
+    updates_every: int = UPDATES_EVERY,
     expected: Sequence[str] = (),
     on_alert: Callable[[dict[str, Json]], object] | None = None,
     buffer_bytes: int = BUFFER_BYTES,
@@ -156,8 +156,7 @@ def attach(
             exactly: a corrupted weight leaves the averaged gradients equal. 0: none. Default: 100
             where DDP or FSDP averages the ranks' gradients, else none.
         updates_every: Steps of which one shows how far each layer's weights move: a sample of them
-            is read before the optimizer's step and after it. 0: none. Default: 8 on a CPU, none on
-            CUDA, where it is a copy for each layer.
+            is read before the optimizer's step and after it. 0: none.
         expected: Signs of a bug that looks healthy which are meant so, of `not_learning`,
             `weights_unchanged`, `not_zeroed`, `repeated_gradient` and `same_batch`: their alerts
             stay `info`.
@@ -193,7 +192,7 @@ def attach(
     check_flag("local", local)
     if weights_every is not None:
         check_count("weights_every", weights_every, 0)
-    check_count("updates_every", 0 if updates_every is None else updates_every, 0)
+    check_count("updates_every", updates_every, 0)
     check_count("spill_bytes", spill_bytes, MIN_SPILL_BYTES)
     layers = find_layers(model, include, exclude)
     check_devices(layers)
@@ -250,8 +249,7 @@ def attach(
             observers.append(Activations(measured, modules, layers, faults))
         for observer in observers:
             undo.callback(observer.close)
-        usual = UPDATES_EVERY if sampler.is_on_cpu else 0
-        updates = WeightUpdates(layers, usual if updates_every is None else updates_every, faults)
+        updates = WeightUpdates(layers, updates_every, faults)
         recorder = Recorder(
             config, schedule, sampler, observers, updates, readback, sender.put, faults
         )

@@ -114,6 +114,10 @@ def test_a_training_compiles_once_per_dtype_and_calls_the_driver_rarely(triton: 
     assert found["local"] == {"launch": 148 + 1}
     assert found["local, two passes"] == {"launch": 3 * 148 + 1}
     assert found["blocks"] == {"launch": 48 + 1}
+    # Of 40 layers; one step of eight looks at the weights.
+    in_steps = [sum(calls.values()) - calls["capture query"] for calls in found["updates"]]
+    assert max(in_steps) <= 24
+    assert sorted(in_steps)[len(in_steps) * 7 // 8 - 1] <= 6
     for dtypes, num_launches, most in (("one", 2, 6), ("two", 3, 9)):
         in_steps = [{**calls, "capture query": 0} for calls in found[dtypes]]
         assert max(sum(calls.values()) for calls in in_steps) <= most

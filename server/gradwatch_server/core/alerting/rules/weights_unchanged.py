@@ -49,7 +49,7 @@ class WeightsUnchangedRule(LayerRule):
     """A layer has a gradient, steps are taken, and its weights stay as they are, bit for bit.
 
     The client reads up to 4,096 elements of each layer before the optimizer's step and after it, in
-    one step of eight on a CPU (`updates_every`). None of them has changed, and their gradient is
+    one step of eight (`updates_every`). None of them has changed, and their gradient is
     not zero everywhere. The layer is in a parameter group whose learning rate is 0, the optimizer
     holds another copy of it, or each update is lost to rounding, as in bfloat16 without float32
     master weights. Layers whose `requires_grad` is off have no gradient, and are never told.
