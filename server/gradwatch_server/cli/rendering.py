@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
 from rich.text import Text
 
 from gradwatch_server.core.printable import printable
@@ -12,12 +15,34 @@ from gradwatch_wire.health import Severity, Status
 
 console: Final = Console()
 
+PIPE_WIDTH: Final = 100_000
+"""Characters of a line that nobody sees as one: more than any table is wide."""
+
 COLOURS: Final = {
     Status.HEALTHY: "green",
     Status.UNKNOWN: "blue",
     Status.CRITICAL: "bold red",
     Severity.WARNING: "yellow",
 }
+
+
+def show_table(table: Table, least: Sequence[str] = ()) -> None:
+    """Print a table: all of it into a pipe; on a terminal without the columns that find no room.
+
+    Args:
+        table: Its first column has the names, which are never cut.
+        least: Headers of columns, the least important one first.
+    """
+    if not console.is_terminal:
+        Console(width=PIPE_WIDTH).print(table)
+        return
+    room = console.options.update(width=PIPE_WIDTH)
+    for header in least:
+        if Measurement.get(console, room, table).maximum <= console.width:
+            break
+        table.columns = [each for each in table.columns if each.header != header]
+    table.columns[0].overflow = "fold"
+    console.print(table)
 
 
 def plain(value: object) -> Text:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from rich.text import Text
@@ -26,15 +27,15 @@ _STATUSES: Final[dict[str, str]] = {
     Status.STALLED: "No step for longer than is usual.",
     Status.INCOMPLETE: "Ranks or records are missing: it may be worse than it looks.",
     Status.DEGRADED: "A warning is firing.",
-    Status.HEALTHY: "Every layer was judged; nothing is wrong now.",
-    Status.UNKNOWN: "Nothing was judged yet.",
+    Status.HEALTHY: "All layers healthy.",
+    Status.UNKNOWN: "No layer judged yet.",
 }
 
 _PHASES: Final[dict[str, str]] = {
     Phase.WAITING: "Attached; no step yet.",
-    Phase.ENDED: "Every rank said goodbye.",
+    Phase.ENDED: "All ranks exited cleanly.",
     Phase.FAILED: "A rank ended with an exception.",
-    Phase.LOST: "Ranks went without a goodbye.",
+    Phase.LOST: "Ranks lost: no clean exit.",
 }
 
 ATTACH: Final = 'watch = gradwatch.attach(model, optimizer, run="my-run")'
@@ -56,6 +57,31 @@ def status_text(status: str, phase: str, *, is_old: bool) -> Text:
     """Return status and phase in the one phrase for them; of what is old only that it was so."""
     rest = f" · {phase}"
     return Text(printable(f"was {status}{rest}"), "dim") if is_old else marked(status, rest)
+
+
+def ranks_by_state(ranks: Sequence[dict[str, Any]]) -> str:
+    """Return which ranks are in which state: `all 8 alive`, `ranks 0 to 6 alive; rank 7 lost`."""
+    found: dict[str, list[int]] = {}
+    for own in ranks:
+        found.setdefault(own["state"], []).append(own["rank"])
+    if len(found) == 1 and len(ranks) > 1:
+        return f"all {len(ranks):,} {next(iter(found))}"
+    return "; ".join(
+        f"rank{'' if len(own) == 1 else 's'} {_ranges(own)} {state}" for state, own in found.items()
+    )
+
+
+def _ranges(numbers: list[int]) -> str:
+    """Return numbers in order, those that follow each other as one range."""
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and parts[-1][-1] == number - 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ", ".join(
+        f"{own[0]} to {own[-1]}" if len(own) > 2 else ", ".join(map(str, own)) for own in parts
+    )
 
 
 def sentences(report: dict[str, Any]) -> list[str]:

@@ -11,7 +11,8 @@ from rich.text import Text
 
 from gradwatch_server.cli.client import get, run_path
 from gradwatch_server.cli.options import DEFAULT_URL, AsJson, Url
-from gradwatch_server.cli.rendering import coloured, console, plain, short
+from gradwatch_server.cli.rendering import coloured, plain, short, show_table
+from gradwatch_server.cli.words import ranks_by_state
 from gradwatch_wire.health import Status
 from gradwatch_wire.names import Point
 
@@ -39,7 +40,7 @@ def health(
     if as_json:
         print(json.dumps(report))
     else:
-        console.print(_table(report))
+        show_table(_table(report))
     if fail_on is not None and Status(report["status"]).is_at_least(fail_on):
         raise typer.Exit(EXIT_UNHEALTHY)
 
@@ -79,7 +80,7 @@ def _lines(report: dict[str, Any]) -> list[tuple[str, Any]]:
         ("gradients of", _point(report["point"])),
         *([("measured", _pace(report))] if report["pace"] else ()),
         ("layers", ", ".join(f"{count} {name}" for name, count in layers.items())),
-        ("ranks", ", ".join(f"{r['rank']} {r['state']}" for r in report["ranks"])),
+        ("ranks", ranks_by_state(report["ranks"])),
         ("records", ", ".join(f"{count} {name}" for name, count in report["records"].items())),
         ("first bad", _first_bad(report["first_bad"])),
     ]

@@ -14,7 +14,7 @@ from rich.text import Text
 from gradwatch_server.cli.client import get, named
 from gradwatch_server.cli.errors import clear_errors
 from gradwatch_server.cli.options import DEFAULT_URL, AsJson, Url
-from gradwatch_server.cli.rendering import coloured, console, plain
+from gradwatch_server.cli.rendering import coloured, console, plain, show_table
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.alerting.rules.table import BUDGET
@@ -49,7 +49,7 @@ def in_force(
         print(json.dumps(told))
         return
     items = told["rules"]
-    console.print(_rules_table(items, run))
+    show_table(_rules_table(items, run), least=("clear", "for"))
     console.print(f"{BUDGET} {told[BUDGET]:g}")
     for item in items:
         if warning := item.get("watches", {}).get("warning"):

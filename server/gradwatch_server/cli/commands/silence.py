@@ -25,7 +25,9 @@ def silence(
     layers: Annotated[
         str | None, typer.Option(help="Pattern that all layers of an alert fit.")
     ] = None,
-    duration: Annotated[str, typer.Option("--for", help="How long: 30m, 2h, 1d.")] = "1h",
+    duration: Annotated[
+        str | None, typer.Option("--for", help="How long: 30m, 2h, 1d.", show_default="1h")
+    ] = None,
     end: Annotated[str | None, typer.Option(help="End the silence of this id instead.")] = None,
     url: Url = DEFAULT_URL,
     by: By = None,
@@ -44,10 +46,13 @@ def silence(
             raise GradwatchError(msg)
         ask("DELETE", url, f"/silences/{quote(end, safe='')}")
         return
+    if not patterns and (duration is not None or comment):
+        msg = "say which alerts to silence: --run, --rule or --layers"
+        raise typer.BadParameter(msg)
     if not patterns:
         _show(get(url, "/silences"), as_json=as_json)
         return
-    body = {"for_s": _seconds(duration), "by": by or user_name(), "comment": comment}
+    body = {"for_s": _seconds(duration or "1h"), "by": by or user_name(), "comment": comment}
     made = ask("POST", url, "/silences", patterns | body)
     for warning in made["warnings"]:
         print(f"gradwatch: warning: {printable(warning)}", file=sys.stderr)

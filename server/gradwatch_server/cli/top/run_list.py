@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar, Final
 
 from rich.text import Text
@@ -16,12 +17,20 @@ from gradwatch_server.cli.async_client import AsyncClient
 from gradwatch_server.cli.client import query_of
 from gradwatch_server.cli.sparkline import sparkline
 from gradwatch_server.cli.top.cells import name_cell, number_cell
-from gradwatch_server.cli.words import ATTACH, status_text
+from gradwatch_server.cli.words import ATTACH, marked, status_text
 from gradwatch_server.core.printable import printable
 from gradwatch_wire.health import Severity, Status
 
 COLUMNS: Final = ("status", "run", "step", "s/step", "norm", "last", "score", "ranks", "alerts")
+NARROW_COLUMNS: Final = ("run", "step", "norm", "alerts")
+"""Columns of a terminal with fewer than `WIDE` characters; the mark of the status is in `run`."""
+
+WIDE: Final = 110
+NARROW_REST: Final = 28
+"""Characters of the narrow columns besides the name, at most."""
+
 MAX_NAME: Final = 40
+MIN_NAME: Final = 12
 MAX_RUNS: Final = 200
 RUN_POINTS: Final = 24
 
@@ -34,11 +43,7 @@ class RunsTable(DataTable[Text]):
     def __init__(self) -> None:
         super().__init__(cursor_type="row", id="runs")
         self._drawn: dict[str, Sequence[Text]] = {}
-
-    def on_mount(self) -> None:
-        """Make the columns."""
-        for column in COLUMNS:
-            self.add_column(column, key=column)
+        self._headers: Sequence[str] = ()
 
     @property
     def chosen(self) -> str | None:
@@ -46,18 +51,19 @@ class RunsTable(DataTable[Text]):
         runs = list(self._drawn)
         return runs[self.cursor_row] if self.cursor_row < len(runs) else None
 
-    def show_rows(self, wanted: dict[str, Sequence[Text]]) -> None:
-        """Show cells by run."""
-        if wanted == self._drawn:
+    def show_rows(self, headers: Sequence[str], wanted: dict[str, Sequence[Text]]) -> None:
+        """Show cells by run below headers."""
+        if wanted == self._drawn and headers == self._headers:
             return
         chosen, row, top = self.chosen, self.cursor_row, self.scroll_offset.y
-        self.clear()
+        self.clear(columns=True)
+        self.add_columns(*headers)
         for run, cells in wanted.items():
             self.add_row(*cells, key=run)
         runs = list(wanted)
         self.move_cursor(row=runs.index(chosen) if chosen in wanted else row, scroll=False)
         self.call_after_refresh(self.scroll_to, y=top, animate=False)
-        self._drawn = wanted
+        self._drawn, self._headers = wanted, headers
 
 
 class RunList(Vertical):
@@ -94,7 +100,13 @@ class RunList(Vertical):
         self._table.display = bool(self._runs)
         self._empty.display = not self._runs
         self._empty.update(self._nothing())
-        self._table.show_rows({row["run"]: _cells(row, is_old=is_old) for row in self._runs})
+        cells: Callable[..., Sequence[Text]] = _cells
+        headers: Sequence[str] = COLUMNS
+        if self.size.width < WIDE:
+            most = max(self.size.width - NARROW_REST, MIN_NAME)
+            cells, headers = partial(_narrow_cells, most=most), NARROW_COLUMNS
+        rows = {row["run"]: cells(row, is_old=is_old) for row in self._runs}
+        self._table.show_rows(headers, rows)
         return _summary(self._runs)
 
     def _nothing(self) -> Text:
@@ -105,18 +117,33 @@ class RunList(Vertical):
 
 
 def _cells(row: dict[str, Any], *, is_old: bool) -> list[Text]:
-    step = row["step"]
     return [
         status_text(row["status"], row["phase"], is_old=is_old),
         name_cell(row["run"], MAX_NAME),
-        Text("-" if step is None else f"{step:,}", justify="right"),
+        _step_cell(row),
         number_cell(row["step_time_s"]),
         sparkline(row["spark"], RUN_POINTS),
-        number_cell(row["spark"][-1] if row["spark"] else None),
+        _norm_cell(row),
         number_cell(row["score"]),
         Text(f"{row['ranks']}/{row['world']}", justify="right"),
         _alerts(row["alerts"]),
     ]
+
+
+def _narrow_cells(row: dict[str, Any], *, is_old: bool, most: int) -> list[Text]:
+    mark = marked(row["status"]).split(" ")[0]
+    if is_old:
+        mark.stylize("dim")
+    name = Text(" ").join((mark, name_cell(row["run"], most - len(mark) - 1)))
+    return [name, _step_cell(row), _norm_cell(row), _alerts(row["alerts"])]
+
+
+def _step_cell(row: dict[str, Any]) -> Text:
+    return Text("-" if row["step"] is None else f"{row['step']:,}", justify="right")
+
+
+def _norm_cell(row: dict[str, Any]) -> Text:
+    return number_cell(row["spark"][-1] if row["spark"] else None)
 
 
 def _alerts(counts: dict[str, int]) -> Text:

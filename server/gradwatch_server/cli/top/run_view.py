@@ -31,8 +31,14 @@ STEPS: Final = 64
 RUN_COLUMNS: Final = ("norm", "loss")
 
 MAX_NAME: Final = 48
-
+MIN_NAME: Final = 12
 MIN_CURVE: Final = 16
+
+WIDE: Final = 72
+"""Characters of a terminal from which on layers have curves, and alerts columns."""
+
+NUMBERS_WIDTH: Final = 24
+"""Characters of two numbers with the space around them."""
 
 GAP: Final = 2
 """Spaces between columns."""
@@ -168,15 +174,25 @@ def _parts(snapshot: dict[str, Any], width: int, *, is_old: bool) -> Iterator[Te
     report = snapshot["health"]
     yield status_text(report["status"], report["phase"], is_old=is_old)
     yield from _reasons(report)
+    curves = [
+        Text.assemble(f"{name}  ", sparkline(curve, min(STEPS, width - GAP - len(name))))
+        for name, curve in snapshot["curves"].items()
+        if any(value is not None for value in curve)
+    ]
+    parts: list[Text | Table] = [*curves, Text(), _layers(snapshot["layers"], width)]
+    if width < WIDE:  # the layers first: such a terminal is seldom high
+        parts = [_narrow_layers(snapshot["layers"], width), Text(), *curves]
     yield Text()
-    for name, curve in snapshot["curves"].items():
-        if any(value is not None for value in curve):
-            yield Text.assemble(f"{name}  ", sparkline(curve, STEPS))
-    yield from (Text(), _layers(snapshot["layers"], width))
+    yield from parts
     firing = [own for own in report["alerts"]["items"] if own["state"] == "firing"]
     if firing:
         firing.sort(key=lambda own: own["severity"] != "critical")
-        yield from (Text(), _table(ALERT_COLUMNS, map(_alert, firing)))
+        alerts = map(_alert, firing)
+        yield Text()
+        if width < WIDE:
+            yield from (Text(" ").join((mark, message)) for mark, _, _, _, message in alerts)
+        else:
+            yield _table(ALERT_COLUMNS, alerts)
         yield from (
             Text(f"often behind it (heuristic): {printable(hint)}", style="dim")
             for hint in firing[0]["hints"][:1]
@@ -230,6 +246,18 @@ def _layers(layers: list[dict[str, Any]], width: int) -> Table:
     room = min(max(width - beside - GAP, MIN_CURVE), STEPS)
     curves = (sparkline(own["curve"], room) for own in layers)
     return _table(LAYER_COLUMNS, ([*row, curve] for row, curve in zip(rows, curves, strict=True)))
+
+
+def _narrow_layers(layers: list[dict[str, Any]], width: int) -> Table:
+    """Return the layers with their numbers alone; what has gone wrong in one colours its name."""
+    most = max(width - NUMBERS_WIDTH, MIN_NAME)
+    rows = []
+    for own in layers:
+        _, wrong, now, usual = _layer(own)
+        name = name_cell(own["name"], most)
+        name.stylize(wrong.style if wrong.plain else "")
+        rows.append([name, now, usual])
+    return _table((LAYER_COLUMNS[0], *LAYER_COLUMNS[2:4]), rows)
 
 
 def _layer(own: dict[str, Any]) -> list[Text]:

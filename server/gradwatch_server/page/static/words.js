@@ -27,16 +27,16 @@ export const STATUS_SENTENCES = {
   stalled: "No step for longer than is usual.",
   incomplete: "Ranks or records are missing: it may be worse than it looks.",
   degraded: "A warning is firing.",
-  healthy: "Every layer was judged; nothing is wrong now.",
-  unknown: "Nothing was judged yet.",
+  healthy: "All layers healthy.",
+  unknown: "No layer judged yet.",
 };
 
 export const PHASE_SENTENCES = {
   waiting: "Attached; no step yet.",
   running: "",
-  ended: "Every rank said goodbye.",
+  ended: "All ranks exited cleanly.",
   failed: "A rank ended with an exception.",
-  lost: "Ranks went without a goodbye.",
+  lost: "Ranks lost: no clean exit.",
 };
 
 /** Phases in which nothing more comes. */

@@ -21,6 +21,15 @@ def test_silences_are_made_listed_and_ended(ask: Command) -> None:
     assert ask("silence", "--end", own["id"]).returncode == 1
 
 
+@pytest.mark.parametrize("arguments", [("--for", "3weeks"), ("--comment", "why")])
+def test_a_silence_without_a_pattern_is_an_error(ask: Command, arguments: tuple[str, ...]) -> None:
+    done = ask("silence", *arguments)
+
+    assert done.returncode == 2
+    assert "say which alerts to silence: --run, --rule or --layers" in done.stderr
+    assert done.stdout == ""
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

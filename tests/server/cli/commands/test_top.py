@@ -124,6 +124,28 @@ def test_a_run_is_shown_as_the_api_tells_it(service: Aggregator) -> None:
     drive(service.url, follow, "shown")
 
 
+@pytest.mark.parametrize("size", [(60, 24), (50, 24)])
+def test_a_narrow_terminal_has_step_and_norm_and_the_worst_layers(
+    service: Aggregator, size: tuple[int, int]
+) -> None:
+    run = "llama-3.1-8b-instruct-lr3e-4-bs128"
+    feed(service, run, range(STEPS), LAST)
+
+    async def follow(pilot: Pilot[None]) -> None:
+        seen = await shows(pilot, "run", "step", "norm", "alerts", "✖ llama", "bs128", "NaN")
+        (row,) = [line for line in seen.splitlines() if "llama" in line]
+        assert row.split()[-3:-1] == [str(LAST), "NaN"]
+        await pilot.press("enter")
+        seen = await shows(pilot, "norm now", "usual", f"step {LAST}")
+        rows = [line.split() for line in seen.splitlines()]
+        (first,) = [at for at, row in enumerate(rows) if row[:2] == ["layer", "norm"]]
+        assert rows[first + 1][1] == "NaN"
+        assert rows[first + 1][0][-3:] == POISONED[-3:]
+        assert len([line for line in seen.splitlines() if line.rstrip().endswith("…")]) == 0
+
+    drive(service.url, follow, size=size)
+
+
 def test_steps_come_by_themselves(service: Aggregator) -> None:
     peer = feed(service, "moving", range(STEPS), None)
 
