@@ -74,6 +74,20 @@ def test_curves_are_continued_by_what_adds_to_them_alone(
     assert shown.module("data/rundata", body, [before, before | change]) is is_continued
 
 
+@pytest.mark.parametrize(("silent_ms", "is_gone"), [(1_000, False), (3_000, True)])
+def test_an_aggregator_that_ended_is_gone_within_three_seconds(
+    shown: Any, silent_ms: int, is_gone: bool
+) -> None:
+    body = """
+      const freshness = new m.Freshness(() => {});
+      freshness.heard();
+      freshness.stream("gone");
+      freshness.heard_at -= a;
+      return freshness.isGone;
+    """
+    assert shown.module("freshness", body, silent_ms) is is_gone
+
+
 def test_addresses_survive(shown: Any) -> None:
     """A state goes into the address and comes back, whatever the names are."""
     state = {

@@ -2,7 +2,8 @@
 
 import { clock, now, span } from "./time.js";
 
-const STALE_MS = 5000;
+const GONE_MS = 2000; // without an answer, after the stream has broken
+const STALE_MS = 15000; // without an answer, though the stream goes on
 
 /** Knows when the page last heard of what it shows. */
 export class Freshness {
@@ -51,7 +52,7 @@ export class Freshness {
 
   /** Tell whether nobody answers. */
   get isGone() {
-    return this.streamState === "gone" && performance.now() - this.heard_at > STALE_MS;
+    return this.streamState === "gone" && performance.now() - this.heard_at > GONE_MS;
   }
 
   /** See whether the aggregator serves another version of the page by now. */
@@ -77,7 +78,7 @@ export class Freshness {
     if (isPaused) return { state: "paused", text: `paused, ${age} ago`, kind: "note" };
     if (this.heard_ms === null) return { state: "catching-up", text: "catching up", kind: "note" };
     if (view?.isOver?.()) return { state: "ended", text: view.isOver(), kind: "note" };
-    if (performance.now() - this.heard_at > 3 * STALE_MS)
+    if (performance.now() - this.heard_at > STALE_MS)
       return { state: "stale", text: `stale${stale}`, kind: "bad" };
     if (state.from !== undefined && state.to !== undefined)
       return { state: "fixed", text: "fixed range", kind: "note" };
