@@ -23,7 +23,7 @@ from gradwatch_wire.limits import (
     MAX_LAYERS,
     MAX_RECORD_BYTES,
     MAX_SEQ,
-    MAX_TEXT_BYTES,
+    MAX_STACK_BYTES,
     SESSION_BYTES,
 )
 from gradwatch_wire.records import SEQUENCED, Envelope, Kind, Record
@@ -162,7 +162,7 @@ def _unpack(array: memoryview) -> Any:
             ext_hook=_refuse_ext,
             max_array_len=MAX_LAYERS,
             max_map_len=256,
-            max_str_len=MAX_TEXT_BYTES,
+            max_str_len=MAX_STACK_BYTES,
             max_bin_len=MAX_RECORD_BYTES,
             max_ext_len=0,
         )

@@ -147,6 +147,7 @@ WRONG: Final[dict[tuple[str, str], Callable[[], dict[str, object]]]] = {
     ("columns", "ValueError"): lambda: {"columns": ["l3"]},
     ("report_every", "ValueError"): lambda: {"report_every": 0},
     ("local", "TypeError"): lambda: {"local": "yes"},
+    ("stacks", "TypeError"): lambda: {"stacks": 1},
     ("weights_every", "TypeError"): lambda: {"weights_every": 1.5},
     ("weights_every", "ValueError"): lambda: {"weights_every": -1},
     ("expected", "TypeError"): lambda: {"expected": 1},

@@ -262,7 +262,13 @@ BAD: list[tuple[bytes, str, str, str]] = [
     (message(K.BEAT, {}, time_ns=1.5), "envelope.time_ns", "an integer 0..", "float 1.5"),
     (message(K.BYE, []), "BYE", "a map", "tuple of 0"),
     (message(K.BYE, {"reason": b"x"}), "BYE.reason", "a string of at most 512 bytes", "1 bytes"),
-    (message(K.REFUSE, {"reason": "\x1b" * 4_096 + "\n"}), "envelope", "valid msgpack", "4097 exc"),
+    (message(K.REFUSE, {"reason": "\x1b" * 8_192 + "\n"}), "envelope", "valid msgpack", "8193 exc"),
+    (
+        message(K.REFUSE, {"reason": "x" * 4_097}),
+        "REFUSE.reason",
+        "a string of at most 4096",
+        "str 'x",
+    ),
     (message(K.HELLO, HELLO | {"rank": 2}), "HELLO.rank", "an integer 0..1", "int 2"),
     (
         message(K.HELLO, HELLO | {"world": 65_537}),

@@ -14,6 +14,7 @@ from typing import Final
 from gradwatch._faults import Faults
 from gradwatch._transport.collection_queue import Collected, CollectionQueue
 from gradwatch._transport.connection import Connection
+from gradwatch._transport.hang import HangWatch
 from gradwatch._transport.route import Route
 from gradwatch._transport.spill import Spill, claim_orphans
 from gradwatch_wire import Bye, Json, ProtocolError, decode
@@ -39,6 +40,7 @@ class Sender(threading.Thread):
         key: For an aggregator that asks for one; the same for all endpoints.
         spill: The files of the session, if there are any.
         is_training: Asked for each BEAT, if given.
+        step: Returns the step under way; the stack of a hang is sent if given.
 
     Attributes:
         record_s: CPU time of this thread for a record, seconds, a moving mean; 0 before the first.
@@ -53,6 +55,7 @@ class Sender(threading.Thread):
         key: ClientKey | None = None,
         spill: Spill | None = None,
         is_training: Callable[[], bool | None] | None = None,
+        step: Callable[[], int | None] | None = None,
     ) -> None:
         super().__init__(name="gradwatch-sender", daemon=True)
         self.session = session
@@ -68,6 +71,7 @@ class Sender(threading.Thread):
         self._driver = SessionDriver(session, now_s)
         if is_training is not None:
             self._driver.is_training = is_training
+        self._hang = None if step is None else HangWatch(step, now_s)
         self.record_s = 0.0
         self._bye: Bye | None = None
         self._has_said_bye = False
@@ -75,6 +79,8 @@ class Sender(threading.Thread):
 
     def put(self, collected: Collected) -> None:
         """Hand over a collection; called by the training thread, takes about a microsecond."""
+        if self._hang is not None:
+            self._hang.thread = threading.get_ident()
         if not self.queue.put(collected):
             self._faults.note("dropped", "the device or the sender does not keep up")
 
@@ -134,6 +140,7 @@ class Sender(threading.Thread):
             while not self._closing.is_set():
                 self._round(connection)
                 self.route.look(time.monotonic())
+                self._look_for_hang()
             self._drain(connection)
         except Exception as error:  # noqa: BLE001 - nothing may reach the training process
             self._faults.note("sender stopped", repr(error))
@@ -141,6 +148,14 @@ class Sender(threading.Thread):
             with self._faults.noting("sender stopped"):
                 connection.close()
             self._close_files()
+
+    def _look_for_hang(self) -> None:
+        if self._hang is None:
+            return
+        with self._faults.noting("stack"):
+            event = self._hang.look(time.monotonic())
+            if event is not None:
+                self.session.source.append(event, time.time_ns())
 
     def _claim_orphaned(self) -> None:
         if self.spill is not None:

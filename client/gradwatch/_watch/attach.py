@@ -103,6 +103,7 @@ def attach(
     weights_every: int | None = None,
     updates_every: int = UPDATES_EVERY,
     expected: Sequence[str] = (),
+    stacks: bool = True,
     on_alert: Callable[[dict[str, Json]], object] | None = None,
     buffer_bytes: int = BUFFER_BYTES,
     spill: str | os.PathLike[str] | None = None,
@@ -160,6 +161,8 @@ def attach(
         expected: Signs of a bug that looks healthy which are meant so, of `not_learning`,
             `weights_unchanged`, `not_zeroed`, `repeated_gradient` and `same_batch`: their alerts
             stay `info`.
+        stacks: Whether the Python stack of the training thread is sent, once, where no step ends
+            for 30 s and ten times as long as usual: functions, file names and lines of 30 frames.
         on_alert: Called with each event of an alert of this run, in the background thread.
         buffer_bytes: Memory for records that wait for their acknowledgement. When it is full the
             oldest give way and are counted.
@@ -190,6 +193,7 @@ def attach(
     scaler_in_use, is_scaler_given = _find_scaler(scaler, given)
     check_on_alert(on_alert)
     check_flag("local", local)
+    check_flag("stacks", stacks)
     if weights_every is not None:
         check_count("weights_every", weights_every, 0)
     check_count("updates_every", updates_every, 0)
@@ -225,7 +229,11 @@ def attach(
         files = Spill(directory, session_id, hello, spill_bytes, faults) if directory else None
         session = Session(session_id, hello, Outbox(buffer_bytes, files))
         mode = _TrainingMode(modules)
-        sender = Sender(session, targets, faults, on_alert, key, files, mode.is_training)
+        steps = _Steps()
+        sender = Sender(
+            *(session, targets, faults, on_alert, key, files, mode.is_training),
+            steps.under_way if stacks else None,
+        )
         hookable = not config.is_autograd_compiled
         order = ForwardOrder(modules, layers, faults)
         undo.callback(order.close)
@@ -253,6 +261,7 @@ def attach(
         recorder = Recorder(
             config, schedule, sampler, observers, updates, readback, sender.put, faults
         )
+        steps.recorder = weakref.ref(recorder)
         hooks = TrainingHooks(config, recorder, schedule, faults)
         undo.callback(hooks.close)
         recorder.observed.hook_again = weakref.WeakMethod(hooks.watch)
@@ -309,6 +318,22 @@ def _tell_untrained(names: Sequence[str], faults: Faults) -> None:
         why = "require a gradient and are in no optimizer that was given, so they are not watched"
         what = f"optimizer: {len(names)} parameters ({some}) {why}"
         faults.tell_once("not watched", f"{what}; pass all optimizers, or name them in exclude=")
+
+
+class _Steps:
+    """Step of a recorder that is not kept alive.
+
+    Attributes:
+        recorder: The recorder; it needs the sender, and the sender asks for the step.
+    """
+
+    def __init__(self) -> None:
+        self.recorder: Callable[[], Recorder | None] = lambda: None
+
+    def under_way(self) -> int | None:
+        """Return the step, None if the recorder is gone."""
+        recorder = self.recorder()
+        return None if recorder is None else recorder.step
 
 
 class _TrainingMode:

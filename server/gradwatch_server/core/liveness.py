@@ -97,6 +97,7 @@ class RankLiveness:
         idle_s: Seconds since its last step, or since it attached.
         behind_frames: Frames in a row that closed two steps or more ahead of it.
         since_ns: When it last gave a sign of life, or went.
+        stack: Python stack of its training thread in a hang that goes on, else empty.
     """
 
     rank: int
@@ -108,6 +109,7 @@ class RankLiveness:
     idle_s: float
     behind_frames: int
     since_ns: int
+    stack: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +161,7 @@ def _look_at(session: Session, now_ns: int, from_files: bool) -> RankLiveness:
         idle_s=max(0.0, (now_ns - session.stepped_ns) / 1e9),
         behind_frames=session.behind_frames,
         since_ns=session.lost_ns or session.heard_ns,
+        stack=session.hang_stack,
     )
 
 

@@ -85,6 +85,8 @@ class Session:
         is_from_files: Whether it is sent from spill files by now.
         beat_step: The last step that it told of in a BEAT since the last statistics, else -1.
         behind_frames: Frames in a row that closed two steps or more ahead of it.
+        stack: Python stack of its training thread in its last hang, the innermost frame first.
+        stack_step: Step that was under way then.
         revision: Counts the entries that are of it; readers keep what is unchanged.
 
     Attributes:
@@ -115,6 +117,8 @@ class Session:
     is_from_files: bool = False
     beat_step: int = -1
     behind_frames: int = 0
+    stack: str = ""
+    stack_step: int = -1
     revision: int = 0
 
     def __post_init__(self) -> None:
@@ -186,10 +190,18 @@ class Session:
             stats.batch,
         )
 
+    @property
+    def hang_stack(self) -> str:
+        """The stack of a hang that goes on, else empty."""
+        is_there = self.state is RankState.ALIVE
+        return self.stack if is_there and self.stack_step > self.last_step else ""
+
     def add_event(self, event: Event) -> None:
-        """Count a step that was skipped once, for all its optimizers; keep the pace."""
+        """Count a step that was skipped once, for all its optimizers; keep pace and stack."""
         if event.name == EventName.PACE:
             self.pace, self.every = event.text, _checked_every(event.data.get("every"))
+        if event.name == EventName.STACK:
+            self.stack, self.stack_step = event.text, event.step
         if event.name == EventName.SKIPPED_STEP and event.step > self.last_skipped:
             self.num_skipped += 1
             self.last_skipped = event.step

@@ -145,6 +145,7 @@ WRONG: Final[list[tuple[dict[str, Any], type[Exception], str]]] = [
     ({"report_every": 0}, ValueError, "report_every: at least 1, got 0"),
     ({"report_every": 2.5}, TypeError, "report_every: a whole number, got 2.5"),
     ({"local": "yes"}, TypeError, "local: True or False, got 'yes'"),
+    ({"stacks": 1}, TypeError, "stacks: True or False, got 1"),
     ({"weights_every": -1}, ValueError, "weights_every: at least 0, got -1"),
     ({"weights_every": 1.5}, TypeError, "weights_every: a whole number, got 1.5"),
     ({"expected": 1}, TypeError, "expected: a list of names, got int"),
@@ -176,6 +177,7 @@ EVERYTHING: Final[dict[str, Any]] = {
     "weights_every": 100,
     "updates_every": 8,
     "expected": (),
+    "stacks": True,
     "blocks": [MODEL[0], MODEL[1]],
     "activations": True,
     "groups": {"all": "*"},
@@ -241,7 +243,7 @@ def test_every_argument_is_given_wrongly() -> None:
     assert given == set(inspect.signature(gradwatch.attach).parameters)
 
     kinds = {(name, error) for wrong, error, _ in WRONG for name in wrong}
-    only_typed = {"scaler", "local", "on_alert"}
+    only_typed = {"scaler", "local", "stacks", "on_alert"}
     assert {name for name, error in kinds if error is TypeError} == given
     assert {name for name, error in kinds if error is ValueError} == given - only_typed
 

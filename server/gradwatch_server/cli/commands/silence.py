@@ -26,7 +26,7 @@ def silence(
         str | None, typer.Option(help="Pattern that all layers of an alert fit.")
     ] = None,
     duration: Annotated[
-        str | None, typer.Option("--for", help="How long: 30m, 2h, 1d.", show_default="1h")
+        str | None, typer.Option("--for", help="How long: 30m, 2h, 1d; 1h if not given.")
     ] = None,
     end: Annotated[str | None, typer.Option(help="End the silence of this id instead.")] = None,
     url: Url = DEFAULT_URL,

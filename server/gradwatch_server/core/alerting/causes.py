@@ -8,15 +8,12 @@ from typing import Final
 from gradwatch_server.core.alerting.attribution import high_loss_ranks
 from gradwatch_server.core.alerting.evaluation import Context
 from gradwatch_server.core.alerting.origin import Origin
-from gradwatch_server.core.alerting.wording import cut, shown
+from gradwatch_server.core.alerting.wording import MAX_CAUSE, cut, shown
 from gradwatch_server.core.frames.frame import Frame, LateFrame
 from gradwatch_server.core.frames.surprise import find_surprise
 from gradwatch_server.core.judge.deviations import Kind
 from gradwatch_wire.columns import L2, LINF
 from gradwatch_wire.names import Scalar
-
-MAX_CAUSE: Final = 80
-"""Characters."""
 
 ONE_ELEMENT: Final = 0.97
 MIN_ELEMENTS: Final = 64

@@ -10,6 +10,9 @@ from gradwatch_server.core.printable import printable
 MAX_SHOWN: Final = 120
 """Characters of a name in a message; the whole one is beside it, in a key of its own."""
 
+MAX_CAUSE: Final = 80
+"""Characters of a cause."""
+
 _CUT: Final = "…"
 
 

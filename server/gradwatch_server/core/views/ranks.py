@@ -73,4 +73,5 @@ def describe_rank(rank: RankView, last_seen: LastSeen, now_ns: int) -> dict[str,
         "pid": rank.pid,
         "reason": rank.reason,
         "pace": rank.pace,
+        "stack": rank.stack or None,
     }

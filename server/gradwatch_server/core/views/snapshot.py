@@ -53,6 +53,7 @@ class RankView:
     reason: str
     gaps: tuple[LostRange, ...]
     pace: str = ""
+    stack: str = ""
     revision: int = field(default=0, repr=False, compare=False)
 
 
@@ -313,6 +314,7 @@ def _view_session(session: Session) -> RankView:
         unresolved=session.num_unresolved,
         reason=session.reason,
         pace=session.pace,
+        stack=session.hang_stack,
         gaps=session.losses.ranges(),
         revision=session.revision,
     )

@@ -15,8 +15,10 @@ from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.rules.base import Limit, Rule, Steps
 from gradwatch_server.core.alerting.sentences import ALL_STOPPED, Trouble
 from gradwatch_server.core.alerting.severities import worse
+from gradwatch_server.core.alerting.wording import MAX_CAUSE, cut
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.liveness import LOGGED_AFTER_S, Liveness, RankLiveness
+from gradwatch_server.core.printable import printable
 from gradwatch_wire.health import Severity
 
 MIN_GAPS = 5
@@ -53,8 +55,9 @@ class LivenessRule(Rule):
     words, or `failed and lost` where nobody knows which came first, within 5 s; silent comes before
     stalled. When it changes, that is told. `origin.ranks` are the ranks that it is about, of a hang
     those with the lowest last step; `origin.step` is the lowest last step of them, and
-    `origin.notes` has the last step of each rank. It is resolved when none of it holds any more:
-    ranks are heard of again, have caught up, or attach in a later attempt of the job.
+    `origin.notes` has the last step of each rank. The cause of a hang says in which functions the
+    ranks are, by the Python stacks that their clients send. The alert is resolved when none of it
+    holds any more: ranks are heard of again, have caught up, or attach in a later attempt.
     """
 
     name = "liveness"
@@ -195,7 +198,8 @@ class LivenessRule(Rule):
         """Return which ranks it is about, and the lowest last step of them."""
         affected = self._affected(observation, trouble)
         ranks = tuple(rank.rank for rank in affected)
-        value, threshold, detail = float(len(affected)), None, ""
+        value, threshold, detail, cause = float(len(affected)), None, "", ""
+        notes = _last_steps(observation)
         if trouble is Trouble.SILENT:
             value, threshold = max(rank.silent_s for rank in affected), self.silent_s
             detail = f"others: {max(rank.step for rank in observation.ranks)}"
@@ -205,6 +209,9 @@ class LivenessRule(Rule):
             passed = self._passed(observation)
             value = observation.idle_s or 0.0
             threshold = passed[-1][1] if passed else min(self.limits_s(observation).values())
+            stuck = _stuck(observation)
+            cause = _joined(stuck, MAX_CAUSE)
+            notes += (f"stacks: {', '.join(stuck)}",) if stuck else ()
             living = [rank for rank in observation.ranks if rank.lives]
             if len(ranks) < len(living):
                 detail = f"others at step {max(rank.step for rank in living)}"
@@ -218,8 +225,9 @@ class LivenessRule(Rule):
             kind=trouble.value,
             value=value,
             threshold=threshold,
-            notes=_last_steps(observation),
+            notes=notes,
             detail=detail,
+            cause=cause,
         )
 
     def _extended(self, origin: Origin, observation: Liveness, trouble: Trouble | None) -> Origin:
@@ -232,7 +240,9 @@ class LivenessRule(Rule):
         if origin.kind != trouble:
             return now
         if trouble is Trouble.STALLED:
-            return replace(origin, value=max(origin.value, now.value), threshold=now.threshold)
+            worst = max(origin.value, now.value)
+            grown = replace(origin, value=worst, threshold=now.threshold, cause=now.cause)
+            return replace(grown, notes=now.notes)
         ranks = tuple(sorted({*origin.ranks, *now.ranks}))
         one = ranks[0] if len(ranks) == 1 else None
         return replace(origin, rank=one, ranks=ranks, value=now.value, detail=now.detail)
@@ -251,6 +261,28 @@ def _last_steps(observation: Liveness) -> tuple[str, ...]:
         return ()
     parts = [f"{_step(step)} {_listed(ranks_at[step])}" for step in sorted(ranks_at)[:MAX_LISTED]]
     return (f"last step of each rank: {', '.join(parts)}",)
+
+
+def _stuck(observation: Liveness) -> list[str]:
+    """Return in which functions the ranks of a hang are, that of the fewest ranks first."""
+    ranks_in: dict[str, list[int]] = {}
+    for own in observation.ranks:
+        if own.stack:
+            function, _, place = printable(own.stack.partition("\n")[0]).partition(" ")
+            where = f"{function} at {place.rpartition('/')[2]}"
+            ranks_in.setdefault(where, []).append(own.rank)
+    groups = sorted(ranks_in.items(), key=lambda group: len(group[1]))[:MAX_LISTED]
+    return [f"{_listed(ranks)} in {where}" for where, ranks in groups]
+
+
+def _joined(parts: Sequence[str], most: int) -> str:
+    """Return as many parts as so many characters have room for; of a single long one its ends."""
+    text = cut(parts[0], most) if parts else ""
+    for part in parts[1:]:
+        if len(text) + len(part) + 2 > most:
+            break
+        text = f"{text}, {part}"
+    return text
 
 
 def _step(step: int) -> str:

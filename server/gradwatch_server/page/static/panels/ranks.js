@@ -1,6 +1,6 @@
 // The ranks of a run as a strip: who is there, who lags, whose records are lost.
 
-import { element } from "../element.js";
+import { element, printable } from "../element.js";
 import { count, numberOf, seconds, short, whole } from "../numbers.js";
 import { span } from "../time.js";
 import { rankMark } from "../words.js";
@@ -8,7 +8,7 @@ import { rankMark } from "../words.js";
 const MOST = 64;
 
 /**
- * Return the strip; the ones that are off come first where there are many.
+ * Return the strip; the ones that are off come first.
  *
  * @param {any[]} ranks as `/ranks` gives them
  * @param {{rank: number|null, step: number}|null} bad where the first NaN or Inf was
@@ -19,8 +19,8 @@ export function rankStrip(ranks, bad) {
     const first = bad?.rank === rank.rank ? [`first NaN or Inf, step ${whole(bad.step)}`] : [];
     return [rank, [...first, ...oddities(rank, newest)]];
   });
+  described.sort((one, other) => other[1].length - one[1].length);
   const isLong = described.length > MOST;
-  if (isLong) described.sort((one, other) => other[1].length - one[1].length);
   const items = described.slice(0, MOST).map(([rank, odd]) => itemOf(rank, odd));
   if (isLong) items.push(element("li", {}, `and ${count(described.length - MOST, "rank")} more`));
   return element("ul", { class: "ranks", "aria-label": "Ranks" }, items);
@@ -32,6 +32,7 @@ function itemOf(rank, odd) {
     rank.pid ? `pid ${rank.pid}` : "",
     `${whole(rank.stored)} records stored`,
     rank.reason,
+    rank.stack ? `\n${printable(rank.stack.replaceAll("\n", " ← "))}` : "",
   ]
     .filter(Boolean)
     .join(", ");
@@ -62,6 +63,7 @@ function oddities(rank, newest) {
   if (numberOf(rank.step_time_s) !== null && rank.step_time_s !== undefined)
     found.push(`${seconds(rank.step_time_s)}/step`);
   if (numberOf(rank.divergence) > 0) found.push(`differs by ${short(rank.divergence)}`);
+  if (rank.stack) found.push(`in ${printable(rank.stack.split("\n")[0])}`);
   if (rank.state === "silent") found.push(`heard ${span(rank.last_seen_s)} ago`);
   return found;
 }
