@@ -88,6 +88,44 @@ def test_an_aggregator_that_ended_is_gone_within_three_seconds(
     assert shown.module("freshness", body, silent_ms) is is_gone
 
 
+def test_the_facts_of_a_hang_are_those_of_a_hang(shown: Any) -> None:
+    """Its step is the last one, which was good; its value is a time."""
+    origin = {
+        "step": 79,
+        "rank": 1,
+        "ranks": [1],
+        "layer": None,
+        "kind": "stalled",
+        "value": 1225.0,
+        "threshold": 300.0,
+        "usual": None,
+        "last_good_step": 78,
+        "detail": "",
+        "cause": "rank 1 in __getitem__ at data.py:41",
+        "notes": [],
+    }
+    alert = {
+        "rule": "liveness",
+        "state": "firing",
+        "first_step": 79,
+        "last_step": 79,
+        "acknowledged": None,
+        "origin": origin,
+    }
+    body = "return [m.facts(a).textContent, m.strip(a) === null];"
+    facts, has_no_strip = shown.module("panels/alertfacts", body, alert)
+
+    assert has_no_strip
+    assert "last step79" in facts
+    assert "limit300 s" in facts
+    assert "rank 1 in __getitem__ at data.py:41" in facts
+    for wrong in ("first bad", "checkpoint", "so far one step"):
+        assert wrong not in facts
+    lossy = {**alert, "rule": "loss", "origin": {**origin, "before": [{"step": 1, "value": 2.0}]}}
+    text = shown.module("panels/alertfacts", "return m.strip(a).textContent;", lossy)
+    assert text.startswith("Loss, the steps before")
+
+
 def test_addresses_survive(shown: Any) -> None:
     """A state goes into the address and comes back, whatever the names are."""
     state = {

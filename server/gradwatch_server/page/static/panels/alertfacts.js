@@ -5,8 +5,21 @@ import { element, nameOf, printable } from "../element.js";
 import { count, short, whole } from "../numbers.js";
 import { agoOf, clock } from "../time.js";
 
+/** Rules whose values are no L2 norms, to the name of these. */
+const VALUES = {
+  gain: "Gain",
+  groups: "Ratio",
+  loss: "Loss",
+  loss_scaler: "Loss scale",
+  slow: "Seconds of a step",
+};
+
+/** Rules about the run or its ranks, whose value is a count or a time. */
+const WITHOUT_VALUES = new Set(["liveness", "records_lost", "not_learning", "not_zeroed"]);
+
 /** Return the values before and from the fault on. */
-export function strip({ origin }) {
+export function strip({ origin, rule }) {
+  if (WITHOUT_VALUES.has(rule)) return null;
   const before = (origin.before ?? []).map((each) =>
     element("span", { title: `step ${whole(each.step)}` }, short(each.l2 ?? each.value)),
   );
@@ -27,7 +40,7 @@ export function strip({ origin }) {
   return element(
     "div",
     { class: "panel" },
-    element("h2", {}, "L2 norm, the steps before and from the fault on"),
+    element("h2", {}, `${VALUES[rule] ?? "L2 norm"}, the steps before and from the fault on`),
     element(
       "p",
       { class: "steps" },
@@ -50,12 +63,13 @@ export function facts(alert) {
 
 function factsOf(alert) {
   const { origin } = alert;
+  const isLiveness = alert.rule === "liveness"; // its step is the last one, which was good
   const ranks = origin.ranks?.length ? origin.ranks : origin.rank === null ? [] : [origin.rank];
   const last = (alert.spread ?? [])[(alert.spread ?? []).length - 1];
   const good = origin.last_good_step ?? alert.last_good_step ?? null;
   return [
-    ["first bad step", whole(alert.first_step)],
-    ["first on", ranks.length ? `rank ${ranks.join(", ")}` : "rank not known"],
+    [isLiveness ? "last step" : "first bad step", whole(alert.first_step)],
+    [isLiveness ? "of" : "first on", ranks.length ? `rank ${ranks.join(", ")}` : "rank not known"],
     ["batch", origin.batch ? nameOf(origin.batch, 4096) : ""],
     ["layer", origin.layer ? nameOf(origin.layer, 4096) : ""],
     [
@@ -73,12 +87,14 @@ function factsOf(alert) {
         ? origin.kind === "nan" || origin.kind === "inf"
           ? "any NaN or Inf, at once"
           : ""
-        : short(origin.threshold),
+        : `${short(origin.threshold)}${isLiveness ? " s" : ""}`,
     ],
     ["usual", origin.usual === null ? "" : short(origin.usual)],
     [
       "last good step",
-      good === null ? "" : `${whole(good)}: the checkpoint to go back to is of this step or before`,
+      good === null || isLiveness
+        ? ""
+        : `${whole(good)}: the checkpoint to go back to is of this step or before`,
     ],
     [
       "goes on",
@@ -86,7 +102,9 @@ function factsOf(alert) {
         ? `no, over at step ${whole(alert.resolved_step)}`
         : alert.last_step > alert.first_step
           ? `yes, last at step ${whole(alert.last_step)}`
-          : "so far one step",
+          : isLiveness
+            ? "yes"
+            : "so far one step",
     ],
     [
       "spread",
