@@ -10,6 +10,7 @@ from benchmarks.alerts.finding import Finding
 from benchmarks.alerts.recorded import Recorded
 from benchmarks.alerts.replay import SECOND_NS, steps
 from gradwatch_server.core.alerting.alert import Alert
+from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.entries import Beats, Entry, Lost, Opened, Progress, Received, Tick
 from gradwatch_wire import Bye, Stats
 from gradwatch_wire.health import AlertState
@@ -60,7 +61,7 @@ class Judge:
     """The core, and what it said so far. A copy goes on by itself."""
 
     def __init__(self) -> None:
-        self.state = WholeState()
+        self.state = WholeState(rules=Rules())
         self._step = -1
         self._passing = Passing()
         self._told: dict[str, Finding] = {}

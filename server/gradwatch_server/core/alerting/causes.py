@@ -20,8 +20,8 @@ MIN_ELEMENTS: Final = 64
 """Share of a layer's norm that one of so many elements at least carries where it stands out."""
 
 SURPRISING: Final = 6.0
-"""Times the root of the second moment from which on a gradient is told as what came before. In 1.3 %
-of the eight steps anywhere in healthy trainings with Adam (`benchmarks/alerts`) one is as large."""
+"""Times the root of the second moment from which on a gradient is told as what came before. In
+healthy trainings with Adam (`benchmarks/alerts`) 1.3 % of all eight steps have one as large."""
 
 
 def find_cause(frame: Frame, context: Context, origin: Origin) -> str:

@@ -15,7 +15,7 @@ from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.rules.base import Sign, Steps
 from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.alerting.rules.silent_bugs import WARNING_STEPS, is_taken
-from gradwatch_server.core.arrays import BoolArray, IndexArray, grown
+from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray, grown
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_wire.columns import L2, UNCHANGED, WEIGHT_RMS
 from gradwatch_wire.health import Severity
@@ -33,26 +33,42 @@ class UnchangedMemory:
 
     Attributes:
         since: (layers,) first step without a change, -1 of a layer that moves.
+        sizes: (layers,) root mean square of the weights when they were read last, NaN before.
     """
 
     since: IndexArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    sizes: FloatArray = field(default_factory=lambda: np.zeros(0))
 
-    def follow(self, step: int, unchanged: BoolArray, known: BoolArray) -> None:
-        """Take in which layers did not change, of those that are known, (layers,) each."""
-        if len(unchanged) > len(self.since):
-            self.since = grown(self.since, len(unchanged), -1)
-        self.since[known & ~unchanged] = -1
-        self.since[unchanged & (self.since < 0)] = step
+    def follow(self, step: int, still: BoolArray, sizes: FloatArray) -> BoolArray:
+        """Return (layers,) which did not change in a step, nor since they were read before.
+
+        Args:
+            step: The step.
+            still: (layers,) whether none of what was read has changed.
+            sizes: (layers,) root mean square of the weights, NaN of those that were not read. Where
+                it is another than before, they have changed in a step between.
+        """
+        if len(still) > len(self.since):
+            self.since = grown(self.since, len(still), -1)
+            self.sizes = grown(self.sizes, len(still), np.nan)
+        known = ~np.isnan(sizes)
+        has_moved = known & ~np.isnan(self.sizes) & (sizes != self.sizes)
+        self.since[(known & ~still) | has_moved] = -1
+        self.since[still & (self.since < 0)] = step
+        self.sizes[known] = sizes[known]
+        unmoved: BoolArray = still & ~has_moved
+        return unmoved
 
 
 class WeightsUnchangedRule(LayerRule):
     """A layer has a gradient, steps are taken, and its weights stay as they are, bit for bit.
 
     The client reads up to 4,096 elements of each layer before the optimizer's step and after it, in
-    one step of eight (`updates_every`). None of them has changed, and their gradient is
-    not zero everywhere. The layer is in a parameter group whose learning rate is 0, the optimizer
-    holds another copy of it, or each update is lost to rounding, as in bfloat16 without float32
-    master weights. Layers whose `requires_grad` is off have no gradient, and are never told.
+    one step of eight (`updates_every`). None of them has changed, neither in that step nor since
+    they were read before, and their gradient is not zero everywhere. The layer is in a parameter
+    group whose learning rate is 0, the optimizer holds another copy of it, or each update is lost
+    to rounding, as in bfloat16 without float32 master weights. Layers whose `requires_grad` is off
+    have no gradient, and are never told.
 
     A learning rate or a gradient so small that float32 would lose the update is passed over:
     schedules end so, and trainings that have converged.
@@ -64,8 +80,9 @@ class WeightsUnchangedRule(LayerRule):
     yields_to = ("vanishing",)
     follows = ("not_learning", "nonfinite")
     formula = """
-        `unchanged = 1` and `l2 > 0` in `for_steps` of the frames that have the column `unchanged`,
-        in a row, unless `lr * min(10 * rms of the gradient, 1) < 2^-24 * weight_rms`.
+        `unchanged = 1`, `l2 > 0` and `weight_rms` as before in `for_steps` of the frames that have
+        the column `unchanged`, in a row, unless
+        `lr * min(10 * rms of the gradient, 1) < 2^-24 * weight_rms`.
     """
     tuning = """
         A group that is kept still on purpose, by a learning rate of 0, is left out by
@@ -89,8 +106,8 @@ class WeightsUnchangedRule(LayerRule):
         if still.any():
             still &= ~self._is_rounded(observation, context)
         memory = context.memory(self.name, UnchangedMemory)
-        memory.follow(observation.step, still, ~np.isnan(unchanged))
-        return still
+        sizes = np.where(np.isnan(unchanged), np.nan, observation.column(WEIGHT_RMS))
+        return memory.follow(observation.step, still, sizes)
 
     def seen(self, frame: Frame) -> BoolArray:
         """Return the layers whose weights were read, (layers,)."""
