@@ -8,10 +8,12 @@ from typing import Final, Self
 
 from benchmarks.alerts.finding import Finding
 from benchmarks.alerts.recorded import Recorded
-from benchmarks.alerts.replay import SECOND_NS, steps
+from benchmarks.alerts.replay import SECOND_NS, START_NS, steps
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.entries import Beats, Entry, Lost, Opened, Progress, Received, Tick
+from gradwatch_server.storage.checkpoints import decode_run, encode_run
+from gradwatch_server.storage.rows import SavedRun
 from gradwatch_wire import Bye, Stats
 from gradwatch_wire.health import AlertState
 from tests.support.whole_state import WholeState
@@ -67,8 +69,20 @@ class Judge:
         self._told: dict[str, Finding] = {}
 
     def copy(self) -> Self:
-        """Return one that knows the same and shares nothing that changes."""
-        return copy.deepcopy(self)
+        """Return one that knows the same and shares nothing that changes.
+
+        Runs go through their saved form, as in a restart: arrays that are views of one another
+        would be apart in a deep copy.
+        """
+        made = copy.copy(self)
+        made.state = WholeState(rules=Rules())
+        for run in self.state.runs.values():
+            save = encode_run(run, None, (), START_NS)
+            saved = SavedRun(save.body or b"", save.attempts)
+            made.state.add(decode_run(saved, made.state.window_steps))
+        made.state.forgotten = dict(self.state.forgotten)
+        made._passing, made._told = copy.deepcopy(self._passing), dict(self._told)
+        return made
 
     @property
     def findings(self) -> list[Finding]:

@@ -34,15 +34,17 @@ BEFORE = [[1.0, 1.0]] * 4
 @pytest.mark.parametrize(
     ("updates", "expected"),
     [
-        ([*BEFORE, [1.0, 3.0]], LargeUpdate(1, 32, 3.0)),
+        ([*BEFORE, [1.0, 3.0], [1.0, 3.0]], LargeUpdate(1, 32, 3.0)),
         ([*BEFORE, [1.0, 2.5], [3.0, 5.0], [1.0, 6.0]], LargeUpdate(1, 32, 6.0)),
-        ([*BEFORE, [1.0, 2.5], [1.0, 1.0], [1.0, 6.0]], LargeUpdate(1, 48, 6.0)),
+        ([*BEFORE, [1.0, 2.5], [1.0, 1.0], [1.0, 6.0], [1.0, 7.0]], LargeUpdate(1, 48, 7.0)),
+        ([*BEFORE, [1.0, 2.0], [1.0, 1.0], [1.0, 2.5], [1.0, 2.5]], None),  # it was so before
+        ([*BEFORE, [1.0, 3.0]], None),  # one look may be so by chance
         ([*BEFORE, [1.0, 6.0], [1.0, 1.0]], None),  # over
-        ([*BEFORE, [1.0, 1.9]], None),
-        ([*BEFORE, [NAN, np.inf]], None),  # for other rules
-        ([[NAN, np.inf], [-np.inf, 1e308], *BEFORE, [1e308, 3.0]], None),
-        ([[0.0, 1.0]] * 4 + [[5.0, 1.0]], None),  # there was no usual one
-        ([*BEFORE[1:], [1.0, 3.0]], None),  # too few
+        ([*BEFORE, [1.0, 1.9], [1.0, 1.9]], None),
+        ([*BEFORE, [NAN, np.inf], [NAN, np.inf]], None),  # for other rules
+        ([[NAN, np.inf], [-np.inf, 1e308], *BEFORE, [1e308, 3.0], [1e308, 3.0]], None),
+        ([[0.0, 1.0]] * 4 + [[5.0, 1.0]] * 2, None),  # there was no usual one
+        ([*BEFORE[1:], [1.0, 3.0], [1.0, 3.0]], None),  # too few
     ],
 )
 def test_the_largest_rise_that_lasts_is_found(
@@ -55,19 +57,19 @@ def test_the_largest_rise_that_lasts_is_found(
 
 
 def test_a_step_itself_does_not_count() -> None:
-    found = history_of(*BEFORE, [1.0, 3.0], [1.0, 5.0], lr=RATES)
+    found = history_of(*BEFORE, [1.0, 3.0], [1.0, 3.0], [1.0, 5.0], lr=RATES)
 
-    assert found.large_before(40) == LargeUpdate(1, 32, 3.0)
-    assert found.large_before(32) is None
+    assert found.large_before(48) == LargeUpdate(1, 32, 3.0)
+    assert found.large_before(40) is None
 
 
-@pytest.mark.parametrize("rates", [None, [0.1] * 4 + [0.2]])
+@pytest.mark.parametrize("rates", [None, [0.1] * 4 + [0.2] * 2])
 def test_a_rate_that_rose_or_is_not_known_explains_it(rates: list[float] | None) -> None:
-    assert history_of(*BEFORE, [1.0, 3.0], lr=rates).large_before(1_000) is None
+    assert history_of(*BEFORE, *[[1.0, 3.0]] * 2, lr=rates).large_before(1_000) is None
 
 
 def test_steps_that_went_back_begin_anew() -> None:
-    found = history_of(*BEFORE, [1.0, 3.0], lr=RATES)
+    found = history_of(*BEFORE, *[[1.0, 3.0]] * 2, lr=RATES)
     found.add(frame_of(part_of([1.0, 1.0]), step=8))
 
     assert found.large_before(1_000) is None
