@@ -162,7 +162,7 @@ def count() -> None:
         module.on_host = lambda loss: loss  # type: ignore[attr-defined]  # it would be on a device
     step_sample.PackedNumbers = _Packed  # type: ignore[attr-defined]
     updates.statistics = cuda_statistics  # type: ignore[assignment, attr-defined]
-    updates._is_on_host = lambda _: False
+    updates._is_on_host = lambda device: not _always(device)
     step_sample.statistics = cuda_statistics  # type: ignore[assignment, attr-defined]
     memory = partial(torch.empty, dtype=torch.float64)
     readback._new_memory = lambda size: _pinned(memory(size))

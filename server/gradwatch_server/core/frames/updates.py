@@ -23,8 +23,8 @@ learning rate does. In the one run that is on record it doubled (marin #1368).""
 
 STANDS_OUT: Final = 1.5
 """Times the largest of all before that an update is, in two looks at least. By chance that is so in
-0.7 % of all moments of the healthy trainings of `benchmarks/alerts`; one look that is twice as large
-as usual is there in 12 %."""
+0.7 % of all moments of the healthy trainings of `benchmarks/alerts`; one look that is twice the
+usual is there in 12 %."""
 
 SAME_RATE: Final = 1.25
 """Times the usual learning rate up to which that is as before."""
