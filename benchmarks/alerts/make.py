@@ -29,7 +29,7 @@ from benchmarks.alerts.recorded import FloatArray, Recorded, Rows, Split
 from benchmarks.alerts.recording import Job, LayerOrder, Meddler, Recorder, find_order
 from benchmarks.alerts.store import SUFFIX, write
 from benchmarks.alerts.training import Training
-from gradwatch._layers.manifests import beta2_of
+from gradwatch._layers.manifests import find_trained
 
 DIRECTORY: Final = Path(".venv/alerts")
 SEEDS: Final = 12
@@ -207,17 +207,13 @@ def _recorded(name: str, training: Training, order: LayerOrder, rows: Rows) -> R
 
 def optimizers_of(training: Training, layers: Sequence[str]) -> dict[str, Any]:
     """Return the class of the optimizer, and of each layer the decay of its second moment."""
-    decays = {
-        id(each): beta2_of(group)
-        for own in training.optimizers
-        for group in own.param_groups
-        for each in group["params"]
-    }
+    trained = find_trained(training.optimizers)
     known = dict(training.named_parameters())
-    names = {type(own).__name__ for own in training.optimizers}
+    own = [trained.get(id(known[layer]), ("", math.nan)) for layer in layers]
+    names = {name for name, _ in own if name}
     return {
         "optimizer": names.pop() if len(names) == 1 else "",
-        "beta2": tuple(decays.get(id(known[layer]), math.nan) for layer in layers),
+        "beta2": tuple(decay for _, decay in own),
     }
 
 

@@ -25,13 +25,11 @@ from gradwatch._faults import Faults
 from gradwatch._hooks.order import ForwardOrder
 from gradwatch._layers.layers import find_layers
 from gradwatch._statistics.updates import size_of_update, take_sample
+from gradwatch._watch.attach import UPDATES_EVERY
 from gradwatch_wire.columns import COUNT_COLUMNS, L2, LINF, MEASURED_COLUMNS, UPDATE_COLUMNS
 
 Gradients: TypeAlias = dict[str, Tensor]
 WEIGHTS_EVERY: Final = 100
-UPDATES_EVERY: Final = 8
-"""Steps of which the client looks at one for the size of its update, on a CPU."""
-
 CHECK_EVERY: Final = 200
 """Steps between two that are measured by the client, too, and compared."""
 

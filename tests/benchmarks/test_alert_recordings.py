@@ -23,10 +23,11 @@ from benchmarks.alerts.make import runs as all_runs
 from benchmarks.alerts.measuring import checked
 from benchmarks.alerts.recipe import Recipe
 from benchmarks.alerts.recorded import Recorded, Split
-from benchmarks.alerts.recording import UPDATES_EVERY, Job, Meddler, Recorder, find_order
+from benchmarks.alerts.recording import Job, Meddler, Recorder, find_order
 from benchmarks.alerts.replay import entries
 from benchmarks.alerts.store import Collection, write
 from benchmarks.alerts.training import Training
+from gradwatch._watch.attach import UPDATES_EVERY
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.entries import Lost, Opened, Received
 from gradwatch_wire import Event, Manifest, Stats, decode, encode

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -32,6 +32,7 @@ class Idle(NamedTuple):
 
 
 _NONE_IDLE: Final = Idle()
+_UNTRAINED: Final = ("", math.nan)
 
 
 class Manifests:
@@ -144,7 +145,9 @@ class Manifests:
         layers = [self._layers[index] for index in indices]
         places = {index: place for place, index in enumerate(indices)}
         shards = tuple(find_shard(gradient) for gradient in gradients)
-        trained = [self._find_trained(id(layer.parameter)) for layer in layers]
+        if not self._trained:
+            self._trained = find_trained(self._optimizers)
+        trained = [self._trained.get(id(layer.parameter), _UNTRAINED) for layer in layers]
         beta2 = [decay for _, decay in trained]
         optimizers = {name for name, _ in trained if name}
         return Manifest(
@@ -166,19 +169,18 @@ class Manifests:
             beta2=None if all(map(math.isnan, beta2)) else Column.pack("<f8", beta2),
         )
 
-    def _find_trained(self, parameter: int) -> tuple[str, float]:
-        """Return the class of the optimizer of a parameter, and its decay of the second moment."""
-        if not self._trained:
-            self._trained = {
-                id(each): (type(optimizer).__name__, beta2_of(group))
-                for optimizer in self._optimizers
-                for group in optimizer.param_groups
-                for each in group["params"]
-            }
-        return self._trained.get(parameter, ("", math.nan))
+
+def find_trained(optimizers: Iterable[Optimizer]) -> dict[int, tuple[str, float]]:
+    """Return the class of the optimizer and the decay of its second moment, by parameter's `id`."""
+    return {
+        id(each): (type(optimizer).__name__, _beta2_of(group))
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+        for each in group["params"]
+    }
 
 
-def beta2_of(group: Mapping[str, Any]) -> float:
+def _beta2_of(group: Mapping[str, Any]) -> float:
     """Return the decay of the second moment, as Adam and RMSprop name it; NaN without one."""
     match group:
         case {"betas": (_, float(beta2), *_)} | {"alpha": float(beta2), "centered": _}:

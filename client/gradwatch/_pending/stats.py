@@ -160,7 +160,10 @@ class PendingStats(PendingRecord):
         Of the parts of a step, and of several collections in one, that is not known.
         """
         frame = self._frame
-        is_finite = NANS not in columns and math.isfinite(sum(columns[L2]))
+        norms = columns[L2]  # their sum may overflow
+        is_finite = NANS not in columns and (
+            math.isfinite(sum(norms)) or all(map(math.isfinite, norms))
+        )
         if not is_finite:
             self._seen_steps.bad = self.step
         if frame.parts > 1 or L2_MAX in columns:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -35,22 +34,17 @@ class HangWatch:
     Args:
         step: Returns the step that is under way, None where nobody knows any more.
         now_s: Seconds of the monotonic clock.
-
-    Attributes:
-        thread: Identity of the training thread: the one that handed over the last collection, and
-            before the first one that which made the object.
     """
 
     def __init__(self, step: Callable[[], int | None], now_s: float) -> None:
         self._step = step
-        self.thread = threading.get_ident()
         self._gaps: deque[float] = deque(maxlen=MAX_GAPS)
         self._last: int | None = None
         self._since_s = now_s
         self._is_told = False
 
-    def look(self, now_s: float) -> Event | None:
-        """Return the stack if no step has ended for long; once for each hang."""
+    def look(self, thread: int, now_s: float) -> Event | None:
+        """Return the stack of a thread if no step has ended for long; once for each hang."""
         step = self._step()
         if step != self._last:
             if self._last is not None and step is not None:
@@ -59,10 +53,11 @@ class HangWatch:
             return None
         if self._is_told or step is None or len(self._gaps) < MIN_GAPS:
             return None
-        if now_s - self._since_s <= max(HANG_S, HANG_FACTOR * median(self._gaps)):
+        idle_s = now_s - self._since_s
+        if idle_s <= HANG_S or idle_s <= HANG_FACTOR * median(self._gaps):
             return None
         self._is_told = True
-        text = read_stack(self.thread)
+        text = read_stack(thread)
         return Event(name=EventName.STACK, step=step, text=text) if text else None
 
 

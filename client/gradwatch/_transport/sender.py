@@ -72,6 +72,7 @@ class Sender(threading.Thread):
         if is_training is not None:
             self._driver.is_training = is_training
         self._hang = None if step is None else HangWatch(step, now_s)
+        self._trainer = threading.get_ident()  # the thread that hands over collections
         self.record_s = 0.0
         self._bye: Bye | None = None
         self._has_said_bye = False
@@ -79,8 +80,7 @@ class Sender(threading.Thread):
 
     def put(self, collected: Collected) -> None:
         """Hand over a collection; called by the training thread, takes about a microsecond."""
-        if self._hang is not None:
-            self._hang.thread = threading.get_ident()
+        self._trainer = threading.get_ident()
         if not self.queue.put(collected):
             self._faults.note("dropped", "the device or the sender does not keep up")
 
@@ -153,7 +153,7 @@ class Sender(threading.Thread):
         if self._hang is None:
             return
         with self._faults.noting("stack"):
-            event = self._hang.look(time.monotonic())
+            event = self._hang.look(self._trainer, time.monotonic())
             if event is not None:
                 self.session.source.append(event, time.time_ns())
 

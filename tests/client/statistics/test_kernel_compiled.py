@@ -1,4 +1,4 @@
-"""What the CUDA kernels compile to, and what a call asks of the driver. Without a GPU.
+"""Code of the CUDA kernels, and calls of the driver. Without a GPU.
 
 Compiled ahead of time with the Triton that is installed, and with those in the folders that
 `GRADWATCH_TRITONS` names, parted by `:`. `scripts/versions` installs the oldest and the newest that

@@ -47,6 +47,16 @@ def test_the_newest_bad_step_is_known_without_a_wait(aggregator: Sink) -> None:
     assert watch.stats()["bad_step"] == 2
 
 
+def test_finite_norms_whose_sum_overflows_are_not_bad(aggregator: Sink) -> None:
+    model = nn.Linear(1, 1, dtype=torch.float64)
+    watch, optimizer = aggregator.attach_sgd(model, every=1, lr=0.0)
+    (1.7e308 * (model.weight + model.bias)).sum().backward()
+    optimizer.step()
+    aggregator.stats(1)
+
+    assert watch.stats()["bad_step"] == -1
+
+
 def test_one_bad_layer_of_many_is_enough(aggregator: Sink) -> None:
     model = nn.Sequential(*(nn.Linear(3, 3) for _ in range(20)))
     watch, _ = aggregator.attach_sgd(model, every=1)

@@ -51,7 +51,8 @@ def find_surprise(window: Window, beta2: FloatArray, step: int) -> Surprise | No
     """
     steps, frames, norms = window.rows()
     num_layers = min(norms.shape[1], len(beta2))
-    norms, decay = norms[:, :num_layers], beta2[:num_layers]
+    norms = norms[:, :num_layers]
+    decays, of_layer = np.unique(beta2[:num_layers], return_inverse=True)  # few, and powers cost
     found: Surprise | None = None
     for at in np.flatnonzero((steps >= step - AHEAD) & (steps < step)).tolist():
         is_before = steps[:at] < steps[at]
@@ -59,7 +60,7 @@ def find_surprise(window: Window, beta2: FloatArray, step: int) -> Surprise | No
             continue
         before, ages = norms[:at][is_before], (steps[at] - steps[:at])[is_before]
         with np.errstate(over="ignore", invalid="ignore", divide="ignore", under="ignore"):
-            weights = frames[:at][is_before, None] * decay ** ages[:, None]
+            weights = frames[:at][is_before, None] * (decays ** ages[:, None])[:, of_layer]
             is_known = np.isfinite(before)
             squares = (weights * before**2).sum(axis=0, where=is_known)
             squares /= weights.sum(axis=0, where=is_known)

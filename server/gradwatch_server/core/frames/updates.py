@@ -22,9 +22,9 @@ LARGE: Final = 2.0
 learning rate does. In the one run that is on record it doubled (marin #1368)."""
 
 STANDS_OUT: Final = 1.5
-"""Times the largest of all before that an update is, in two looks at least. By chance that is so in
-0.7 % of all moments of the healthy trainings of `benchmarks/alerts`; one look that is twice the
-usual is there in 12 %."""
+"""Times the largest of all before that an update is, in two looks at least. Measured once, over the
+healthy trainings of `benchmarks/alerts`: by chance that is so in 0.7 % of all moments, and one look
+at twice the usual in 12 %."""
 
 SAME_RATE: Final = 1.25
 """Times the usual learning rate up to which that is as before."""
