@@ -46,6 +46,16 @@ def test_a_surprise_is_that_of_the_exponential_average(beta2: float, every: int)
     assert found.factor == pytest.approx(2_000.0 / np.sqrt(average / weight), rel=0.1)
 
 
+def test_an_older_frame_counts_for_those_that_are_not_kept() -> None:
+    norms = np.ones((130, 1))
+    norms[:114], norms[129] = 10.0, 50.0
+    found = find_surprise(window_of(norms), np.array([1.0]), 130)
+
+    assert found is not None
+    kept = norms[8:129, 0]  # the oldest one of those that are spaced is that of step 8
+    assert found.factor == pytest.approx(50.0 / np.sqrt((kept**2).mean()), rel=0.02)
+
+
 def test_frames_stand_for_as_many_as_are_not_kept() -> None:
     steps, frames, norms = window_of([[float(step)] for step in range(200)]).rows()
 

@@ -38,7 +38,7 @@ BEFORE = [[1.0, 1.0]] * 4
         ([*BEFORE, [1.0, 2.5], [3.0, 5.0], [1.0, 6.0]], LargeUpdate(1, 32, 6.0)),
         ([*BEFORE, [1.0, 2.5], [1.0, 1.0], [1.0, 6.0], [1.0, 7.0]], LargeUpdate(1, 48, 7.0)),
         ([*BEFORE, [1.0, 2.0], [1.0, 1.0], [1.0, 2.5], [1.0, 2.5]], None),  # it was so before
-        ([*BEFORE, [1.0, 3.0]], None),  # one look may be so by chance
+        ([*BEFORE, [1.0, 1.0], [1.0, 3.0]], None),  # one look may be so by chance
         ([*BEFORE, [1.0, 6.0], [1.0, 1.0]], None),  # over
         ([*BEFORE, [1.0, 1.9], [1.0, 1.9]], None),
         ([*BEFORE, [NAN, np.inf], [NAN, np.inf]], None),  # for other rules

@@ -63,6 +63,17 @@ def test_weights_that_move_between_two_looks_are_not_unchanged(job: Any) -> None
     assert [each.severity for each in job.alerts if each.severity != "info"] == []
 
 
+def test_weights_that_moved_once_are_unchanged_since_then(job: Any) -> None:
+    warned = []
+    for step in range(260):
+        size = 0.1 if step < 40 else 0.2
+        columns = {UNCHANGED: [0.1, 0.0, 1.0], UPDATE_RMS: [1e-4, 1e-4, 0.0]}
+        looked = columns | {WEIGHT_RMS: [0.1, 0.1, size]} if step % 8 == 0 else {}
+        warned += [step for each in step_of(job, step, **looked) if each.severity == "warning"]
+
+    assert warned == [240]  # 200 steps after they moved
+
+
 def test_all_layers_are_told_at_once_without_one_to_blame(job: Any) -> None:
     found = [each for step in range(32) for each in step_of(job, step, 1.0, 1.0, 1.0)]
 
