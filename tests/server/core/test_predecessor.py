@@ -102,6 +102,26 @@ def test_the_attempt_before_is_not_changed_by_it() -> None:
     assert encode(first.closed.judge) == before
 
 
+@pytest.mark.parametrize(
+    ("lr", "first", "warned_at"), [(0.0, 101, 201), (0.0, 0, 200), (1e-3, 101, 301)]
+)
+def test_a_rate_of_0_is_counted_on_where_the_job_is_resumed(
+    lr: float, first: int, warned_at: int
+) -> None:
+    """Two jobs of 100 steps between them are one training, unless the rate was not 0 before."""
+    job = Cluster(names=NAMES).start(job="one")
+    for step in range(101):
+        job.step(step, usual(step), lr=lr)
+    job.lose(0)
+    job.start(job="two")
+    for step in range(first, 310):
+        job.step(step, usual(step), lr=0.0)
+    warned = [a for a in job.alerts if a.rule == "not_learning" and a.severity == "warning"]
+
+    assert [a.attempt for a in warned] == [2]
+    assert (warned[0].last_step, warned[0].origin.step) == (warned_at, first)
+
+
 @pytest.mark.slow
 def test_a_restart_at_any_place_changes_nothing() -> None:
     job = stopped(Cluster, 50, world=2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -73,6 +73,7 @@ class Context:
         expected: Signs of a bug that are meant so, as the job says.
         epoch: How often the steps of the attempt went back: the same step comes once in each.
         numel: (layers,) elements; empty where they are not known.
+        dtypes: (layers,) dtype of the gradient, as torch spells it.
         beta2: (layers,) decay of the second moment in the optimizer, NaN where it has none.
         optimizer: Class of the optimizer, empty where it is not known.
     """
@@ -92,6 +93,7 @@ class Context:
     expected: tuple[str, ...] = ()
     epoch: int = 0
     numel: FloatArray = field(default_factory=lambda: np.zeros(0))
+    dtypes: Sequence[str] = ()
     beta2: FloatArray = field(default_factory=lambda: np.zeros(0))
     optimizer: str = ""
 

@@ -29,6 +29,7 @@ from gradwatch_server.core.frames.updates import UpdateHistory
 from gradwatch_server.core.frames.window import Window
 from gradwatch_server.core.judge.judge import Judge
 from gradwatch_server.core.noise_scale import NoiseScale
+from gradwatch_server.core.state_codec import decode, encode
 from gradwatch_wire import Hello
 from gradwatch_wire.columns import UPDATE_RMS
 
@@ -44,13 +45,17 @@ class Predecessor:
         names: (layers,) names of its layers.
         world: Ranks of its job.
         step: Step of its last frame.
+        num_frames: Frames that it had.
         judge: What was usual in it.
+        memories: What its rules remembered.
     """
 
     names: tuple[str, ...]
     world: int
     step: int
+    num_frames: int
     judge: Judge
+    memories: Memories
 
     def judge_for(self, names: Sequence[str], world: int, step: int) -> Judge | None:
         """Return what is usual in an attempt that goes on where this one stopped, else None.
@@ -146,10 +151,10 @@ class ClosedFrames:
         if gathered.epoch != self.epoch:
             self.epoch, self._context = gathered.epoch, None
             self.judge.resume()
+        rules = self._follow(rules)
         if self.predecessor is not None:
             self._take_over(self.predecessor, gathered.step)
         frame = merge(gathered, len(self.layers.names), self.world)
-        rules = self._follow(rules)
         context = self._describe()
         self.judge.add(frame, context.names, context.numel, rules.false_alerts_per_100k_steps)
         flags = find_flags(frame, rules, context)
@@ -235,6 +240,8 @@ class ClosedFrames:
         known = predecessor.judge_for(self.layers.names, self.world, step)
         if known is not None:
             self.judge, self._context = known, None
+            predecessor.memories.follow(self._in_force.memories())
+            self.memories.resume(predecessor.memories, predecessor.step, predecessor.num_frames)
         self.predecessor = None
 
     def as_predecessor(self) -> Predecessor | None:
@@ -242,15 +249,17 @@ class ClosedFrames:
         if self.last_frame is None:
             return self.predecessor
         names = tuple(self.layers.names)
+        step, count = self.last_frame.step, self.window.count
         judge = self.judge.rearranged(names, names)
-        return Predecessor(names, self.world, self.last_frame.step, judge)
+        memories = decode(encode(self.memories), Memories)
+        return Predecessor(names, self.world, step, count, judge, memories)
 
     def _follow(self, rules: Rules) -> Rules:
         """Return those of the rules that watch this run."""
         if rules is not self._rules:
             self._rules, self._in_force = rules, rules.watching(self.run)
             self._context = None
-            self.memories.follow((own.name, own.memory) for own in self._in_force.root.values())
+            self.memories.follow(self._in_force.memories())
         return self._in_force
 
     def _describe(self) -> Context:
@@ -268,6 +277,7 @@ class ClosedFrames:
                 epoch=self.epoch,
                 expected=self.expected,
                 numel=np.array(self.layers.numel, dtype=np.float64),
+                dtypes=tuple(self.layers.dtypes),
                 beta2=np.array(self.layers.beta2),
                 optimizer=self.layers.optimizer,
             )

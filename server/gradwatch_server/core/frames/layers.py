@@ -141,9 +141,6 @@ def layers_bytes(names: Collection[str]) -> int:
     return names_bytes(names) + LAYER_BYTES * len(names)
 
 
-"""As objects: numpy reads a code anew each time."""
-
-
 def _shards(texts: tuple[str, ...]) -> Shards | None:
     """Read the shards of a manifest; None if every layer is whole."""
     known = {text: _read(text) for text in set(texts)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Self
 
 import numpy as np
 from pydantic import Field
@@ -34,16 +34,35 @@ class SignMemory:
     Attributes:
         step: Step of the first of them, -1 without any.
         count: Frames of the attempt before the newest of them.
+        steps_before: Steps that the sign had lasted in the attempt that this one resumes.
     """
 
     step: int = -1
     count: int = -1
+    steps_before: int = 0
 
     def follow(self, step: int, count: int) -> None:
         """Take in a frame that has the sign."""
-        if self.step < 0 or not 0 <= count - self.count <= MAX_GAP:
-            self.step = step
-        self.count = count
+        if self.step >= 0 and 0 <= count - self.count <= MAX_GAP:
+            self.count = count
+            return
+        if self.step >= 0 or count >= MAX_GAP:  # the sign was away
+            self.steps_before = 0
+        self.step, self.count = step, count
+
+    def num_steps(self, step: int) -> int:
+        """Return the steps that the sign has lasted by a step, 0 if it is not there."""
+        return self.steps_before + step - self.step if self.step >= 0 else 0
+
+    def resumed(self, step: int, num_frames: int) -> Self:
+        """Return the memory of an attempt that goes on from this one.
+
+        Args:
+            step: Last step of this attempt.
+            num_frames: Frames that this attempt had.
+        """
+        is_there = 0 < num_frames - self.count <= MAX_GAP
+        return type(self)(steps_before=self.num_steps(step) if is_there else 0)
 
 
 class SilentBugRule(Rule):
@@ -72,11 +91,11 @@ class SilentBugRule(Rule):
     ) -> Iterator[Evaluation]:
         """Yield the one evaluation of a step."""
         is_raised = bool(raised.any())
-        since = context.memory(self.name, SignMemory).step
-        has_lasted = since >= 0 and observation.step - since >= self.warning_steps
+        memory = context.memory(self.name, SignMemory)
+        has_lasted = memory.num_steps(observation.step) >= self.warning_steps
         matters = has_lasted and self.name not in context.expected
         ranks = ranks_of(observation.parts)
-        origin = Origin(since, one_rank(ranks), ranks, None, None, 0.0, None)
+        origin = Origin(memory.step, one_rank(ranks), ranks, None, None, 0.0, None)
         yield Evaluation(
             group=self.name,
             step=observation.step,

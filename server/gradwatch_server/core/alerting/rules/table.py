@@ -98,6 +98,10 @@ class Rules(BaseModel):
         budget = self.false_alerts_per_100k_steps
         return Rules.model_construct(false_alerts_per_100k_steps=budget, root=own)
 
+    def memories(self) -> Iterator[tuple[str, type | None]]:
+        """Yield the name of each rule, and the class of its memory."""
+        return ((name, rule.memory) for name, rule in self.root.items())
+
     def differing(self, other: Rules) -> list[str]:
         """Return the names of the rules that only one of the two has, or has set like this."""
         names = (*other.root, *(name for name in self.root if name not in other.root))

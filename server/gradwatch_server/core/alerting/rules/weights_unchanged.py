@@ -23,6 +23,13 @@ from gradwatch_wire.health import Severity
 PRECISION: Final = 2.0**-24
 """Relative size of the largest change that a float32 loses to rounding."""
 
+PRECISIONS: Final = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
+"""The same of other types, by the dtype of the gradient."""
+
+VECTOR_ELEMENTS: Final = 1 << 16
+"""Elements of the largest bias or scale. A larger layer is a matrix: of 4,096 of its elements some
+are near 0 and move, however coarse the type is."""
+
 MOMENTUM: Final = 10.0
 """Gradients of plain SGD that momentum adds up. Of Adam an update is about the learning rate."""
 
@@ -71,7 +78,8 @@ class WeightsUnchangedRule(LayerRule):
     have no gradient, and are never told.
 
     A learning rate or a gradient so small that float32 would lose the update is passed over:
-    schedules end so, and trainings that have converged.
+    schedules end so, and trainings that have converged. Biases and scales of bfloat16 and float16
+    that lose theirs stay `info`: trainings in pure bfloat16 have some, and learn.
     """
 
     name = "weights_unchanged"
@@ -104,7 +112,7 @@ class WeightsUnchangedRule(LayerRule):
         unchanged = observation.column(UNCHANGED)
         still: BoolArray = (unchanged == 1.0) & (observation.column(L2) > 0.0)
         if still.any():
-            still &= ~self._is_rounded(observation, context)
+            still &= ~self._is_rounded(observation, context, PRECISION)
         memory = context.memory(self.name, UnchangedMemory)
         sizes = np.where(np.isnan(unchanged), np.nan, observation.column(WEIGHT_RMS))
         return memory.follow(observation.step, still, sizes)
@@ -114,15 +122,17 @@ class WeightsUnchangedRule(LayerRule):
         known = ~np.isnan(frame.column(UNCHANGED))
         return known if is_taken(frame) else np.zeros_like(known)
 
-    def _is_rounded(self, frame: Frame, context: Context) -> BoolArray:
-        """Return (layers,) where a float32 would lose the update, or that is not known."""
+    def _is_rounded(
+        self, frame: Frame, context: Context, precision: float | FloatArray
+    ) -> BoolArray:
+        """Return (layers,) where a type of such precision loses the update, or it is not known."""
         if frame.lr is None or len(context.numel) < len(frame.present):
             return np.ones(len(frame.present), dtype=np.bool_)
         numel = context.numel[: len(frame.present)].clip(1.0)
         with np.errstate(over="ignore"):  # beyond 1 it does not matter how large it is
             gradient = MOMENTUM * frame.column(L2) / np.sqrt(numel)
         least = frame.lr * np.minimum(gradient, 1.0)
-        small: BoolArray = ~(least >= PRECISION * frame.column(WEIGHT_RMS))
+        small: BoolArray = ~(least >= precision * frame.column(WEIGHT_RMS))
         return small
 
     def evaluate(
@@ -135,10 +145,15 @@ class WeightsUnchangedRule(LayerRule):
 
     def _severity_of(self, frame: Frame, context: Context, raised: BoolArray, _: int) -> Severity:
         """Return info until the first of the layers has lasted."""
-        since = context.memory(self.name, UnchangedMemory).since[np.flatnonzero(raised)]
-        has_lasted = len(since) and frame.step - since.min() >= self.warning_steps
-        matters = has_lasted and self.name not in context.expected
-        return self.severity if matters else Severity.INFO
+        since = context.memory(self.name, UnchangedMemory).since
+        layers = np.flatnonzero(raised)
+        lasting = layers[frame.step - since[layers] >= self.warning_steps]
+        if not len(lasting) or self.name in context.expected:
+            return Severity.INFO
+        precision = np.array([PRECISIONS.get(dtype, PRECISION) for dtype in context.dtypes])
+        is_lost = self._is_rounded(frame, context, precision[: len(frame.present)])
+        is_lost &= context.numel[: len(is_lost)] <= VECTOR_ELEMENTS
+        return Severity.INFO if is_lost[lasting].all() else self.severity
 
     def origin(self, frame: Frame, context: Context, raised: BoolArray) -> Origin:
         """Return the first step without a change, and the layer if it is one."""

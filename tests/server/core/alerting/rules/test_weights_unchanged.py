@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gradwatch_server.core.alerting.rules import Rules
+from gradwatch_wire import Column
 from gradwatch_wire.columns import UNCHANGED, UPDATE_RMS, WEIGHT_RMS
 from tests.support.core import Cluster
 from tests.support.whole_state import WholeState
@@ -134,6 +135,33 @@ def test_a_group_that_is_still_on_purpose_stays_info() -> None:
     found = [each for step in range(300) for each in step_of(job, step, 1.0, 0.0, 0.0)]
 
     assert told(found) == [("weights_unchanged", "firing", "info")]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "numel", "lr", "severity"),
+    [
+        ("bfloat16", 1 << 16, 1e-4, "info"),  # less than half of the step between two numbers
+        ("bfloat16", 1 << 16, 1e-2, "warning"),
+        ("bfloat16", (1 << 16) + 1, 1e-4, "warning"),  # of a matrix some would move
+        ("float16", 64, 4e-5, "info"),
+        ("float16", 64, 1e-4, "warning"),
+        ("float32", 64, 1e-4, "warning"),
+    ],
+)
+def test_a_bias_that_is_too_coarse_for_its_updates_stays_info(
+    dtype: str, numel: int, lr: float, severity: str
+) -> None:
+    job = Cluster(names=NAMES, state=WholeState(rules=Rules()))
+    job.open(0)
+    job.declare(0, dtypes=(dtype,) * 3, numel=Column.pack("<u8", [numel] * 3))
+    norms = [float(numel) ** 0.5] * 3
+    found = [
+        each
+        for step in range(300)
+        for each in step_of(job, step, 0.5, 1.0, 0.5, lr=lr, l2=[norms[0] + step, *norms[1:]])
+    ]
+
+    assert [each.severity for each in found][-1] == severity
 
 
 def test_shares_and_squares_of_shards_add_up() -> None:
