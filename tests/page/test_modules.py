@@ -242,7 +242,7 @@ def test_one_bad_cell_of_millions_is_drawn(shown: Any) -> None:
       code[617 * columns + 311] = 3;
       const arrays = new Map([
         ["step", { data: Uint32Array.from({ length: columns }, (_, at) => at) }],
-        ["baseline", { data: new Uint16Array(rows).fill(30000) }],
+        ["usual", { data: new Uint16Array(rows * columns).fill(30000) }],
         ["code", { data: code }],
       ]);
       return import(a).then(({ Cells }) => {

@@ -64,7 +64,7 @@ def test_a_key_goes_to_the_bad_cell_and_opens_its_layer(
     shown.page.keyboard.press("n")
 
     said = shown.page.locator("#cursor").text_content()
-    assert said.startswith(f"{POISONED}, step {POISON_STEP}, L2 norm NaN, usual 0.6")
+    assert said.startswith(f"{POISONED}, step {POISON_STEP}, L2 norm NaN, usual 0.597")
     assert said.replace(", ", " · ") == shown.text(READOUT)
 
     shown.page.keyboard.press("Enter")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,10 @@ class BucketReader:
     def rank_facts(self) -> dict[str, Any]:
         """Rank of an answer, nothing without one."""
         return {} if self._rank is None else self._rank.describe()
+
+    def whole(self) -> BucketReader:
+        """Return the reader of all buckets of the range, also of those that the asker has."""
+        return BucketReader(replace(self._own, after=None), self.width, self._rank)
 
     def read(self, table: str, items: IndexArray, *, with_all_steps: bool = False) -> Buckets:
         """Return the buckets of some items of a table, without steps that have no frame or with."""

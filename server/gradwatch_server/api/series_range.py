@@ -10,7 +10,6 @@ from fastapi import Depends, HTTPException, Query
 
 from gradwatch_server.api.etags import boot_of
 from gradwatch_server.api.state import ApiState
-from gradwatch_server.core.judge.levels import ModuleLevels
 from gradwatch_server.core.views.snapshot import RunView
 from gradwatch_server.curves.buckets import width_for
 from gradwatch_server.curves.columns import RUN_TABLE
@@ -96,11 +95,6 @@ class Range:
     after: int | None
     numbers: dict[str, Any]
     is_newest: bool = False
-
-    @property
-    def levels(self) -> ModuleLevels | None:
-        """Usual level by the rules, None if they are not at these steps any more."""
-        return self.view.levels if self.is_newest else None
 
     def width(self, points: int, tables: Collection[str] = ()) -> int:
         """Return the width that gives *points* buckets at most, and that all steps are kept in.

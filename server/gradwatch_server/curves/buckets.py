@@ -26,7 +26,7 @@ those of a non-finite value that a GradScaler skipped, which count as neither Na
 MANY_ITEMS: Final = 64
 """Items from which on rows are added up as wholes."""
 
-_MIN, _MAX, _MEAN, _LAST = range(len(STATS))
+_MIN, _MAX, MEAN, _LAST = range(len(STATS))
 _N, _NAN, _INF, _ZERO, _SKIPPED = range(len(COUNTS))
 
 
@@ -234,7 +234,7 @@ def _of_finite(rows: Rows, starts: IndexArray) -> tuple[IndexArray, FloatArray, 
     stats[_MAX] = _reduceat(np.maximum, values, starts)
     # Divided first: a sum may overflow.
     shares = values.astype(np.float64) / np.repeat(lengths, lengths)[:, None]
-    np.clip(_reduceat(np.add, shares, starts), stats[_MIN], stats[_MAX], out=stats[_MEAN])
+    np.clip(_reduceat(np.add, shares, starts), stats[_MIN], stats[_MAX], out=stats[MEAN])
     stats[_LAST] = values[ends]
     zeros = values == 0.0
     if zeros.any():
@@ -265,7 +265,7 @@ def _reduce(stats: FloatArray, finite: IndexArray, starts: IndexArray) -> FloatA
     # Divided first: the sum of finite values may overflow.
     lengths = np.diff(starts, append=len(finite))
     shares = finite / np.repeat(np.maximum(total, 1), lengths, axis=0)
-    mean = _reduceat(np.add, np.where(has, stats[_MEAN], 0.0) * shares, starts)
+    mean = _reduceat(np.add, np.where(has, stats[MEAN], 0.0) * shares, starts)
     places = np.where(has, np.arange(len(finite))[:, None], -1)
     last = _reduceat(np.maximum, places, starts)
     newest = np.take_along_axis(stats[_LAST], np.maximum(last, 0), axis=0)

@@ -87,14 +87,18 @@ def medians(buckets: Buckets) -> FloatArray:
     return found
 
 
-def usual(levels: FloatArray) -> CodeArray:
-    """Return (items,) the codes of what is usual, `NO_RECORD` where that is NaN."""
-    coded = encode(levels)
-    coded[np.isnan(levels)] = NO_RECORD
-    return coded
+def usual(norms: FloatArray) -> CodeArray:
+    """Return (items, buckets) the codes of usual norms, `NO_RECORD` where one is NaN.
+
+    Args:
+        norms: (buckets, items).
+    """
+    coded = encode(norms)
+    coded[np.isnan(norms)] = NO_RECORD
+    return np.ascontiguousarray(coded.T)
 
 
-def cells(buckets: Buckets, has_record: npt.NDArray[np.bool_], baseline: CodeArray) -> CodeArray:
+def cells(buckets: Buckets, has_record: npt.NDArray[np.bool_], usual_: CodeArray) -> CodeArray:
     """Return (items, buckets) the code of what is most urgent in each cell.
 
     That is a NaN or Inf, then the magnitude that is farthest from what is usual of the item.
@@ -102,11 +106,11 @@ def cells(buckets: Buckets, has_record: npt.NDArray[np.bool_], baseline: CodeArr
     Args:
         buckets: Without gaps, of items.
         has_record: (buckets,) whether there is any record of each.
-        baseline: (items,) the code of what is usual.
+        usual_: (items, buckets) the code of what was usual.
     """
     found = encode(buckets.stats[1])
     if buckets.width > 1:
-        found = _farther(encode(buckets.stats[0]), found, baseline)
+        found = _farther(encode(buckets.stats[0]), found, usual_.T)
     _, nan, inf, _, skipped = buckets.counts
     found = np.where(skipped > 0, SKIPPED, found)
     found = np.where(nan > 0, np.where(inf > 0, NAN_AND_INF, NAN), np.where(inf > 0, INF, found))
@@ -114,39 +118,35 @@ def cells(buckets: Buckets, has_record: npt.NDArray[np.bool_], baseline: CodeArr
     return np.ascontiguousarray(found.T.astype(np.uint16))
 
 
-def _farther(low: CodeArray, high: CodeArray, baseline: CodeArray) -> CodeArray:
+def _farther(low: CodeArray, high: CodeArray, usual_: CodeArray) -> CodeArray:
     """Return the codes of the least or of the largest, those that are farther from the usual."""
-    usual_ = np.where(baseline >= FIRST, baseline, high).astype(np.int64)
-    is_low = (low >= FIRST) & (abs(low - usual_) > abs(high - usual_))
+    middle = np.where(usual_ >= FIRST, usual_, high).astype(np.int64)
+    is_low = (low >= FIRST) & (abs(low - middle) > abs(high - middle))
     found: CodeArray = np.where(is_low & (high != ABOVE), low, high)
     return found
 
 
-def fold(codes: CodeArray, baseline: CodeArray, places: IndexArray) -> tuple[CodeArray, CodeArray]:
-    """Put rows together: of each cell the most urgent one stays; so for what is usual the median.
+def fold(codes: CodeArray, usual_: CodeArray, places: IndexArray) -> tuple[CodeArray, CodeArray]:
+    """Put rows together: of each cell the most urgent one stays, and what was usual there.
 
     Args:
         codes: (rows, columns).
-        baseline: (rows,).
+        usual_: (rows, columns).
         places: (rows,) the row that each goes to; all from 0 on are there.
     """
     size = int(places.max()) + 1 if len(places) else 0
-    folded = np.zeros((size, codes.shape[1]), dtype=np.uint16)
-    usual_ = np.zeros(size, dtype=np.uint16)
-    urgency = _urgency(codes, baseline)
+    folded, of_folded = np.zeros((2, size, codes.shape[1]), dtype=np.uint16)
+    urgency = _urgency(codes, usual_.astype(np.int64))
     for row in range(size):
         own = np.flatnonzero(places == row)
-        worst = own[np.argmax(urgency[own], axis=0)]
-        folded[row] = codes[worst, np.arange(codes.shape[1])]
-        known = baseline[own][baseline[own] >= FIRST]
-        usual_[row] = int(np.median(known)) if len(known) else baseline[own].max()
-    return folded, usual_
+        worst = own[np.argmax(urgency[own], axis=0)], np.arange(codes.shape[1])
+        folded[row], of_folded[row] = codes[worst], usual_[worst]
+    return folded, of_folded
 
 
-def _urgency(codes: CodeArray, baseline: CodeArray) -> IndexArray:
+def _urgency(codes: CodeArray, usual_: IndexArray) -> IndexArray:
     scale = 1 << 17
     found = np.array(_URGENCY, dtype=np.int64)[np.minimum(codes, FIRST - 1)] * scale
-    usual_ = baseline.astype(np.int64)[:, None]
     distance = np.where(usual_ >= FIRST, abs(codes - usual_), 0)
     # A zero of a row that is not zero otherwise is farther away than any magnitude.
     found = np.where((codes == ZERO) & (usual_ != ZERO), 3 * scale + scale // 2, found)

@@ -43,8 +43,14 @@ def table_of(kind: ItemKind, column: str) -> str:
     return f"{kind}.{column}"
 
 
+USUAL_TABLE: Final = "usual"
+"""The table of the usual L2 norm of each layer by the judge, whose items are the layers."""
+
 ITEM_TABLES: Final = frozenset(
-    table_of(kind, column) for kind, columns in ITEM_COLUMNS.items() for column in columns
+    {
+        USUAL_TABLE,
+        *(table_of(kind, name) for kind, columns in ITEM_COLUMNS.items() for name in columns),
+    }
 )
 
 GAIN_TABLES: Final = frozenset(

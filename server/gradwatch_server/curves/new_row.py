@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 
@@ -14,9 +15,12 @@ from gradwatch_server.core.frames.gains import GainFrame
 from gradwatch_server.core.frames.rows import ROW_OF
 from gradwatch_server.curves.columns import RUN_COLUMNS, run_numbers
 from gradwatch_server.curves.group_numbers import GroupNumbers
-from gradwatch_server.curves.items import ItemKind, ItemNames, ItemNumbers, table_of
+from gradwatch_server.curves.items import USUAL_TABLE, ItemKind, ItemNames, ItemNumbers, table_of
 from gradwatch_server.curves.rows import Rows
 from gradwatch_wire.columns import L2, NOT_SEEN
+
+ROUNDING: Final = np.uint32(1 << 14)
+"""Half of the last bit of a float32 that is kept of a usual norm: 8 bits are."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,7 +70,10 @@ def row_of_frame(closed: ClosedFrame, names: ItemNames, groups: GroupNumbers) ->
         numbers=run_numbers(closed),
         frame=frame,
         l2=l2,
-        items=dict((*groups.numbers(closed, l2, names), *_of_modules(frame, names))),
+        items={
+            USUAL_TABLE: _usual(closed.usual),
+            **dict((*groups.numbers(closed, l2, names), *_of_modules(frame, names))),
+        },
     )
 
 
@@ -112,6 +119,13 @@ def norms_of(frame: Frame) -> FloatArray:
         return l2
     hidden = frame.nonfinite & np.isfinite(l2)
     return np.where(hidden, np.where(np.isinf(frame.l2_max), np.inf, np.nan), l2)
+
+
+def _usual(norms: FloatArray) -> ItemNumbers:
+    """Return usual norms to 0.2 %: lower bits, which change in each row, would fill the disk."""
+    bits = norms.astype(np.float32).view(np.uint32) + ROUNDING
+    rounded = (bits & ~np.uint32(2 * ROUNDING - 1)).view(np.float32)
+    return ItemNumbers(np.arange(len(norms)), rounded.astype(np.float64), ~np.isnan(norms))
 
 
 def _of_modules(frame: Frame, names: ItemNames) -> Iterator[tuple[str, ItemNumbers]]:

@@ -38,10 +38,9 @@ def cells_of(*values: float | None, width: int = 4) -> list[int]:
     numbers = np.array([[math.nan if own is None else own] for own in values])
     rows = Rows(steps, steps, np.zeros(len(values), np.bool_), numbers, known)
     buckets = Buckets.of(rows, width)
-    baseline = codes.encode(np.array([1.0]))
-    found: list[int] = codes.cells(buckets, np.ones(len(buckets.numbers), np.bool_), baseline)[
-        0
-    ].tolist()
+    num = len(buckets.numbers)
+    usual = codes.usual(np.ones((num, 1)))
+    found: list[int] = codes.cells(buckets, np.ones(num, np.bool_), usual)[0].tolist()
     return found
 
 
@@ -64,12 +63,21 @@ def test_the_worst_row_of_a_fold_is_shown() -> None:
     picture = np.array(
         [[one, one, codes.NAN, one], [two, codes.ZERO, far, codes.ABSENT]], dtype=np.uint16
     )
-    baseline = np.array([one, two], dtype=np.uint16)
+    usual = np.array([[one] * 4, [two] * 4], dtype=np.uint16)
 
-    folded, usual = codes.fold(picture, baseline, np.array([0, 0]))
+    folded, of_folded = codes.fold(picture, usual, np.array([0, 0]))
 
     assert folded.tolist() == [[one, codes.ZERO, codes.NAN, one]]
-    assert one <= usual[0] <= two
+    assert of_folded.tolist() == [[one, two, one, one]]
+
+
+def test_a_cell_is_far_from_what_was_usual_then() -> None:
+    one, eight = codes.encode(np.array([1.0, 8.0])).tolist()
+    picture = np.array([[one, eight], [eight, one]], dtype=np.uint16)
+    usual = np.array([[one, one], [one, one]], dtype=np.uint16)
+
+    assert codes.fold(picture, usual, np.array([0, 0]))[0].tolist() == [[eight, eight]]
+    assert codes.fold(picture, picture, np.array([0, 0]))[0].tolist() == [[one, eight]]
 
 
 def test_what_is_usual_is_the_median_of_what_is_there() -> None:
@@ -77,7 +85,7 @@ def test_what_is_usual_is_the_median_of_what_is_there() -> None:
     steps = np.arange(3, dtype=np.int64)
     rows = Rows(steps, steps, np.zeros(3, np.bool_), values, ~np.isnan(values))
 
-    found = codes.usual(codes.medians(Buckets.of(rows, 1)))
+    found = codes.usual(codes.medians(Buckets.of(rows, 1))[None])
 
-    assert found[:2].tolist() == codes.encode(np.array([4.0, 4.0])).tolist()
-    assert found[2] == codes.NO_RECORD
+    assert found[:2, 0].tolist() == codes.encode(np.array([4.0, 4.0])).tolist()
+    assert found[2, 0] == codes.NO_RECORD

@@ -55,6 +55,7 @@ class Feed:
         self.max_bytes = max_bytes
         self.layers = Layers()
         self.layers.declare(manifest_of(LAYERS))
+        self.usual = np.full(len(LAYERS), 2.0)
         self.start()
 
     def start(self) -> None:
@@ -83,7 +84,7 @@ class Feed:
             part = RankPart(0, self.layout, True, columns, scalars, {})
             gathered = Gathered(step, -1, step, (part,), self.epoch)
             frame = merge(gathered, len(LAYERS), 1)
-            closed = ClosedFrame(frame, self.epoch, 1.0, False, None, self.layers)
+            closed = ClosedFrame(frame, self.epoch, 1.0, False, None, self.layers, self.usual)
             self.recorder.add("r", 1, closed)
             self.commit()
 
@@ -103,7 +104,7 @@ class Feed:
             part = RankPart(0, self.layout, True, columns, scalars, {}, history=history)
             frame = merge(Gathered(step, -1, 1_000 * step, (part,), 0), len(LAYERS), 1)
             after_ns = 1_000 * (step - every) if step > first else None
-            closed = ClosedFrame(frame, 0, 1.0, False, None, self.layers, after_ns)
+            closed = ClosedFrame(frame, 0, 1.0, False, None, self.layers, self.usual, after_ns)
             self.recorder.add("r", 1, closed)
             self.commit()
 

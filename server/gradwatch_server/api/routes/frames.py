@@ -19,11 +19,11 @@ from gradwatch_server.api.series_range import AskedSteps, Epoch, Range, find_ran
 from gradwatch_server.api.state import Api, View
 from gradwatch_server.api.subjects import place_of
 from gradwatch_server.core.alerting.alert import isotime
-from gradwatch_server.core.arrays import FloatArray, IndexArray
+from gradwatch_server.core.arrays import IndexArray
 from gradwatch_server.core.frames.rows import FRAME_COLUMNS
-from gradwatch_server.curves import codes
 from gradwatch_server.curves.columns import RUN_COLUMNS, RUN_TABLE
 from gradwatch_server.curves.facts import Wanted
+from gradwatch_server.curves.items import USUAL_TABLE
 from gradwatch_server.curves.layers import KnownLayers
 from gradwatch_server.curves.reader import all_run_columns
 from gradwatch_server.curves.rows import Rows
@@ -33,8 +33,6 @@ from gradwatch_wire.limits import MAX_STEP
 router = APIRouter()
 
 MAX_NAMED: Final = 64
-USUAL_ROWS: Final = 64
-"""Rows before the step from which it is known what was usual of each layer."""
 
 Step = Annotated[int, Path(ge=0, le=MAX_STEP)]
 Worst = Annotated[int, Query(ge=0, le=1_000, description="How many of the worst layers.")]
@@ -91,7 +89,7 @@ def _describe_step(
         raise HTTPException(404, _missing(own, step))
     places = np.arange(len(known), dtype=np.int64)
     l2 = _row(own, L2, places, step) or _unknown(run, len(known))
-    usual = _usual(own, places, step)
+    usual = _row(own, USUAL_TABLE, places, step) or _unknown(run, len(known))
     if layer is not None:
         places = np.array([place_of(name, known) for name in layer], dtype=np.int64)
     else:
@@ -137,20 +135,11 @@ def _missing(own: Range, step: int) -> str:
     return f"no record of step {step}; kept are steps from {first} to {last} that had one"
 
 
-def _usual(own: Range, places: IndexArray, step: int) -> FloatArray:
-    """Return (layers,) the median of the finite L2 norms in some steps before, NaN without any."""
-    epoch = own.span.epoch if own.span else 0
-    wanted = Wanted(epoch, L2, places, max(step - USUAL_ROWS, 0), max(step - 1, 0))
-    if step == 0 or own.history.finest(epoch, wanted.first) > 1:
-        return np.full(len(places), np.nan)
-    return codes.medians(own.history.buckets(wanted, 1))
-
-
-def _worst(l2: Rows, usual: FloatArray) -> IndexArray:
+def _worst(l2: Rows, usual: Rows) -> IndexArray:
     """Return the places of the layers that are there, those farthest from usual first."""
     values, known = l2.values[0], l2.known[0]
     with np.errstate(divide="ignore", invalid="ignore"):
-        distance = abs(np.log2(values) - np.log2(usual))
+        distance = abs(np.log2(values) - np.log2(usual.values[0]))
     distance = np.where(np.isnan(distance), 0.0, distance)
     distance = np.where(np.isfinite(values), distance, np.inf)
     order = np.argsort(-distance, kind="stable")
@@ -163,13 +152,12 @@ def _describe(
     place: int,
     at: int,
     columns: dict[str, Rows | None],
-    usual: FloatArray,
+    usual: Rows,
 ) -> dict[str, Any]:
     found: dict[str, Any] = {"index": int(place), "name": known.names[place]}
     for name, rows in columns.items():
         found[name] = None if rows is None else _number(rows, at)
-    level = float(usual[place])
-    return found | {"usual": None if np.isnan(level) else level}
+    return found | {"usual": _number(usual, place)}
 
 
 def _plain(rows: Rows) -> list[float | None]:

@@ -23,8 +23,9 @@ from gradwatch_server.api.state import Api, ApiState, View
 from gradwatch_server.core.arrays import FloatArray, IndexArray
 from gradwatch_server.core.views.snapshot import RunView
 from gradwatch_server.curves import codes
-from gradwatch_server.curves.buckets import Buckets
+from gradwatch_server.curves.buckets import MEAN, Buckets
 from gradwatch_server.curves.columns import LAYER_COLUMNS, RUN_COLUMNS, RUN_TABLE
+from gradwatch_server.curves.items import USUAL_TABLE
 from gradwatch_server.curves.layers import KnownLayers, module_of
 from gradwatch_wire.columns import L2
 
@@ -156,7 +157,6 @@ class _Picture:
     def __init__(self, own: Range, known: KnownLayers, column: str, reader: BucketReader) -> None:
         self._own, self._known, self._reader = own, known, reader
         self._column = LAYER_COLUMNS[column]
-        self._num_judged = 0  # rows of which the rules know what is usual
 
     def facts(self) -> dict[str, Any]:
         """Return what the answer says of it beside the arrays."""
@@ -167,7 +167,6 @@ class _Picture:
             "codes": codes.NAMES,
             "lowest": codes.LOWEST,
             "highest": codes.HIGHEST,
-            "num_judged": self._num_judged,
         }
 
     @property
@@ -178,37 +177,34 @@ class _Picture:
     def arrays(self, places: IndexArray, rows: _Rows) -> dict[str, npt.NDArray[Any]]:
         """Return the arrays of the answer."""
         run = self._reader.read(RUN_TABLE, np.array([_COVERAGE, _SKIPPED], dtype=np.int64))
-        cells = self._reader.read(self._column.stored, places)
-        if self._column.power:
-            cells = cells.scaled(self._column.factor(self._known.sizes[places]))
-        baseline = codes.usual(self._usual(cells, places))
-        found = codes.cells(cells, run.counts[0, :, 0] > 0, baseline)
+        cells = self._scaled(self._reader.read(self._column.stored, places), places)
+        usual = codes.usual(self._usual(cells, places))
+        found = codes.cells(cells, run.counts[0, :, 0] > 0, usual)
         if rows.of_layer is not None:
-            found, baseline = codes.fold(found, baseline, rows.of_layer)
-        arrays: dict[str, npt.NDArray[Any]] = {
+            found, usual = codes.fold(found, usual, rows.of_layer)
+        return {
             "step": steps_as_array(run.steps),
             "coverage": run.stats[0, :, 0].astype(np.float32),
             "skipped": (run.finite - run.counts[3])[:, 1].clip(0, 65_535).astype(np.uint16),
             "code": found,
+            "usual": usual,
         }
-        if self._own.after is None:
-            arrays["baseline"] = baseline
-        return arrays
+
+    def _scaled(self, cells: Buckets, places: IndexArray) -> Buckets:
+        if not self._column.power:
+            return cells
+        return cells.scaled(self._column.factor(self._known.sizes[places]))
 
     def _usual(self, cells: Buckets, places: IndexArray) -> FloatArray:
-        """Return (places,) what is usual: what the rules go by, else the median of the row.
-
-        The rules know modules; each of the layers of one has the share of it that its median has.
-        """
-        medians = codes.medians(cells)
-        is_judged = self._column.stored == L2 and not self._reader.rank_facts
-        levels = self._own.levels if is_judged else None
-        if levels is None:
-            return medians
-        factor = self._column.factor(self._known.sizes[places])
-        judged = levels.of_layers(places, medians / factor) * factor
-        self._num_judged = int((~np.isnan(judged)).sum())
-        return np.where(np.isnan(judged), medians, judged)
+        """Return (columns, places) what was usual at each: by the judge, else in the picture."""
+        if self._column.stored == L2 and not self._reader.rank_facts:
+            judged: FloatArray = self._scaled(self._reader.read(USUAL_TABLE, places), places).stats[
+                MEAN
+            ]
+            return judged
+        if self._own.after is not None:
+            cells = self._scaled(self._reader.whole().read(self._column.stored, places), places)
+        return np.broadcast_to(codes.medians(cells), (self.num_columns, len(places)))
 
 
 def _plain(arrays: dict[str, npt.NDArray[Any]]) -> dict[str, Any]:
@@ -221,8 +217,7 @@ def _plain(arrays: dict[str, npt.NDArray[Any]]) -> dict[str, Any]:
         if code != codes.ZERO:
             values[arrays["code"] == code] = word
     plain["value"] = values.tolist()
-    if "baseline" in arrays:
-        plain["baseline"] = _numbers(codes.decode(arrays["baseline"]))
+    plain["usual"] = [_numbers(row) for row in codes.decode(arrays["usual"])]
     return plain
 
 

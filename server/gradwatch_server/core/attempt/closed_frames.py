@@ -183,7 +183,10 @@ class ClosedFrames:
         noise_scale = self.noise_scale.at(frame.step)
         skipped = was_skipped(frame)
         after_ns = None if self.last_frame is None else self.last_frame.received_ns
-        closed = ClosedFrame(frame, self.epoch, score, skipped, noise_scale, self.layers, after_ns)
+        usual = self.judge.usual
+        closed = ClosedFrame(
+            frame, self.epoch, score, skipped, noise_scale, self.layers, usual, after_ns
+        )
         recorder.add(self.run, self.attempt, closed)
 
     def add_gains(self, gathered: Gathered[RankGains], rules: Rules) -> Iterator[Alert]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from gradwatch_server.core.arrays import FloatArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.frames.gains import GainFrame
 from gradwatch_server.core.frames.layers import Layers
@@ -22,6 +23,7 @@ class ClosedFrame:
         skipped: Whether a GradScaler skipped the step for an overflow.
         noise_scale: The gradient noise scale at it, None if it added nothing or is not known yet.
         layers: Those of the attempt; the frame has a value for each.
+        usual: (layers,) the usual L2 norm of each by then, NaN where it is not known.
         after_ns: When the last record of the frame before came in, None of the first one.
     """
 
@@ -31,6 +33,7 @@ class ClosedFrame:
     skipped: bool
     noise_scale: float | None
     layers: Layers
+    usual: FloatArray
     after_ns: int | None = None
 
     @property

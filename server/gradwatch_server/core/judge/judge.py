@@ -10,7 +10,7 @@ from typing import Final, Self
 
 import numpy as np
 
-from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray, natural_log
+from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray, grown
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.judge.activity import DEPTH_FRAMES, Absence, Presence, Smallness, Zeros
 from gradwatch_server.core.judge.away import DIVERGED, PATIENCE_FRAMES, Away, Divergence
@@ -30,8 +30,7 @@ from gradwatch_server.core.judge.deviations import (
     Kind,
 )
 from gradwatch_server.core.judge.findings import UP, Findings
-from gradwatch_server.core.judge.levels import ModuleLevels
-from gradwatch_server.core.judge.modules import Modules, norm_of
+from gradwatch_server.core.judge.modules import Modules, Shares, norm_of
 from gradwatch_server.core.judge.series import (
     FIRST_MODULE,
     LOSS_SERIES,
@@ -71,6 +70,7 @@ class JudgeState:
     """Facts of a judge that outlive a frame."""
 
     modules: Modules = field(default_factory=Modules)
+    shares: Shares = field(default_factory=Shares)
     maker: SeriesMaker = field(default_factory=SeriesMaker)
     series: SeriesState = field(default_factory=SeriesState)
     finder: DeviationFinder = field(default_factory=DeviationFinder)
@@ -89,12 +89,14 @@ class Judge:
 
     Attributes:
         findings: Those of the latest frame.
+        usual: (layers,) L2 norms that were usual before it, NaN where that is not known.
     """
 
     state: JudgeState = field(default_factory=JudgeState)
 
     def __post_init__(self) -> None:
         self.findings: Findings | None = None
+        self.usual: FloatArray = np.zeros(0)
         self._none: BoolArray = np.zeros(0, dtype=np.bool_)
         self._budget = FALSE_ALERTS_PER_100K
 
@@ -150,6 +152,7 @@ class Judge:
                 state.series.restart(LOSS_SERIES)
             self.detector = self._new_detector(len(norms))
         state.steps[state.series.num_frames % RING] = frame.step
+        self.usual = self._usual_norms()
         self.detector.update(values, state.away.patience)
         state.zeros.add(norms)
         sizes = self.numel(numel) if state.smallness.num_frames < DEPTH_FRAMES else np.zeros(0)
@@ -161,24 +164,13 @@ class Judge:
                 (each.quiet() if quiet else each for each in found),
                 key=lambda each: (-each.part, each.series),
             )
+        is_quiet = numbers.is_sound and not found and not state.away.any
+        state.shares.add(frame.l2_max, norms, modules.of_layer, is_quiet=is_quiet)
         return self._find(numbers, values, norms, found, is_complete=absence is None)
 
     def resume(self) -> None:
         """Learn quickly again: the training was interrupted, or its steps went back."""
         self.detector.resume()
-
-    def levels(self) -> ModuleLevels:
-        """Return what is usual of each module by now."""
-        num = len(self.modules.names)
-        series = self.state.series
-        own = slice(FIRST_MODULE, FIRST_MODULE + 2 * num, 2)
-        level = np.full(num, np.nan)
-        known = np.zeros(num, dtype=np.bool_)
-        there = series.level[own]
-        floor = self.state.maker.floor[FIRST_MODULE : FIRST_MODULE + len(there)]
-        level[: len(there)] = natural_log(np.exp(np.minimum(there, LARGEST)) - floor)
-        known[: len(there)] = series.num_samples[own] >= HISTORY_FRAMES
-        return ModuleLevels(self.modules.of_layer, level, known)
 
     def usual_loss(self) -> float | None:
         """Return the usual loss while no loss was negative, None if it is not known.
@@ -258,7 +250,7 @@ class Judge:
         made.state.series.take(columns)
         made.state.maker.take(order)
         made.state.zeros, made.state.smallness, made.state.away = Zeros(), Smallness(), Away()
-        made.state.presence = Presence()
+        made.state.presence, made.state.shares = Presence(), Shares()
         made.state.smallness.num_frames = HISTORY_FRAMES
         made.detector = made._new_detector(len(order))
         return made
@@ -280,6 +272,17 @@ class Judge:
         norms = self.modules.norms(np.where(frame.nonfinite, np.nan, frame.l2_max))
         norms[self.modules.any_of(frame.nonfinite)] = np.nan
         return norms
+
+    def _usual_norms(self) -> FloatArray:
+        """Return (layers,) the usual norm of each module of two samples or more, in shares."""
+        series, shares = self.state.series, self.state.shares
+        norms = np.exp(np.minimum(series.level[FIRST_MODULE::2], LARGEST))
+        norms -= self.state.maker.floor[FIRST_MODULE:]
+        norms[series.num_samples[FIRST_MODULE::2] < 2] = np.nan
+        np.maximum(norms, 0.0, out=norms)
+        own = self.modules.of_layer
+        shares.values = grown(shares.values, len(own), np.nan)
+        return norms[own] * shares.values
 
     def _comparable(self, norms: FloatArray, absence: Absence) -> tuple[FloatArray, float]:
         """Return norms of modules, NaN of those that miss a layer, and of all that are known.

@@ -1,4 +1,4 @@
-"""Modules: the layers that share a name up to the last dot, and one norm for each of them."""
+"""Modules: the layers that share a name up to the last dot; norms, and shares of layers in them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray, any_true
+from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray, any_true, grown
 from gradwatch_wire.norms import combine_norms
 
 _SAFE: Final = (1e-150, 1e150)
@@ -107,6 +107,47 @@ class Modules:
         if place == len(self.names):
             self.names.append(name)
         return place
+
+
+SHARE_FRAMES: Final = 64
+"""Quiet frames in whose mean a share stands."""
+
+
+@dataclass(slots=True)
+class Shares:
+    """Usual share of each layer in the norm of its module.
+
+    Attributes:
+        values: (layers,) the shares, NaN of a layer without a norm so far.
+        num_frames: Quiet frames that there were.
+    """
+
+    values: FloatArray = field(default_factory=lambda: np.zeros(0))
+    num_frames: int = 0
+
+    def add(
+        self, l2: FloatArray, norms: FloatArray, of_layer: IndexArray, *, is_quiet: bool
+    ) -> None:
+        """Learn from a frame; one that is not quiet says only something of layers that are new.
+
+        Args:
+            l2: (layers,) norms, NaN of a layer that is absent.
+            norms: (modules,) norms.
+            of_layer: (layers,) index of the module of each layer.
+            is_quiet: Whether nothing in the frame is unusual.
+        """
+        known = self.values
+        new = np.isnan(known)
+        if not is_quiet and not any_true(new):
+            return
+        shares = l2 / norms[of_layer]
+        finite = np.isfinite(shares)
+        if is_quiet:
+            self.num_frames += 1
+            change = shares - known
+            change *= max(1.0 / self.num_frames, 1.0 / SHARE_FRAMES)
+            np.add(known, change, out=known, where=finite)
+        np.copyto(known, shares, where=new & finite)
 
 
 def norm_of(norms: FloatArray) -> float:

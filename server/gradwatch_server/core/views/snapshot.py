@@ -21,7 +21,6 @@ from gradwatch_server.core.attempt import Attempt
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.frames.gains import GainFrame
 from gradwatch_server.core.frames.window import Series
-from gradwatch_server.core.judge.levels import ModuleLevels
 from gradwatch_server.core.liveness import Gaps
 from gradwatch_server.core.losses import LostRange
 from gradwatch_server.core.noise_scale import NoiseSample
@@ -78,7 +77,6 @@ class RunView:
         recent_lost: Records lost while the frames of the window closed; so for those that were
             late, and those without their manifest.
         revision: Changes whenever an entry is of the attempt.
-        levels: What is usual of its modules, None of one whose frames have left memory.
         gaps: What the gaps between its steps come to.
         is_relearnt: Whether its checkpoint could not be read at the start.
         built_ns: When it was built, nanoseconds since the epoch.
@@ -116,7 +114,6 @@ class RunView:
     is_live: bool = False
     is_relearnt: bool = field(default=False, repr=False, compare=False)
     revision: int = field(default=0, repr=False, compare=False)
-    levels: ModuleLevels | None = field(default=None, repr=False, compare=False)
     gaps: Gaps = field(default_factory=Gaps, repr=False, compare=False)
     others: tuple[RunView, ...] = field(default=(), repr=False, compare=False)
     built_ns: int = field(default=0, repr=False, compare=False)
@@ -272,7 +269,6 @@ def _view_attempt(
         recent_unresolved=attempt.counts.unresolved.value(attempt.num_frames),
         is_live=is_live,
         revision=attempt.revision,
-        levels=None if attempt.retired else attempt.closed.judge.levels(),
         gaps=attempt.signs.gaps(),
         others=() if before is None else before.others,
     )

@@ -41,7 +41,10 @@ def test_a_picture_has_a_code_for_each_cell(service: Aggregator, peer: Any, run:
     arrays, metadata = tensors(answer.content)
     one, four = codes.encode(np.array([1.0, 4.0])).tolist()
     assert arrays["code"][0].tolist() == [one, one, codes.NAN, codes.INF, codes.ZERO, 0, four]
-    assert arrays["baseline"].tolist() == [one, codes.encode(np.array([2.0]))[0]]
+    no, kept = codes.NO_RECORD, codes.encode(np.array([1.0, 2.0]))
+    usual = arrays["usual"].tolist()
+    # One sample is not usual yet, and nothing is where there is no record.
+    assert usual == [[no, no, *[own] * 3, no, own] for own in kept]
     assert arrays["step"].tolist() == list(range(7))
     assert json.loads(metadata["layers"]) == ["net.a.weight", "net.b.weight"]
     assert json.loads(metadata["codes"])["nan"] == codes.NAN
@@ -52,21 +55,44 @@ def test_a_picture_has_a_code_for_each_cell(service: Aggregator, peer: Any, run:
     assert plain["coverage"][4:6] == [1.0, None]
 
 
-def test_a_picture_goes_by_what_the_rules_take_for_usual(
+def test_a_picture_goes_by_what_was_usual_at_each_step(
     service: Aggregator, peer: Any, run: str
 ) -> None:
-    """A row that is far off for most of the picture is not called usual for that."""
+    """Steps before an explosion look as they did, and those after it are not called usual."""
     send(service, peer, 0, *[1.0] * 40, *[100.0] * 12)
 
-    found = service.json(f"/runs/{run}/heatmap?last=16")
+    found = service.json(f"/runs/{run}/heatmap")
 
-    assert found["num_judged"] == 2
-    assert 0.9 < found["baseline"][0] < 10.0 < found["value"][0][-9]
-    assert found["baseline"][1] == pytest.approx(2.0, rel=0.002)
-    other = service.json(f"/runs/{run}/heatmap?column=linf")
-    assert other["num_judged"] == 0
+    assert found["usual"][0][2:40] == pytest.approx([1.0] * 38, rel=0.005)
+    assert max(found["usual"][0][40:]) < 10.0 < found["value"][0][40]
+    assert found["usual"][1][2:] == pytest.approx([2.0] * 50, rel=0.005)
+    wide = service.json(f"/runs/{run}/heatmap?from=0&columns=8")
+    assert wide["usual"][0][:5] == pytest.approx([1.0] * 5, rel=0.005)
     rms = service.json(f"/runs/{run}/heatmap?column=rms")
-    assert rms["baseline"][1] == pytest.approx(2.0 / math.sqrt(10), rel=0.002)
+    assert rms["usual"][1][2:] == pytest.approx([2.0 / math.sqrt(10)] * 50, rel=0.005)
+
+
+def test_what_is_usual_of_other_columns_is_their_median(
+    service: Aggregator, peer: Any, run: str
+) -> None:
+    send(service, peer, 0, 1.0, 1.0, 1.0, 8.0)
+
+    found = service.json(f"/runs/{run}/heatmap?column=zeros")
+    new = service.json(f"/runs/{run}/heatmap?column=zeros&after=2")
+
+    assert len(set(found["usual"][0])) == 1
+    assert new["usual"] == [row[-1:] for row in found["usual"]]
+
+
+def test_the_usual_norm_is_a_curve_of_a_layer(service: Aggregator, peer: Any, run: str) -> None:
+    send(service, peer, 0, *[1.0] * 40, *[100.0] * 4)
+
+    (own,) = service.json(f"/runs/{run}/series?layer=net.a.weight&column=usual")["series"]
+
+    assert own["last"][:2] == [None, None]
+    assert own["last"][2:40] == pytest.approx([1.0] * 38, rel=0.005)
+    frame = service.json(f"/runs/{run}/frames/20?layer=net.a.weight")
+    assert frame["layers"][0]["usual"] == own["last"][20]
 
 
 def test_a_step_that_a_scaler_skipped_looks_different(
@@ -109,5 +135,5 @@ def test_new_columns_of_a_picture_come_by_cursor(service: Aggregator, peer: Any,
 
     assert arrays["step"].tolist() == [2]
     assert arrays["code"].shape == (2, 1)
-    assert "baseline" not in arrays
+    assert arrays["usual"].shape == (2, 1)
     assert "layers" not in metadata

@@ -66,22 +66,19 @@ export class HeatSource {
     this.cells = new Cells(answer, names);
     this.cells.most = mostBuckets(parameters.last, this.cells.width, this.cells.columns);
     this.key = key;
-    this.loaded = 0;
     this.remember(answer.metadata);
     return this.cells;
   }
 
   remember(metadata) {
     this.asked_ms = performance.now();
-    this.loaded += 1;
     this.takes = metadata;
   }
 
-  // Another process, epoch, attempt, list of layers or width: all of it is asked for anew; now and
-  // then as well for the baselines, and where a late record changed what is past.
+  // Another process, epoch, attempt, list of layers or width: all of it is asked for anew; so it is
+  // where a late record changed what is past.
   continues(metadata) {
-    const names = ["boot", "epoch", "attempt", "manifest", "width"];
-    return this.loaded < 60 && continues(this.takes, metadata, names);
+    return continues(this.takes, metadata, ["boot", "epoch", "attempt", "manifest", "width"]);
   }
 }
 

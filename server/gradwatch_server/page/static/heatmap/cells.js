@@ -11,7 +11,7 @@ export class Cells {
     this.width = Number(answer.metadata.width ?? 1);
     this.steps = [];
     this.code = new Uint16Array(0); // column by column
-    this.baseline = new Uint16Array(this.rows);
+    this.usual = new Uint16Array(0); // codes of what was usual in each cell
     this.urgency = new Uint8Array(0);
     this.most = Infinity;
     this.take(answer);
@@ -24,15 +24,15 @@ export class Cells {
   /** Put in what an answer has: its columns replace those from its first step on. */
   take({ arrays }) {
     const steps = Array.from(arrays.get("step").data);
-    // A baseline is of all columns; one that came with new columns only is of those that were there.
-    if (arrays.has("baseline")) this.baseline = arrays.get("baseline").data;
     if (steps.length) {
       const kept = this.steps.filter((step) => step < steps[0]).length;
       const dropped = Math.max(0, kept + steps.length - this.most);
-      const grown = new Uint16Array((kept + steps.length - dropped) * this.rows);
-      grown.set(this.code.subarray(dropped * this.rows, kept * this.rows));
-      this.transpose(arrays.get("code").data, steps.length, grown, kept - dropped);
-      this.code = grown;
+      for (const name of ["code", "usual"]) {
+        const grown = new Uint16Array((kept + steps.length - dropped) * this.rows);
+        grown.set(this[name].subarray(dropped * this.rows, kept * this.rows));
+        this.transpose(arrays.get(name).data, steps.length, grown, kept - dropped);
+        this[name] = grown;
+      }
       this.steps = [...this.steps.slice(dropped, kept), ...steps];
     }
     this.judge();
@@ -49,10 +49,8 @@ export class Cells {
 
   judge() {
     this.urgency = new Uint8Array(this.code.length);
-    for (let at = 0, row = 0; at < this.code.length; at += 1) {
-      this.urgency[at] = urgencyOf(this.code[at], this.baseline[row]);
-      row = row + 1 === this.rows ? 0 : row + 1;
-    }
+    for (let at = 0; at < this.code.length; at += 1)
+      this.urgency[at] = urgencyOf(this.code[at], this.usual[at]);
   }
 
   /** Return the code of a layer at a column. */

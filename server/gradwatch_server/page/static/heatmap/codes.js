@@ -16,8 +16,8 @@ const CODES_PER_OCTAVE = (65535 - FIRST) / OCTAVES;
 
 /** How far from usual the map's ends are: a hundred times. */
 export const CLIP = Math.log2(100) * CODES_PER_OCTAVE;
-/** Within this much of usual nothing is coloured: one and a half times. */
-export const QUIET = Math.log2(1.5) * CODES_PER_OCTAVE;
+/** Within this much of usual nothing is coloured: twice. */
+export const QUIET = CODES_PER_OCTAVE;
 
 const WORDS = new Map([
   [NO_RECORD, "no record"],
@@ -41,10 +41,10 @@ export function wordOf(code) {
   return WORDS.get(code) ?? null;
 }
 
-/** Return how many times the baseline a cell is; null where either has no value. */
-export function ratioOf(code, baseline) {
-  if (code < FIRST || baseline < FIRST) return null;
-  return 2 ** ((code - baseline) / CODES_PER_OCTAVE);
+/** Return how many times the usual norm a cell is; null where either has no value. */
+export function ratioOf(code, usual) {
+  if (code < FIRST || usual < FIRST) return null;
+  return 2 ** ((code - usual) / CODES_PER_OCTAVE);
 }
 
 /** Tell whether a code says that something was not finite, and the step was taken. */
@@ -56,15 +56,15 @@ export function isBad(code) {
  * Return how urgent a cell is, 0 to 255: where cells share a pixel the most urgent one is drawn.
  * Not finite, then out of range, then far from usual, then zero where that is not usual.
  */
-export function urgencyOf(code, baseline) {
+export function urgencyOf(code, usual) {
   if (code >= FIRST) {
-    if (baseline < FIRST) return 3;
-    const off = Math.abs(code - baseline);
+    if (usual < FIRST) return 3;
+    const off = Math.abs(code - usual);
     return off <= QUIET ? 3 : Math.min(240, 6 + Math.round((234 * (off - QUIET)) / (CLIP - QUIET)));
   }
   if (isBad(code)) return 255;
   if (code === SKIPPED) return 252;
   if (code === HUGE || code === TINY) return 250;
-  if (code === ZERO) return baseline === ZERO ? 2 : 4;
+  if (code === ZERO) return usual === ZERO ? 2 : 4;
   return code === NO_RECORD ? 1 : 0;
 }

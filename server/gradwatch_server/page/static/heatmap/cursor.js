@@ -111,8 +111,9 @@ export class HeatCursor {
   parts(layer, column) {
     const { cells, state } = this.panel;
     const code = cells.at(layer, column);
-    const usual = valueOf(cells.baseline[layer]);
-    const ratio = ratioOf(code, cells.baseline[layer]);
+    const usualCode = cells.usual[column * cells.rows + layer];
+    const usual = valueOf(usualCode);
+    const ratio = ratioOf(code, usualCode);
     const step = cells.steps[column];
     return {
       name: cells.names[layer],

@@ -61,9 +61,9 @@ export function colouring(cells, view, colours, range) {
   const last = STEPS - 1;
   const size = (code) =>
     map[Math.round(last * Math.min(1, Math.max(0, (code - range[0]) / (range[1] - range[0]))))];
-  const change = (code, baseline) => {
-    if (baseline < FIRST) return map[last >> 1];
-    const off = code - baseline;
+  const change = (code, usual) => {
+    if (usual < FIRST) return map[last >> 1];
+    const off = code - usual;
     if (Math.abs(off) <= QUIET) return map[last >> 1];
     const part = (Math.min(Math.abs(off), CLIP) - QUIET) / (CLIP - QUIET);
     return map[Math.round((last / 2) * (1 + Math.sign(off) * (0.12 + 0.88 * part)))];
@@ -72,7 +72,7 @@ export function colouring(cells, view, colours, range) {
     if (index < 0) return colours.paper;
     const code = cells.code[index];
     if (code >= FIRST)
-      return view === "size" ? size(code) : change(code, cells.baseline[index % cells.rows]);
+      return view === "size" ? size(code) : change(code, cells.usual[index]);
     if (isBad(code)) return colours.ink;
     if (code === ZERO) return colours.zero;
     if (code === 6) return map[0];

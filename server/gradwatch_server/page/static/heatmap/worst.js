@@ -15,7 +15,7 @@ export function worstTable(cells, page) {
       first: null,
       bad: 0,
       now: cells.at(layer, cells.columns - 1),
-      baseline: cells.baseline[layer],
+      usual: cells.usual[(cells.columns - 1) * cells.rows + layer],
     };
     for (let column = 0; column < cells.columns; column += 1) {
       row.worst = Math.max(row.worst, cells.urgency[column * cells.rows + layer]);
@@ -52,8 +52,8 @@ export function worstTable(cells, page) {
         row.first === null ? "none" : whole(row.first),
         whole(row.bad),
         wordOf(row.now) ?? short(valueOf(row.now)),
-        short(valueOf(row.baseline)),
-        times(ratioOf(row.now, row.baseline)),
+        short(valueOf(row.usual)),
+        times(ratioOf(row.now, row.usual)),
       ].map((text) => element("td", { class: "number" }, text)),
     ),
   );
