@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray, any_true, grown
+from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray, any_true
 from gradwatch_wire.norms import combine_norms
 
 _SAFE: Final = (1e-150, 1e150)
