@@ -13,7 +13,7 @@ from gradwatch_server.core.alerting.wording import cut
 from gradwatch_server.core.printable import printable
 from gradwatch_server.notify.notice import Facts, Notice
 from gradwatch_server.storage.deliveries import Entry
-from gradwatch_wire.health import AlertState, Severity
+from gradwatch_wire.health import Severity
 
 MAX_NAMED: Final = 10
 """Alerts of a message that are told in full; the others are counted."""
@@ -34,7 +34,7 @@ class Message:
     Args:
         title: One line.
         body: The rest, lines of plain text.
-        severity: The worst severity of what fires in it, None if all is over.
+        severity: The worst severity of what is news in it, None if all was told and is over.
     """
 
     title: str
@@ -45,9 +45,8 @@ class Message:
 def compose(notice: Notice) -> Message:
     """Return the text of a message."""
     entries = notice.batch.entries
-    firing = [Severity(own.severity) for own in entries if own.state == AlertState.FIRING]
     worst: Severity | None = None
-    for own in firing:
+    for own in (Severity(own.severity) for own in entries if not own.is_over):
         worst = own if worst is None or is_worse(own, worst) else worst
     named = sorted(entries, key=_importance)[:MAX_NAMED]
     blocks = ["\n".join(_lines(notice, entry)) for entry in named]
@@ -59,9 +58,9 @@ def compose(notice: Notice) -> Message:
 
 
 def _importance(entry: Entry) -> tuple[bool, int, int]:
-    """Order what fires before what is over, the worse first, the older first."""
+    """Order news before what is over, the worse first, the older first."""
     rank = list(Severity).index(Severity(entry.severity))
-    return entry.state != AlertState.FIRING, -rank, entry.cursor
+    return entry.is_over, -rank, entry.cursor
 
 
 def _title(notice: Notice, first: Entry, worst: Severity | None) -> str:
@@ -72,8 +71,10 @@ def _title(notice: Notice, first: Entry, worst: Severity | None) -> str:
     if len(batch.entries) > 1:
         return f"{what}{len(batch.entries):,} alerts ({_rules(batch.entries)})"
     facts = notice.read(first)
-    place = "" if facts is None else _place(facts)
-    return what + harmless(first.rule) + place
+    if facts is None:
+        return what + harmless(first.rule)
+    end = "" if first.is_over else _end(facts)
+    return what + harmless(first.rule) + _place(facts) + end
 
 
 def _rules(entries: Sequence[Entry]) -> str:
@@ -85,7 +86,7 @@ def _rules(entries: Sequence[Entry]) -> str:
 def _counts(entries: Sequence[Entry]) -> str:
     counted: Counter[str] = Counter()
     for own in entries:
-        counted[own.severity if own.state == AlertState.FIRING else RESOLVED] += 1
+        counted[RESOLVED if own.is_over else own.severity] += 1
     order = [*(str(own) for own in reversed(Severity)), RESOLVED]
     return ", ".join(f"{counted[own]:,} {own}" for own in order if counted[own])
 
@@ -96,19 +97,25 @@ def _place(facts: Facts) -> str:
     return f" at step {facts['first_step']}" + (f", {harmless(layer)}" if layer else "")
 
 
+def _end(facts: Facts) -> str:
+    """Return since when an alert is over, nothing while it fires."""
+    step = facts.get("resolved_step")
+    return "" if step is None else f", over since step {step}"
+
+
 def _lines(notice: Notice, entry: Entry) -> Iterator[str]:
     """Yield what is said of one alert."""
     facts = notice.read(entry)
-    over = "" if entry.state == AlertState.FIRING else ", over"
-    if over and not entry.is_told:
-        over = ", began and is over"  # nobody was told before
+    over = ", over" if entry.is_over else ""
+    if facts is not None:
+        over = _end(facts)
     yield f"{entry.severity} {harmless(entry.rule)}{over}"
     if facts is None:
         yield f"run {harmless(entry.run)}; the alert is not kept any more"
     else:
         yield from _facts(facts)
         hints = facts.get("hints", ())
-        if hints and not over:
+        if hints and not entry.is_over:
             yield "often behind it:"
             yield from (f"- {hint}" for hint in hints)
     if (link := notice.link(entry)) is not None:

@@ -5,6 +5,7 @@ It has no clock and does no I/O. What it remembers is what the delivery log keep
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -66,6 +67,7 @@ class Plan:
         self._changed: set[str] = set()  # ids and groups that are to be saved
         self._changed_groups: set[str] = set()
         self._resent_s = 0.0
+        self._told_s: dict[str, float] = {}  # when each was last told to fire, by its id
 
     @property
     def num_pending(self) -> int:
@@ -148,6 +150,7 @@ class Plan:
 
     def _forget(self, entry: Entry) -> None:
         self._entries.pop(entry.alert_id, None)
+        self._told_s.pop(entry.alert_id, None)
         self._changed.add(entry.alert_id)
         self._leave(entry)
 
@@ -171,10 +174,11 @@ class Plan:
             doubtful: The group of a message of which it is not known whether it arrived.
         """
         ready = [own for own in self._members if now_s >= self._ready_s(own, now_s)]
-        due = [own for own in ready if self._has_pending(own)]
+        due = [own for own in ready if self._pending_from_s(own, now_s) <= now_s]
         if due:
             group = doubtful if doubtful in due else due[0]
-            pending = _by_cursor(own for own in self._of(group) if own.is_pending)
+            own = (own for own in self._of(group) if own.is_pending)
+            pending = _by_cursor(own for own in own if self._may_end_s(own, now_s) <= now_s)
             return Batch(group, pending, is_again=group == doubtful)
         standing = self._standing()
         if standing and now_s >= self._resend_due_s(now_s):
@@ -183,7 +187,11 @@ class Plan:
 
     def next_s(self, now_s: float) -> float | None:
         """Return when something may be due next, None if that takes an event."""
-        found = [self._ready_s(own, now_s) for own in self._members if self._has_pending(own)]
+        found = [
+            max(self._ready_s(own, now_s), self._pending_from_s(own, now_s))
+            for own in self._members
+            if self._has_pending(own)
+        ]
         if self._standing():
             found.append(self._resend_due_s(now_s))
         return min(found, default=None)
@@ -193,6 +201,18 @@ class Plan:
         times, policy = self._times(group), self._policy
         since_s, sent_s = min(times.since_s, now_s), min(times.sent_s, now_s)
         return max(since_s + policy.group_wait_s, sent_s + policy.group_interval_s)
+
+    def _pending_from_s(self, group: str, now_s: float) -> float:
+        """Return when the first pending event of a group may be told, infinity without any."""
+        own = (self._may_end_s(own, now_s) for own in self._of(group) if own.is_pending)
+        return min(own, default=math.inf)
+
+    def _may_end_s(self, entry: Entry, now_s: float) -> float:
+        """Return when the end of an alert may be told; all else may be told at once."""
+        told_s = self._told_s.get(entry.alert_id, math.inf)
+        if entry.state == AlertState.FIRING or told_s > now_s:  # also of a clock that was set back
+            return 0.0
+        return told_s + self._policy.min_firing_s
 
     def _resend_due_s(self, now_s: float) -> float:
         return min(self._resent_s, now_s) + self._policy.resend_s
@@ -216,18 +236,19 @@ class Plan:
             self._resent_s = now_s
             return
         for own in batch.entries:
-            self._settle(own)
+            self._settle(own, now_s)
         since_s = self._times(batch.group).since_s if self._has_pending(batch.group) else 0.0
         self._set_times(batch.group, GroupTimes(since_s, sent_s=now_s))
         self._resent_s = self._resent_s or now_s
 
-    def _settle(self, told: Entry) -> None:
+    def _settle(self, told: Entry, now_s: float) -> None:
         own = self._entries.get(told.alert_id)
         if own is None:
             return
         if own.state != AlertState.FIRING and own.cursor == told.cursor:
             self._forget(own)
             return
+        self._told_s[own.alert_id] = now_s
         is_pending = own.is_pending and own.cursor != told.cursor
         self._entries[own.alert_id] = replace(own, is_told=True, is_pending=is_pending)
         self._changed.add(own.alert_id)

@@ -24,6 +24,7 @@ class Policy:
         group_by: Keys of an alert; alerts that have the same values go in one message.
         group_wait_s: How long a message waits for more alerts of its group.
         group_interval_s: Time between two messages of a group.
+        min_firing_s: Time between the message that an alert fires and the one that it is over.
         resend_s: Time after which all that fires is sent again, to a receiver that takes for over
             what is not; 0 for never.
     """
@@ -35,6 +36,7 @@ class Policy:
     group_by: tuple[str, ...] = ("run",)
     group_wait_s: float = 10.0
     group_interval_s: float = 60.0
+    min_firing_s: float = 0.0
     resend_s: float = 0.0
 
     def wants(self, alert: Mapping[str, Any]) -> bool:

@@ -9,6 +9,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from typing import Any, Final, Protocol, TypeAlias
 
+from gradwatch_wire.health import AlertState
+
 Row: TypeAlias = tuple[Any, ...]
 
 
@@ -37,6 +39,11 @@ class Entry:
     cursor: int
     is_told: bool = False
     is_pending: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        """End of an alert that the target knows of; one that began and ended untold is news."""
+        return self.is_told and self.state != AlertState.FIRING
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ def event(cursor: int, alert_id: str = "a1", state: str = "firing", **changes: A
         "state": state,
         "first_step": 7,
         "raised_step": None,
+        "fired_at": "2026-11-23T06:55:00.000+00:00",
         "updated_at": "2026-11-23T07:00:00.000+00:00",
         "message": "NaN gradient since step 7 on rank 3: h.0",
         "origin": {

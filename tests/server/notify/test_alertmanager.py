@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from gradwatch_server.notify.notice import Notice
 from gradwatch_server.notify.notifiers.alertmanager import (
+    HEARD_S,
     MAX_LABEL,
     RESEND_S,
     TEST_ALERT,
@@ -20,8 +22,9 @@ from gradwatch_server.notify.notifiers.alertmanager import (
     AlertmanagerNotifier,
 )
 from gradwatch_server.notify.notifiers.base import DeliveryError
-from gradwatch_server.notify.plan import Plan
+from gradwatch_server.notify.plan import Batch, Plan
 from gradwatch_server.notify.policy import Policy
+from gradwatch_server.storage.deliveries import Entry
 from gradwatch_server.storage.rows import AlertEvent
 from tests.server.notify.alerts import event
 from tests.support.aggregator import Aggregator
@@ -122,7 +125,35 @@ def test_an_alert_fires_there_and_is_over_when_it_is_over_here(
     assert alert["annotations"]["step"] == "4"
     assert alert["generatorURL"] == f"{service.url}/?run=live&alert={own['id']}"
     peer.steps(5, 1.0)
-    wait_until(lambda: not alertmanager.alerts(run="live", alertname="nonfinite"), "it is over")
+    wait_until(lambda: service.json("/runs/live/alerts")[0]["state"] == "resolved", "it is over")
+    assert alertmanager.alerts(run="live", alertname="nonfinite")  # for a minute
+    (status,) = service.json("/notifiers")
+    assert status["pending"] == 1
+
+
+def test_an_alert_that_ended_before_it_was_sent_fires_for_a_minute(
+    alertmanager: Alertmanager,
+) -> None:
+    """Alertmanager was away, or the aggregator."""
+    ended = event(2, "short", run="short", state="resolved")
+    send(alertmanager.url, event(1, "short", run="short"), ended, now_s=now_s())
+
+    (alert,) = alertmanager.alerts(run="short")
+    ends_in_s = datetime.fromisoformat(alert["endsAt"]).timestamp() - now_s()
+    assert HEARD_S / 2 < ends_in_s <= HEARD_S
+    assert alert["labels"]["severity"] == "critical"
+
+
+def test_what_was_told_and_is_over_is_over_there(alertmanager: Alertmanager) -> None:
+    began = event(1, "told", run="told")
+    send(alertmanager.url, began, now_s=now_s())
+    entry = Entry("told", "", "told", "nonfinite", "critical", "resolved", 2, is_told=True)
+    facts = event(2, "told", run="told", state="resolved").alert
+    AlertmanagerNotifier(alertmanager.url).send(
+        Notice(Batch("", (entry,)), lambda _: facts, None, now_s())
+    )
+
+    wait_until(lambda: not alertmanager.alerts(run="told"), "it is over")
 
 
 def now_s() -> float:

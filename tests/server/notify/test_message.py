@@ -67,12 +67,23 @@ def test_of_several_runs_the_title_counts_them() -> None:
     assert "run other, step 7" in message.body
 
 
-def test_what_is_over_says_so() -> None:
-    message = composed(event(1), event(2, state="resolved"))
+def test_an_alert_that_ended_before_it_was_sent_is_sent_as_what_it_was() -> None:
+    message = composed(event(1), event(2, state="resolved", resolved_step=8))
+
+    assert message.title == "[critical] gpt: nonfinite at step 7, h.0, over since step 8"
+    assert message.severity is Severity.CRITICAL
+    assert message.body.startswith("critical nonfinite, over since step 8\n")
+    assert "often behind it" in message.body
+
+
+def test_the_end_of_what_was_told_says_so() -> None:
+    entry = Entry("a1", "", "gpt", "nonfinite", "critical", "resolved", 2, is_told=True)
+    facts = event(2, state="resolved", resolved_step=8).alert
+    message = compose(Notice(Batch("", (entry,)), lambda _: facts, None, 1.0))
 
     assert message.title == "[resolved] gpt: nonfinite at step 7, h.0"
     assert message.severity is None
-    assert message.body.startswith("critical nonfinite, began and is over\n")
+    assert message.body.startswith("critical nonfinite, over since step 8\n")
     assert "often behind it" not in message.body
 
 

@@ -132,6 +132,21 @@ def test_what_began_and_ended_while_it_waited_is_told_once() -> None:
     assert plan.next_s(NOON_S + 10.0) is None
 
 
+def test_a_receiver_may_hear_of_an_alert_before_its_end() -> None:
+    """And of others meanwhile; a clock that is set back delays nothing."""
+    plan = Plan(Policy(**AT_ONCE, min_firing_s=60.0))
+    plan.take(event(1, "a"), 100.0)
+    assert tell(plan, 100.0) == ["a"]
+    plan.take(event(2, "a", state="resolved"), 101.0)
+    plan.take(event(3, "b"), 102.0)
+    assert tell(plan, 102.0) == ["b"]
+    assert plan.due(159.0) is None
+    assert plan.next_s(159.0) == 160.0
+    assert plan.due(50.0) is not None
+    assert tell(plan, 160.0) == ["a"]
+    assert plan.next_s(160.0) is None
+
+
 def test_news_are_told_where_it_became_worse() -> None:
     plan = Plan(Policy(**AT_ONCE))
     plan.take(event(1, severity="warning"), NOON_S)

@@ -142,6 +142,7 @@ class Alert:
         state: `pending`, `firing` or `resolved`.
         first_step: First bad step, the one of the origin.
         fired_step: Step at which it fired, None while pending.
+        fired_ns: When it fired, nanoseconds since the epoch, 0 while pending.
         raised_step: Step at which its severity last rose while it fired, None if it never did.
         resolved_step: Step at which it was resolved, None before.
         last_step: Last bad step.
@@ -189,6 +190,7 @@ class Alert:
     acknowledged: Acknowledgement | None = None
     silenced: bool = False
     part_of: str | None = None
+    fired_ns: int = 0
     spread: tuple[Spread, ...] = ()
     num_flaps: int = 0
     body_bytes: int = UNLIMITED
@@ -210,8 +212,9 @@ class Alert:
         plain = self._plain()
         del plain["body_bytes"]
         # Nanoseconds since the epoch are beyond what JSON readers keep exactly.
-        del plain["updated_ns"]
-        plain["updated_at"] = isotime(self.updated_ns)
+        for name in ("fired", "updated"):
+            time_ns = plain.pop(f"{name}_ns")
+            plain[f"{name}_at"] = isotime(time_ns) if time_ns else None
         origin = plain["origin"]
         origin["before"] = [{"step": step, "l2": l2} for step, l2 in self.origin.before]
         origin["magnitudes_before"] = [

@@ -34,6 +34,10 @@ RESEND_S: Final = 120.0
 VALID_S: Final = 600.0
 """How long Alertmanager takes an alert for firing that is not sent again: we may be gone."""
 
+HEARD_S: Final = 60.0
+"""Time for which an alert fires there at least: what is over within its `group_wait`, by default
+30 s, is told to nobody."""
+
 PER_REQUEST: Final = 64
 """Alerts of one request."""
 
@@ -89,6 +93,7 @@ class AlertmanagerNotifier(Notifier):
             group_by=(),
             group_wait_s=0.0,
             group_interval_s=0.0,
+            min_firing_s=HEARD_S,
             resend_s=RESEND_S,  # also what is silenced here: what it is not sent it takes for over
             resolved=True,
         )
@@ -141,16 +146,22 @@ def _alerts(facts: Facts, entry: Entry, notice: Notice) -> Iterator[dict[str, An
             yield _alert(facts, entry, notice, lower, ends_s=notice.now_s)
     if entry.state == AlertState.FIRING:
         ends_s = notice.now_s + VALID_S
-    else:
+    elif entry.is_told:
         # Not in its future, where it would still fire.
-        ends_s = min(datetime.fromisoformat(facts["updated_at"]).timestamp(), notice.now_s)
+        ends_s = min(_seconds(facts["updated_at"]), notice.now_s)
+    else:
+        ends_s = notice.now_s + HEARD_S
     yield _alert(facts, entry, notice, severity, ends_s)
+
+
+def _seconds(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
 
 
 def _alert(
     facts: Facts, entry: Entry, notice: Notice, severity: Severity, ends_s: float
 ) -> dict[str, Any]:
-    began_s = datetime.fromisoformat(facts["updated_at"]).timestamp()
+    began_s = _seconds(facts["fired_at"])
     alert: dict[str, Any] = {
         "labels": _labels(facts, severity),
         "annotations": _annotations(facts, entry),
