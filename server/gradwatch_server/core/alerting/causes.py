@@ -23,6 +23,9 @@ SURPRISING: Final = 6.0
 """Times the root of the second moment from which on a gradient is told as what came before. In
 healthy trainings with Adam 1.3 % of all eight steps had one as large, measured once."""
 
+PLAIN: Final = "SGD"
+"""Optimizer whose update shows that gradients are clipped. That of Adam is as large as before."""
+
 
 def find_cause(frame: Frame, context: Context, origin: Origin) -> str:
     """Return the most likely cause of what began at an origin, at most 80 characters.
@@ -39,6 +42,7 @@ def find_cause(frame: Frame, context: Context, origin: Origin) -> str:
         or _batch_of_one_rank(frame, context)
         or _large_update(context, origin.step)
         or _surprise(context, origin.step)
+        or _clipped(context, origin.step)
         or _loss_first(context, origin.step)
         or _one_element(frame, context, origin)
     )
@@ -77,6 +81,15 @@ def _surprise(context: Context, step: int) -> str:
     what = f"{cut(context.optimizer, 16)}'s" if context.optimizer else "its optimizer's"
     text = f"gradient {found.factor:.2g} times {what} average of it at step {found.step}"
     return f"{cut(shown(context.names[found.layer]), MAX_CAUSE - len(text) - 2)}: {text}"
+
+
+def _clipped(context: Context, step: int) -> str:
+    found = context.updates.clipped_before(step) if context.optimizer == PLAIN else None
+    if found is None:
+        return ""
+    return (
+        f"gradients clipped from step {found[0]} on: updates {found[1]:.2g} of the usual for them"
+    )
 
 
 def _loss_first(context: Context, step: int) -> str:

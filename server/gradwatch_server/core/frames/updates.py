@@ -10,7 +10,7 @@ import numpy as np
 
 from gradwatch_server.core.arrays import BoolArray, FloatArray
 from gradwatch_server.core.frames.frame import Frame
-from gradwatch_wire.columns import UPDATE_RMS, WEIGHT_RMS
+from gradwatch_wire.columns import L2, UPDATE_RMS, WEIGHT_RMS
 
 KEPT_STEPS: Final = 12
 
@@ -28,6 +28,12 @@ at twice the usual in 12 %."""
 
 SAME_RATE: Final = 1.25
 """Times the usual learning rate up to which that is as before."""
+
+CLIPPED: Final = 0.5
+"""Share of the usual update per gradient at which gradients are clipped by plain SGD."""
+
+CLIPPED_STEPS: Final = 4
+"""Steps that were looked at in which it has to be so: momentum follows a gradient within less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +53,13 @@ class LargeUpdate:
 
 @dataclass(slots=True)
 class UpdateHistory:
-    """Update over weight in the last steps that showed it: (step, learning rate, (layers,))."""
+    """Updates in the last steps that showed them.
 
-    _steps: deque[tuple[int, float, FloatArray]] = field(
+    Of each step: the step, the learning rate, (layers,) update over weight, (layers,) update over
+    gradient.
+    """
+
+    _steps: deque[tuple[int, float, FloatArray, FloatArray]] = field(
         default_factory=lambda: deque(maxlen=KEPT_STEPS)
     )
 
@@ -58,9 +68,34 @@ class UpdateHistory:
         if self._steps and self._steps[-1][0] >= frame.step:  # steps went back
             self._steps.clear()
         update, weight = frame.column(UPDATE_RMS), frame.column(WEIGHT_RMS)
+        ratios = _ratio(update, weight), _ratio(update, frame.column(L2))
+        self._steps.append((frame.step, np.nan if frame.lr is None else frame.lr, *ratios))
+
+    def clipped_before(self, step: int) -> tuple[int, float] | None:
+        """Return since when gradients are clipped, and the share of the usual update; else None.
+
+        Meant for plain SGD, whose update follows the gradient and the learning rate alone.
+
+        Args:
+            step: Steps before it count.
+        """
+        known = [each for each in self._steps if each[0] < step]
+        if len(known) < MIN_BEFORE + CLIPPED_STEPS:
+            return None
+        num_layers = len(known[0][3])
+        shares = np.stack([each[3][:num_layers] for each in known])
+        rates = np.array([each[1] for each in known])
         with np.errstate(over="ignore", invalid="ignore"):
-            ratio = np.divide(update, weight, out=np.full_like(weight, np.nan), where=weight > 0.0)
-        self._steps.append((frame.step, np.nan if frame.lr is None else frame.lr, ratio))
+            shares /= rates[:, None] * np.median(shares[:MIN_BEFORE] / rates[:MIN_BEFORE, None], 0)
+        finite = np.isfinite(shares).all(axis=0)
+        if not finite.any():
+            return None
+        of_all = np.median(shares[:, finite], axis=1)
+        free = np.flatnonzero(of_all > CLIPPED)
+        first = int(free[-1]) + 1 if len(free) else 0
+        if len(known) - first < CLIPPED_STEPS:
+            return None
+        return known[first][0], float(of_all[-1])
 
     def large_before(self, step: int) -> LargeUpdate | None:
         """Return the layer whose update rose most before a step, None if none rose by itself."""
@@ -82,6 +117,12 @@ class UpdateHistory:
             return None
         ordinary = np.flatnonzero(rises[:, layer] < LARGE)
         return LargeUpdate(layer, steps[ordinary[-1] + 1], float(rises[-1, layer]))
+
+
+def _ratio(update: FloatArray, size: FloatArray) -> FloatArray:
+    """Return their ratio, NaN where the size is zero or not known."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.divide(update, size, out=np.full_like(size, np.nan), where=size > 0.0)
 
 
 def _stands_out(ratios: FloatArray) -> BoolArray:

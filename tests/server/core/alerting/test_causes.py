@@ -167,6 +167,35 @@ def test_a_second_moment_that_was_behind_is_the_cause(
     assert causes([alert for alert in told if alert.rule == "loss"])[0] == expected
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "looks", "expected"),
+    [
+        ("SGD", 4, "gradients clipped from step 88 on: updates 0.45 of the usual for them"),
+        ("SGD", 3, ""),  # momentum may be behind
+        ("Adam", 4, ""),
+    ],
+)
+def test_gradients_that_were_clipped_for_long_are_the_cause(
+    optimizer: str, looks: int, expected: str
+) -> None:
+    """The gradient has doubled, and the update has not."""
+    job = Cluster(names=("a.w", "b.w"))
+    job.open(0)
+    job.declare(0, optimizer=optimizer)
+    told = []
+    for step in range(HEALTHY + 8):
+        is_clipped, is_over = step >= HEALTHY - 8 * looks, step >= HEALTHY
+        norm = 200.0 if is_over else 2.4 if is_clipped else 1.0
+        told += step_with(job, step, 0.0 if step % 8 else 1.0, norm=norm)
+
+    (cause,) = {
+        each.origin.cause
+        for each in told
+        if each.rule == "exploding" and each.origin.step == HEALTHY and each.state == "firing"
+    }
+    assert cause == expected
+
+
 def test_the_name_of_a_long_layer_is_cut_in_a_cause() -> None:
     job = Cluster(names=("a.w", "b" * 200)).start()
     for step in range(HEALTHY):
