@@ -2,7 +2,8 @@
 
 One process for each case times all variants in turn, in an order that rotates from round to round;
 each is compared with the floor of its own round. Peaks of memory are of fresh processes. Then tiny
-models, and a training with DDP, with and without. What it costs on a GPU `gpu_session` measures.
+models, a training with DDP, with and without, and looks at the weights. What it costs on a GPU
+`gpu_session` measures.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from benchmarks.client_peers import COLLECT, FLOOR, FUSED, HAND_OUT, OWN, PEERS,
 from benchmarks.client_processes import Peak, Timing, take_peak, take_times, take_tiny_times
 from benchmarks.harness import workers
 from benchmarks.report import show, with_range
+from benchmarks.step import time_looks
 
 SHOWN: Final = (FLOOR, *OWN, *PEERS)
 SLOW_ROUNDS: Final = 3
@@ -53,6 +55,7 @@ def run(*, quick: bool = False, rounds: int = 11) -> None:
         "torch._foreach_norm in float64 of the same gradients.",
     )
     client_ddp.run(quick=quick)
+    time_looks(*((8, 1) if quick else ()))
 
 
 def _rows(case: Case, rounds: int) -> list[list[str]]:

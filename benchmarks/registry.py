@@ -47,13 +47,13 @@ OPTIONS: Final[Mapping[str, str]] = {
 BENCHMARKS: Final[Mapping[str, Benchmark]] = {
     "step": Benchmark(
         module="step",
-        figures="share of a step with the aggregator alive, dead, killed, stopped; digests; memory",
+        figures="share of a step with the aggregator alive, dead, killed, stopped; memory",
         pages=("README.md", "costs.md", "reliability.md"),
         options={"quick": False, "steps": 60, "rounds": 6},
     ),
     "client": Benchmark(
         module="client",
-        figures="statistics beside one read of the gradients and what people use; DDP training",
+        figures="statistics beside one read of the gradients and what people use; DDP; weights",
         pages=("README.md", "costs.md"),
         options={"quick": False, "rounds": 11},
     ),

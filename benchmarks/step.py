@@ -102,7 +102,6 @@ def run(*, quick: bool = False, steps: int = 60, rounds: int = 6) -> None:
     if quick:
         steps, rounds = 4, 1
     _time_steps(steps, rounds)
-    _time_looks(steps, rounds)
     _watch_memory((1 if quick else 8) << 20)
 
 
@@ -124,8 +123,8 @@ def _time_steps(steps: int, rounds: int) -> None:
     )
 
 
-def _time_looks(steps: int, rounds: int) -> None:
-    """Compare steps with and without a look at the weights."""
+def time_looks(steps: int = 60, rounds: int = 6) -> None:
+    """Compare steps with and without a look at the weights; `scripts/bench client` prints it."""
     times: dict[tuple[str, int], list[Times]] = {look: [] for look in LOOKS}
     with aggregator() as server, workers(train, [None]) as (worker,):
         for look in turns(LOOKS, rounds):
@@ -157,9 +156,9 @@ def _time_looks(steps: int, rounds: int) -> None:
         "looks at the weights",
         ("attach(...)", "looks", "look ms", "share of a step"),
         rows,
-        f"The same training; {rounds} rounds of {steps} steps of each, p50 of a step "
-        f"{step_ms:.1f} ms. weights_every: digests; updates_every: a sample before the step and "
-        "after it.",
+        f"The training of `scripts/bench step`; {rounds} rounds of {steps} steps of each, p50 "
+        f"{step_ms:.1f} ms a step. weights_every: digests; updates_every: a sample before the step "
+        "and after it.",
         "look: what the calls of a step with one take longer than without, p50 of the round, as "
         "the median of the rounds (range); share: of the p50 step, spread over the steps between.",
     )

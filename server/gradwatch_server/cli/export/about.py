@@ -32,6 +32,9 @@ UNITS: Final[Mapping[str, str]] = {
     "zeros": "elements that are zero",
     "nans": "elements that are NaN",
     "infs": "elements that are infinite",
+    "update_rms": "root mean square of what the optimizer's step added to the weights, of a sample",
+    "weight_rms": "root mean square of the weights, of the same sample",
+    "unchanged": "share of the sample that the step did not change",
     "numel": "elements of the layer",
 }
 

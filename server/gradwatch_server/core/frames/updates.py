@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -36,15 +36,8 @@ CLIPPED_STEPS: Final = 4
 """Steps that were looked at in which it has to be so: momentum follows a gradient within less."""
 
 
-@dataclass(frozen=True, slots=True)
-class LargeUpdate:
-    """A layer whose updates have become large while the learning rate has not.
-
-    Args:
-        layer: Index of the layer.
-        step: First of the steps that were looked at in which it was.
-        factor: Times the usual one, at the newest of them.
-    """
+class Rise(NamedTuple):
+    """A layer that rose above what was usual of it: its index, the step, and times the usual."""
 
     layer: int
     step: int
@@ -97,7 +90,7 @@ class UpdateHistory:
             return None
         return known[first][0], float(of_all[-1])
 
-    def large_before(self, step: int) -> LargeUpdate | None:
+    def large_before(self, step: int) -> Rise | None:
         """Return the layer whose update rose most before a step, None if none rose by itself."""
         known = [each for each in self._steps if each[0] < step]
         if len(known) < MIN_BEFORE + 2:
@@ -116,7 +109,7 @@ class UpdateHistory:
         if not num_layers or rises[-1, layer] < LARGE:
             return None
         ordinary = np.flatnonzero(rises[:, layer] < LARGE)
-        return LargeUpdate(layer, steps[ordinary[-1] + 1], float(rises[-1, layer]))
+        return Rise(layer, steps[ordinary[-1] + 1], float(rises[-1, layer]))
 
 
 def _ratio(update: FloatArray, size: FloatArray) -> FloatArray:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradwatch_server.core.frames.updates import KEPT_STEPS, LargeUpdate, UpdateHistory
+from gradwatch_server.core.frames.updates import KEPT_STEPS, Rise, UpdateHistory
 from gradwatch_server.core.state_codec import decode, encode
 from tests.support.core import Cluster, frame_of, part_of
 
@@ -34,9 +34,9 @@ BEFORE = [[1.0, 1.0]] * 4
 @pytest.mark.parametrize(
     ("updates", "expected"),
     [
-        ([*BEFORE, [1.0, 3.0], [1.0, 3.0]], LargeUpdate(1, 32, 3.0)),
-        ([*BEFORE, [1.0, 2.5], [3.0, 5.0], [1.0, 6.0]], LargeUpdate(1, 32, 6.0)),
-        ([*BEFORE, [1.0, 2.5], [1.0, 1.0], [1.0, 6.0], [1.0, 7.0]], LargeUpdate(1, 48, 7.0)),
+        ([*BEFORE, [1.0, 3.0], [1.0, 3.0]], Rise(1, 32, 3.0)),
+        ([*BEFORE, [1.0, 2.5], [3.0, 5.0], [1.0, 6.0]], Rise(1, 32, 6.0)),
+        ([*BEFORE, [1.0, 2.5], [1.0, 1.0], [1.0, 6.0], [1.0, 7.0]], Rise(1, 48, 7.0)),
         ([*BEFORE, [1.0, 2.0], [1.0, 1.0], [1.0, 2.5], [1.0, 2.5]], None),  # it was so before
         ([*BEFORE, [1.0, 1.0], [1.0, 3.0]], None),  # one look may be so by chance
         ([*BEFORE, [1.0, 6.0], [1.0, 1.0]], None),  # over
@@ -48,7 +48,7 @@ BEFORE = [[1.0, 1.0]] * 4
     ],
 )
 def test_the_largest_rise_that_lasts_is_found(
-    updates: list[list[float]], expected: LargeUpdate | None
+    updates: list[list[float]], expected: Rise | None
 ) -> None:
     found = history_of(*updates, lr=RATES)
 
@@ -59,7 +59,7 @@ def test_the_largest_rise_that_lasts_is_found(
 def test_a_step_itself_does_not_count() -> None:
     found = history_of(*BEFORE, [1.0, 3.0], [1.0, 3.0], [1.0, 5.0], lr=RATES)
 
-    assert found.large_before(48) == LargeUpdate(1, 32, 3.0)
+    assert found.large_before(48) == Rise(1, 32, 3.0)
     assert found.large_before(40) is None
 
 

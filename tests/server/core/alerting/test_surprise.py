@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradwatch_server.core.frames.surprise import MIN_BEFORE, Surprise, find_surprise
+from gradwatch_server.core.alerting.causes import MIN_BEFORE, find_surprise
+from gradwatch_server.core.frames.updates import Rise
 from gradwatch_server.core.frames.window import Window
 from tests.support.core import frame_of, part_of
 
@@ -81,7 +82,7 @@ def test_the_step_itself_and_what_is_long_ago_do_not_count() -> None:
 
     found = find_surprise(window_of(norms), decays, 58)
 
-    assert found == Surprise(1, 55, 5.0)
+    assert found == Rise(1, 55, 5.0)
     assert find_surprise(window_of(norms), decays, 9) is None
 
 
@@ -91,6 +92,6 @@ def test_what_is_not_known_is_passed_over() -> None:
     norms[:58, 2] = NAN  # not there until now
     norms[20:30, 1] = np.inf
 
-    assert find_surprise(window_of(norms), np.array([NAN, 0.5, 0.9]), 60) == Surprise(1, 58, 9.0)
+    assert find_surprise(window_of(norms), np.array([NAN, 0.5, 0.9]), 60) == Rise(1, 58, 9.0)
     assert find_surprise(window_of(norms), np.zeros(0), 60) is None
     assert find_surprise(window_of(norms[: MIN_BEFORE - 1]), np.array([0.9] * 3), 11) is None
