@@ -34,7 +34,7 @@ def test_axe_finds_nothing_serious(
     for path in [*PAGES, *further]:
         shown = tab(path, color_scheme=scheme).until_live()
         if "run=" in path and "alert=" not in path:
-            shown.page.locator(".readout").first.wait_for()
+            shown.page.locator(".ruler span").first.wait_for()
         found = Axe().run(shown.page).response["violations"]
         serious = [own for own in found if own["impact"] in ("serious", "critical")]
         told = [(own["id"], [node["html"][:200] for node in own["nodes"]]) for own in serious]
@@ -89,7 +89,7 @@ def test_the_picture_has_a_table(tab: OpenTab, fed: Any) -> None:
 def test_a_phone_needs_no_scrolling_aside(tab: OpenTab, fed: Any, path: str) -> None:
     shown = tab(path, viewport={"width": 360, "height": 740}).until_live()
     if "run=" in path:
-        shown.page.locator(".readout").first.wait_for()
+        shown.page.locator(".ruler span").first.wait_for()
     assert shown.evaluate("() => document.documentElement.scrollWidth - innerWidth") <= 0
 
 

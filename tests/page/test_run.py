@@ -8,8 +8,9 @@ import pytest
 
 from gradwatch_wire import Bye
 from tests.page.browsing import OpenTab
-from tests.page.feeding import LAYERS, POISON_STEP, POISONED, STEPS, feed, more
+from tests.page.feeding import LAYERS, POISON_STEP, POISONED, STEPS, feed, more, norm_of
 from tests.support.aggregator import Aggregator
+from tests.support.records import stats_of
 
 READOUT = ".readout"
 SURFACE = ".heat .surface"
@@ -288,3 +289,36 @@ def test_without_what_draws_lines_the_page_says_so_and_shows_tables(tab: OpenTab
     rows.first.wait_for()
     assert rows.count() == 50
     shown.page.locator(".ruler .bad").wait_for()
+
+
+def test_a_narrow_fault_is_marked_named_and_read_out_at_the_cursor(
+    tab: OpenTab, aggregator: Aggregator
+) -> None:
+    """One weight of 200 layers grows; its bias, which is as far off, is innocent."""
+    names = [f"h.{block}.{part}" for block in range(100) for part in ("weight", "bias")]
+    peer = aggregator.peer(run="wide").attach(names)
+    for step in range(60):
+        norms = [norm_of(at % 2, step + at) for at in range(len(names))]
+        if step >= 50:
+            norms[140:142] = [60.0 * norm for norm in norms[140:142]]
+        peer.send(stats_of(step, norms, loss=2.0))
+    peer.acked()
+    aggregator.shows(peer)
+    shown = tab("/?run=wide", viewport={"width": 1280, "height": 800}).until_live()
+    mark = shown.page.locator(".gutter .alert")
+    mark.wait_for()
+    surface = shown.page.locator(".heat .surface")
+    box = surface.bounding_box()
+    middle = mark.bounding_box()["y"] + mark.bounding_box()["height"] / 2
+    assert (middle - box["y"]) / box["height"] == pytest.approx(140.5 / 200, abs=0.02)
+
+    shown.page.keyboard.press("n")
+    said = shown.page.locator("#cursor").text_content()
+    assert said.startswith("h.70.weight, step 50")
+    read = shown.page.locator(READOUT).bounding_box()
+    cross = shown.page.locator(".heat .cross").bounding_box()
+    assert abs(read["y"] + read["height"] - cross["y"]) < 20  # just above the cell
+    assert read["x"] + read["width"] <= box["x"] + box["width"] + 1
+    assert read["y"] + read["height"] < 800
+    shown.page.locator("h1, h2").first.click()
+    assert not shown.page.locator(READOUT).is_visible()

@@ -8,6 +8,7 @@ import { COLUMNS } from "../words.js";
 import { isBad, ratioOf, SKIPPED, valueOf, wordOf } from "./codes.js";
 
 const LEAST = 7; // pixels
+const GAP = 12; // pixels, between a cell and what is said of it
 
 /** The cursor of one picture. It stays on its layer and step while columns move below it. */
 export class HeatCursor {
@@ -18,11 +19,8 @@ export class HeatCursor {
     this.held = null; // {name, step}
     this.cross = element("div", { class: "cross", hidden: true });
     this.line = element("div", { class: "linked", hidden: true });
-    this.readout = element(
-      "p",
-      { class: "readout" },
-      "Move over the picture, or use the arrow keys in it.",
-    );
+    this.readout = element("p", { class: "readout", hidden: true });
+    this.isThere = false; // whether the mouse or the keyboard is in the picture
     this.pointTo = (step) => this.point(step);
     this.unfollow = followSteps(this.pointTo);
   }
@@ -30,6 +28,7 @@ export class HeatCursor {
   /** Go to a cell; `quiet` where it is not to be read out, as below a mouse. */
   moveTo(place, { quiet = false } = {}) {
     this.place = place;
+    this.isThere = true;
     const { layer, column } = this.chosen();
     const { names, steps } = this.panel.cells;
     this.held = { name: names[layer], step: steps[column] };
@@ -41,6 +40,8 @@ export class HeatCursor {
 
   /** The mouse, or the keyboard, left the picture: the cell stays marked, the charts let go. */
   leave() {
+    this.isThere = false;
+    this.readout.hidden = true;
     tellStep(null, this.pointTo);
   }
 
@@ -65,7 +66,7 @@ export class HeatCursor {
     const row = rows.findIndex((each) => each.layers.includes(layer));
     if (column < 0 || row < 0) {
       this.place = this.held = null;
-      this.cross.hidden = true;
+      this.cross.hidden = this.readout.hidden = true;
       return;
     }
     this.place = { row, column };
@@ -82,6 +83,18 @@ export class HeatCursor {
     this.cross.style.width = `${grown.width}px`;
     this.cross.style.height = `${grown.height}px`;
     this.readOut(layer, column);
+    this.readout.hidden = !this.isThere;
+    if (this.isThere) this.putReadout((column + 0.5) * size.width, size.height);
+  }
+
+  // Beside the cell: below it in the upper half of the picture, else above it.
+  putReadout(x, rowHeight) {
+    const { width, height } = this.panel;
+    const { offsetWidth, offsetHeight } = this.readout;
+    const y = (this.place.row + 0.5) * rowHeight;
+    const left = Math.max(0, Math.min(x + GAP, width - offsetWidth));
+    this.readout.style.left = `${left}px`;
+    this.readout.style.top = `${y > height / 2 ? y - GAP - offsetHeight : y + GAP}px`;
   }
 
   // A chart has its cursor at a step.

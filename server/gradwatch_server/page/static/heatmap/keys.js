@@ -80,8 +80,7 @@ export class HeatKeys {
         ? (faults.find((column) => column > now) ?? faults[0])
         : (faults.findLast((column) => column < now) ?? faults[faults.length - 1]);
     const [alert] = begins.find(([, column]) => column === next) ?? [];
-    const name = alert?.origin?.first_gradient ?? alert?.origin?.layer ?? "";
-    const layer = cells.names.indexOf(name);
+    const layer = cells.names.indexOf(namedLayers(alert)[0] ?? "");
     const row = panel.rows.findIndex((each) => each.kind !== "head" && each.layers.includes(layer));
     panel.surface.focus();
     cursor.moveTo(row >= 0 ? { row, column: next } : panel.worstAt(next));
@@ -108,6 +107,12 @@ export class HeatKeys {
   go(from, to) {
     this.panel.page.go({ from: Math.max(0, from), to, last: undefined });
   }
+}
+
+/** Return the layers that an alert names, that in which it began first. */
+export function namedLayers(alert) {
+  const { first_gradient: first, layer } = alert?.origin ?? {};
+  return [...new Set([first, layer, ...(alert?.layers ?? [])])].filter(Boolean);
 }
 
 function beginOf(alert) {

@@ -25,7 +25,7 @@ export function legendOf(view, range, hasAlerts) {
     item(swatch(css(colours.ink), css(colours.ring)), "NaN or Inf"),
     item(swatch(css(colours.zero)), "zero"),
     item("▼ ◂ step and layer with NaN or Inf"),
-    hasAlerts ? item(element("span", { class: "mark-alert" }, "│"), "an alert began") : null,
+    hasAlerts ? item(element("span", { class: "mark-alert" }, "│ ◂"), "an alert: first step, layers") : null,
   ];
 }
 

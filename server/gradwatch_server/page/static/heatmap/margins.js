@@ -1,11 +1,13 @@
 // What stands around the heatmap: names of rows, marks beside them, and the steps above.
 
 import { button, element, fill, printable } from "../element.js";
+import { namedLayers } from "./keys.js";
 import { modulesOf } from "./names.js";
 import { whole } from "../numbers.js";
 
 const LEAST_LABEL = 13; // pixels
 const LETTER = 6.7; // pixels, of the labels' font
+const NARROW = 1 / 8; // of all layers: an alert of no more has marks beside them
 
 /** The margins of one picture. */
 export class Margins {
@@ -28,9 +30,12 @@ export class Margins {
     Object.assign(this, picture);
     const { rows, folded, height, width, alerts, cells } = picture;
     const bad = [[...cells.badRows()], cells.badColumns()];
+    const narrow = alerts.filter((alert) => alert.num_layers <= cells.rows * NARROW);
+    const named = narrow.flatMap(namedLayers);
     const places = [rows, folded, height, width, this.labels.clientWidth];
     // They stay as they are as long as they say the same: one may be in somebody's click.
-    if (this.isNew("labels", [places, bad[0]])) this.drawLabels(new Set(bad[0]));
+    if (this.isNew("labels", [places, bad[0], named]))
+      this.drawLabels(new Set(bad[0]), new Set(named.map((name) => cells.names.indexOf(name))));
     const begins = alerts.map((alert) => alert.origin?.step ?? alert.first_step);
     if (this.isNew("ruler", [width, cells.steps, bad[1], begins])) this.drawRuler(bad[1], begins);
   }
@@ -46,15 +51,16 @@ export class Margins {
     return (row * this.height) / this.rows.length;
   }
 
-  drawLabels(badRows) {
+  drawLabels(badRows, namedRows) {
     const made = [];
-    const marks = [];
+    const marks = { bad: [], alert: [] };
     const size = this.height / this.rows.length;
     let free = -Infinity;
     this.rows.forEach((row, at) => {
       const middle = this.top(at) + size / 2;
-      const isBadRow = row.layers.some((layer) => badRows.has(layer));
-      if (isBadRow && row.kind !== "head") marks.push(middle);
+      const has = (layers) => row.kind !== "head" && row.layers.some((layer) => layers.has(layer));
+      if (has(badRows)) marks.bad.push(middle);
+      else if (has(namedRows)) marks.alert.push(middle);
       if (size < LEAST_LABEL && !this.folded) return;
       made.push(this.labelOf(row, middle));
     });
@@ -64,7 +70,9 @@ export class Margins {
     fill(
       this.gutter,
       this.gutterBrackets(),
-      thinned(marks).map((middle) => place(element("span", {}, "◂"), middle)),
+      Object.entries(marks).map(([kind, middles]) =>
+        spaced(middles, 7).map((middle) => place(element("span", { class: kind }, "◂"), middle)),
+      ),
     );
   }
 
@@ -158,10 +166,6 @@ function place(made, middle) {
 function endOf(name, most) {
   const text = printable(name);
   return text.length <= most ? text : `…${text.slice(1 - most)}`;
-}
-
-function thinned(middles) {
-  return spaced(middles, 7);
 }
 
 function spaced(values, least) {

@@ -45,6 +45,7 @@ export class HeatPanel {
       this.cursor.line,
       this.cursor.cross,
       this.pointer.dragged,
+      this.cursor.readout,
     );
     this.margins = new Margins({
       module: (name) => this.toggleModule(name),
@@ -78,7 +79,6 @@ export class HeatPanel {
       ),
       this.message,
       this.picture,
-      this.cursor.readout,
       this.legend,
       this.table,
     );
@@ -136,7 +136,7 @@ export class HeatPanel {
     const { cells } = this;
     if (!cells) return;
     const isEmpty = !cells.columns || !cells.rows;
-    this.picture.hidden = this.cursor.readout.hidden = this.legend.hidden = isEmpty;
+    this.picture.hidden = this.legend.hidden = isEmpty;
     this.message.hidden = !isEmpty;
     if (isEmpty) return setText(this.message, this.nothing());
     this.rows = rowsOf(cells.names, { fold: this.folded, open: new Set(this.state.open) });
