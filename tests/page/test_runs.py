@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gradwatch_wire import Bye
 from tests.page.browsing import OpenTab
 from tests.page.feeding import feed
 from tests.support.aggregator import Aggregator
@@ -31,12 +32,32 @@ def test_the_list_is_that_of_the_api(tab: OpenTab, aggregator: Aggregator) -> No
     texts = [row.locator("td").all_inner_texts() for row in rows.all()]
     api = {row["run"]: row for row in aggregator.json("/runs")}
 
-    assert [text[1] for text in texts] == ["bad", "good"]  # the worst first
-    for text in texts:
-        own = api[text[1]]
+    names = [text[1].split("\n")[0] for text in texts]
+    assert names == ["bad", "good"]  # the worst first
+    for name, text in zip(names, texts, strict=True):
+        own = api[name]
+        assert text[1] == (f"{name}\n{own['reason']}" if own["reason"] else name)
+        assert text[3] == f"{own['loss']:.3g}"
         assert own["status"] in text[0]
         assert own["phase"] in text[0]
         assert text[2] == str(own["step"])
+
+
+def test_what_is_bad_comes_first_also_where_it_ended(tab: OpenTab, aggregator: Aggregator) -> None:
+    order = ["bad-running", "bad-ended", "good"]
+    feed(aggregator, order[2], poison_step=None)
+    for name in order[1::-1]:
+        peer = feed(aggregator, name, poison_step=59)
+        if name == order[1]:
+            peer.send(Bye(reason="closed"))
+            peer.acked()
+    shown = tab("/").until_live()
+    shown.page.locator("table.runs tbody tr").nth(2).wait_for()
+    shown.page.locator("table.runs td", has_text="· ended").wait_for()
+
+    links = shown.page.locator("table.runs a.whole").all_inner_texts()
+    assert links == order
+    assert [row["run"] for row in aggregator.json("/runs?sort=worst")] == order
 
 
 def test_a_run_that_begins_appears(tab: OpenTab, aggregator: Aggregator) -> None:

@@ -33,7 +33,7 @@ from gradwatch_wire.health import Phase, Status
 
 _KEY_TYPES: Final[Mapping[Order, tuple[type, ...]]] = {
     "heard": (int, str),
-    "worst": (bool, int, int, str),
+    "worst": (bool, bool, int, int, str),
     "name": (str,),
     "step": (int, str),
 }
@@ -66,7 +66,9 @@ _STATUSES: Final = list(Status)
 
 
 def _badness(own: RunSummary) -> tuple[Any, ...]:
-    return own.has_ended, -_STATUSES.index(own.status), -own.updated_ns, own.name
+    badness = _STATUSES.index(own.status)
+    is_well = badness <= _STATUSES.index(Status.HEALTHY)
+    return is_well, own.has_ended, -badness, -own.updated_ns, own.name
 
 
 _KEYS: Final[Mapping[Order, Callable[[RunSummary], tuple[Any, ...]]]] = {

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from gradwatch_server.core.alerting.alert import isotime
+from gradwatch_server.core.alerting.wording import cut
 from gradwatch_server.core.frames.gains import GainFrame
 from gradwatch_server.core.noise_scale import MIN_SAMPLES, NoiseSample
 from gradwatch_server.core.views.health import health
@@ -17,6 +18,9 @@ from gradwatch_server.core.views.ranks import LastSeen
 from gradwatch_server.core.views.snapshot import RunView
 from gradwatch_wire.gains import gain_category, log_gains, summarize_gains
 from gradwatch_wire.health import AlertState, Phase, Status
+
+MAX_REASON: Final = 200
+"""Characters of a reason in a list of runs."""
 
 
 def describe_noise_scale(series: Sequence[NoiseSample]) -> dict[str, Any]:
@@ -72,6 +76,7 @@ class RunSummary:
         attempt: Number of the current attempt.
         phase: Phase of its life.
         status: Status.
+        reason: The first reason for it, in a sentence; empty without any.
         step: Step of the last frame, -1 without.
         updated_ns: When the newest frame came, nanoseconds since the epoch.
         world: Ranks of the job.
@@ -94,6 +99,7 @@ class RunSummary:
     attempt: int
     phase: Phase
     status: Status
+    reason: str
     step: int
     updated_ns: int
     world: int
@@ -122,11 +128,13 @@ class RunSummary:
             "run": self.name,
             "phase": self.phase,
             "status": self.status,
+            "reason": self.reason,
             "attempt": self.attempt,
             "step": None if self.step < 0 else self.step,
             "updated_at": isotime(self.updated_ns),
             "world": self.world,
             "records": self.records,
+            "loss": self.loss,
             "score": self.score,
             "ranks": sum(self.ranks.values()),
             "firing": sum(self.firing.values()),
@@ -155,6 +163,7 @@ def summarize(
         attempt=view.attempt,
         phase=report["phase"],
         status=report["status"],
+        reason=cut(next(iter(report["reasons"]), ""), MAX_REASON),
         step=-1 if report["step"] is None else report["step"],
         updated_ns=view.updated_ns,
         world=view.world,

@@ -19,11 +19,12 @@ def test_a_summary_agrees_with_health() -> None:
     summary = summarize(view, {}, view.updated_ns).row()
 
     assert list(summary) == [
-        *("run", "phase", "status", "attempt", "step", "updated_at", "world", "records"),
-        *("score", "ranks", "firing"),
+        *("run", "phase", "status", "reason", "attempt", "step", "updated_at", "world"),
+        *("records", "loss", "score", "ranks", "firing"),
     ]
     assert (summary["run"], summary["attempt"], summary["step"]) == ("gpt", 1, 0)
     assert (summary["status"], summary["score"]) == (report["status"], report["score"]["last"])
+    assert summary["reason"] == report["reasons"][0]
     assert (summary["ranks"], summary["world"]) == (2, 2)
     assert summary["firing"] == report["alerts"]["firing"] == 1
     assert name_run(view) == {"run": "gpt", "attempt": 1}

@@ -11,8 +11,12 @@ const byName = (one, other) => one.run.localeCompare(other.run);
 // Runs that are heard all the time would change places all the time: in minutes they are equal.
 const byMinute = (one, other) => minutesAgo(one) - minutesAgo(other) || byName(one, other);
 
+const isBad = (run) => badness(run.status) > badness("healthy");
+
+// Bad ones that run, bad ones that ended, then those of which nobody has to know.
 const ORDERS = {
   "worst first": (one, other) =>
+    isBad(other) - isBad(one) ||
     OVER.has(one.phase) - OVER.has(other.phase) ||
     badness(other.status) - badness(one.status) ||
     byMinute(one, other),

@@ -3,7 +3,7 @@
 
 import { formatAddress } from "../address.js";
 import { drawSparkline, sparkline } from "../charts/sparkline.js";
-import { element, fill, nameOf, setText } from "../element.js";
+import { element, fill, nameOf, printable, setText } from "../element.js";
 import { count, scoreText, seconds, short, whole } from "../numbers.js";
 import { statusOf } from "../status.js";
 import { now, span } from "../time.js";
@@ -13,6 +13,7 @@ export const HEADS = [
   ["status · phase", ""],
   ["run", ""],
   ["step", "number"],
+  ["loss", "number wide"],
   ["s/step", "number wide"],
   ["gradient norm", "wide"],
   ["score", "number wide"],
@@ -32,14 +33,16 @@ export class RunRow {
   constructor(run) {
     this.cells = HEADS.map(([, name]) => element("td", { class: name }));
     this.attempt = element("span", { class: "soft" });
+    this.reason = element("div", { class: "soft small" });
     this.spark = sparkline([], "");
     this.norm = element("span");
     fill(
       this.cells[1],
       element("a", { class: "whole", href: formatAddress({ run }) }, nameOf(run, 80)),
       this.attempt,
+      this.reason,
     );
-    fill(this.cells[4], element("span", { class: "sparkcell" }, this.spark, this.norm));
+    fill(this.cells[5], element("span", { class: "sparkcell" }, this.spark, this.norm));
     this.element = element("tr", { class: "link" }, this.cells);
     this.text = "";
   }
@@ -50,9 +53,11 @@ export class RunRow {
     if (text === this.text) return;
     this.text = text;
     this.row = row;
-    const [status, , step, time, , score, ranks, alerts] = this.cells;
+    const [status, , step, loss, time, , score, ranks, alerts] = this.cells;
     fill(status, statusOf(row.status, row.phase));
     setText(this.attempt, row.attempt > 1 ? ` attempt ${row.attempt}` : "");
+    setText(this.reason, printable(row.reason));
+    setText(loss, row.loss === null ? "" : short(row.loss));
     setText(step, row.step === null ? "no step" : whole(row.step));
     setText(time, row.step_time_s == null ? "" : short(row.step_time_s));
     time.title = row.step_time_s == null ? "" : seconds(row.step_time_s);
@@ -74,7 +79,7 @@ export class RunRow {
 
   /** Say how long ago it was heard of. */
   age() {
-    setText(this.cells[8], span((now() - Date.parse(this.row.updated_at)) / 1000));
+    setText(this.cells[9], span((now() - Date.parse(this.row.updated_at)) / 1000));
   }
 }
 
