@@ -184,6 +184,7 @@ async def _curves(api: ApiState, page: Sequence[RunSummary], spark: int) -> list
     for own in page:
         curve = small_curve(views[own.name], spark) if own.name in views else []
         more = {
+            "norm": own.norm,
             "step_time_s": own.step_time_s,
             "live_attempts": own.live_attempts,
             "alerts": own.firing,

@@ -96,6 +96,7 @@ function factsOf(alert) {
         ? ""
         : `${whole(good)}: the checkpoint to go back to is of this step or before`,
     ],
+    ["fired", alert.fired_at === null ? "" : agoOf(alert.fired_at)],
     [
       "goes on",
       alert.state === "resolved"

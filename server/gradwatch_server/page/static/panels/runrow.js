@@ -74,7 +74,7 @@ export class RunRow {
     this.spark.parentNode.hidden = !spark;
     if (!spark) return;
     drawSparkline(this.spark, spark, `gradient norm of ${run}`);
-    setText(this.norm, short(spark.findLast((value) => value !== null) ?? null));
+    setText(this.norm, short(this.row.norm));
   }
 
   /** Say how long ago it was heard of. */
