@@ -56,7 +56,7 @@ from gradwatch._watch.arguments import (
     find_overhead,
     find_untrained,
 )
-from gradwatch._watch.identity import Identity, find_identity
+from gradwatch._watch.identity import Identity, find_identity, is_disabled
 from gradwatch._watch.null import NullWatch
 from gradwatch._watch.watch import Watch
 from gradwatch_wire import Json
@@ -65,7 +65,6 @@ from gradwatch_wire.names import Reduction
 from gradwatch_wire.session.endpoint import find_endpoints
 from gradwatch_wire.session.outbox import Outbox
 from gradwatch_wire.session.session import Session
-from gradwatch_wire.session.switch import is_disabled
 
 BUFFER_BYTES: Final = 32 << 20
 MIN_BUFFER_BYTES: Final = 1 << 16

@@ -152,3 +152,8 @@ def as_run_name(name: str) -> str:
 def _short(text: str) -> str:
     """Cut a text of the system's to what the wire takes."""
     return text.encode("utf-8", "replace")[:MAX_NAME_BYTES].decode("utf-8", "ignore")
+
+
+def is_disabled() -> bool:
+    """Tell whether `GRADWATCH_DISABLED` switches gradwatch off."""
+    return os.environ.get("GRADWATCH_DISABLED", "").lower() not in ("", "0", "false", "no")

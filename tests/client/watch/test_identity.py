@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from gradwatch._watch.identity import Identity, find_identity, find_rank
-from gradwatch_wire.session.switch import is_disabled
+from gradwatch._watch.identity import Identity, find_identity, find_rank, is_disabled
 
 MEETING = {"MASTER_ADDR": "node-3", "MASTER_PORT": "29500"}
 OF_TWO = {"RANK": "1", "WORLD_SIZE": "2"}
