@@ -123,7 +123,8 @@ def norms_of(frame: Frame) -> FloatArray:
 
 def _usual(norms: FloatArray) -> ItemNumbers:
     """Return usual norms to 0.2 %: lower bits, which change in each row, would fill the disk."""
-    bits = norms.astype(np.float32).view(np.uint32) + ROUNDING
+    with np.errstate(over="ignore", under="ignore"):
+        bits = norms.astype(np.float32).view(np.uint32) + ROUNDING
     rounded = (bits & ~np.uint32(2 * ROUNDING - 1)).view(np.float32)
     return ItemNumbers(np.arange(len(norms)), rounded.astype(np.float64), ~np.isnan(norms))
 

@@ -131,7 +131,7 @@ class Shares:
         """Learn from a frame; one that is not quiet says only something of layers that are new.
 
         Args:
-            l2: (layers,) norms, NaN of a layer that is absent.
+            l2: (layers,) norms, NaN of a layer that is absent; below 0 they may come from the wire.
             norms: (modules,) norms.
             of_layer: (layers,) index of the module of each layer.
             is_quiet: Whether nothing in the frame is unusual.
@@ -140,7 +140,7 @@ class Shares:
         new = np.isnan(known)
         if not is_quiet and not any_true(new):
             return
-        shares = l2 / norms[of_layer]
+        shares = np.abs(l2) / norms[of_layer]
         finite = np.isfinite(shares)
         if is_quiet:
             self.num_frames += 1

@@ -1,0 +1,61 @@
+"""Usual norms of layers: their share of the module, and the form in which they are stored."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradwatch_server.core.judge.modules import Modules, Shares
+from gradwatch_server.curves.new_row import _usual
+from tests.support.core import Cluster
+
+NAMES = ("a.weight", "a.bias", "b.weight")
+
+
+@given(st.floats(1e-37, 1e38))
+def test_a_usual_norm_is_stored_within_a_fifth_of_a_percent(norm: float) -> None:
+    (kept,) = _usual(np.array([norm])).values
+
+    assert kept == pytest.approx(norm, rel=0.002)
+
+
+def test_any_number_can_be_stored() -> None:
+    numbers = np.array([0.0, math.nan, math.inf, 1e300, 5e-324, 1e-40])
+    found = _usual(numbers)
+
+    assert found.known.tolist() == [True, False, True, True, True, True]
+    assert found.values[[0, 2, 3, 4]].tolist() == [0.0, math.inf, math.inf, 0.0]
+
+
+def test_a_share_is_that_of_quiet_frames() -> None:
+    modules, shares = Modules(), Shares(np.full(3, math.nan))
+    modules.extend(NAMES)
+
+    def add(norms: list[float], *, is_quiet: bool) -> list[float]:
+        l2 = np.array(norms)
+        with np.errstate(all="ignore"):
+            shares.add(l2, modules.norms(l2), modules.of_layer, is_quiet=is_quiet)
+        found: list[float] = shares.values.tolist()
+        return found
+
+    assert add([3.0, -4.0, math.nan], is_quiet=True)[:2] == [0.6, 0.8]
+    assert add([4.0, 3.0, 2.0], is_quiet=False) == [0.6, 0.8, 1.0]
+    assert add([math.inf, 0.0, 0.0], is_quiet=False) == [0.6, 0.8, 1.0]
+    assert add([4.0, 3.0, 2.0], is_quiet=True) == pytest.approx([0.7, 0.7, 1.0])
+
+
+def test_an_explosion_does_not_become_usual_at_once() -> None:
+    job = Cluster(names=NAMES).start()
+    for step in range(200):
+        job.stats(0, step, [3.0, 4.0, 1.0])
+    assert job.attempt.closed.judge.usual == pytest.approx([3.0, 4.0, 1.0], rel=0.01)
+    for step in range(200, 260):
+        job.stats(0, step, [3_000.0, 4.0, 1.0])
+
+    usual = job.attempt.closed.judge.usual
+    assert usual[0] < 30.0
+    assert usual[2] == pytest.approx(1.0, rel=0.05)
