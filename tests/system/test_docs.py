@@ -183,7 +183,8 @@ def test_the_keys_of_an_alert_are_all_explained_and_no_other_is() -> None:
     keys = {key for row in rows for key in re.findall(r"`([a-z_]+)`", row)}
     further = {key for own in (Origin, Update, Worst, Acknowledgement) for key in own.__slots__}
 
-    shown = {*Alert.__slots__, "hints", "num_ranks", "updated_at"} - {"updated_ns", "body_bytes"}
+    added = {"hints", "num_ranks", "fired_at", "updated_at"}
+    shown = {*Alert.__slots__, *added} - {"fired_ns", "updated_ns", "body_bytes"}
     assert keys == shown
     assert further - {"at_ns"} <= set(re.findall(r"`(?:origin\.)?([a-z_]+)`", section))
 
