@@ -112,7 +112,7 @@ class NotLearningRule(SilentBugRule):
 
     The record has the rate of the first parameter group, or the largest of all groups where that
     is 0. A warm-up that begins at 0 is over before the rule speaks. `origin.step` is the first of
-    the steps that were measured.
+    the steps that were measured. A job that is resumed where this lasted goes on counting.
     """
 
     name = "not_learning"
