@@ -18,6 +18,7 @@ from typing import TypeAlias
 from gradwatch_wire.limits import MAX_IN_FLIGHT_BYTES, MAX_RECORD_BYTES
 from gradwatch_wire.names import LayerOrder
 from gradwatch_wire.packed_column import Column
+from gradwatch_wire.value import value
 from gradwatch_wire.version import PROTOCOL_MAJOR
 
 
@@ -153,7 +154,7 @@ class Manifest:
     meshes: Mapping[str, Column] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class Stats:
     """One rank's gradient statistics at one step.
 
@@ -336,7 +337,7 @@ Record: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class Envelope:
     """A record with its place in its session.
 

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from gradwatch_server.core.alerting.silences import Silence
 from gradwatch_wire import Envelope, Hello
+from gradwatch_wire.value import value
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class Opened:
     hello: Hello
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Received:
     """A sequenced record of a session, in the order of its sequence numbers."""
 
@@ -200,7 +201,7 @@ Body: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Entry:
     """One line of the log of a run.
 

@@ -7,8 +7,9 @@ supply a record. The tracker is ahead of the state by the entries that are not c
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
+
+from gradwatch_wire.value import value
 
 
 class Outcome(Enum):
@@ -20,7 +21,7 @@ class Outcome(Enum):
     UNKNOWN = "unknown"  # of a session that never said HELLO to this log
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class SequenceCheck:
     """Decision about a record, and the range of sequence numbers that is lost, if any."""
 

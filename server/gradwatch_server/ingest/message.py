@@ -7,9 +7,10 @@ from typing import TypeAlias
 
 from gradwatch_server.keys import Client
 from gradwatch_wire import Envelope, Kind
+from gradwatch_wire.value import value
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Message:
     """A decoded message.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Final, TypeAlias, cast
 
 import msgpack
@@ -51,6 +51,7 @@ from gradwatch_wire import (
     Stats,
     encode,
 )
+from gradwatch_wire.value import value
 
 # Kinds of the aggregator's own entries, far above those of the wire.
 _GAP, _LOST, _TICK, _RULES, _FORGOTTEN = 101, 102, 103, 104, 105
@@ -79,7 +80,7 @@ RECORD_KINDS: Final = {
 """The records that are logged, by class: the wire has more than one way to write a number."""
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class EncodedEntry:
     """An entry as a store keeps it.
 

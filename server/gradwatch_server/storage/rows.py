@@ -10,6 +10,7 @@ from typing import Any, Final
 from gradwatch_server.core.entries import Entry
 from gradwatch_server.errors import GradwatchError
 from gradwatch_wire import Stats
+from gradwatch_wire.value import value
 
 PAGE_EVENTS: Final = 200
 """Alert events read at once. Reads must stay short: SQLite's WAL does not shrink during one."""
@@ -53,7 +54,7 @@ class Loss:
     rows: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Line:
     """An entry of a run's log, with the message it came as, if it came over the wire."""
 

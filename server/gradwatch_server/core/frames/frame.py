@@ -31,12 +31,13 @@ from gradwatch_wire.columns import (
     WEIGHT_LINF,
 )
 from gradwatch_wire.names import Label, Reduction
+from gradwatch_wire.value import value
 
 COLUMNS_READ: Final = frozenset({*FRAME_COLUMNS, L2_MAX, LOCAL_L2, WEIGHT_L2, WEIGHT_LINF})
 """The columns of a record that the aggregator looks at."""
 
 
-@dataclass(frozen=True, eq=False)
+@value(eq=False, slots=False)
 class RankPart:
     """One STATS record in the layer order of its attempt.
 
