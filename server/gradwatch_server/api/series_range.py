@@ -84,7 +84,6 @@ class Range:
         last: The last one.
         after: The last step that the asker has, None if it has nothing.
         numbers: What the answer says of it beside the curves.
-        is_newest: Whether the epoch is the one that the attempt is in.
     """
 
     view: RunView
@@ -94,7 +93,6 @@ class Range:
     last: int
     after: int | None
     numbers: dict[str, Any]
-    is_newest: bool = False
 
     def width(self, points: int, tables: Collection[str] = ()) -> int:
         """Return the width that gives *points* buckets at most, and that all steps are kept in.
@@ -154,8 +152,7 @@ def find_range(view: RunView, api: ApiState, history: History, asked: AskedSteps
         begin = history.newest(span.epoch, asked.newest)
     begin = max(begin or 0, span.first)
     end = span.last if last is None else min(last, span.last)
-    is_newest = span.epoch == max(spans)
-    return Range(view, history, span, begin, end, after, kept, is_newest)
+    return Range(view, history, span, begin, end, after, kept)
 
 
 def check_cells(cells: int, *, as_json: bool, advice: str) -> None:

@@ -198,9 +198,8 @@ class _Picture:
     def _usual(self, cells: Buckets, places: IndexArray) -> FloatArray:
         """Return (columns, places) what was usual at each: by the judge, else in the picture."""
         if self._column.stored == L2 and not self._reader.rank_facts:
-            judged: FloatArray = self._scaled(self._reader.read(USUAL_TABLE, places), places).stats[
-                MEAN
-            ]
+            found = self._scaled(self._reader.read(USUAL_TABLE, places), places)
+            judged: FloatArray = found.stats[MEAN]
             return judged
         if self._own.after is not None:
             cells = self._scaled(self._reader.whole().read(self._column.stored, places), places)
