@@ -78,7 +78,7 @@ class UpdateHistory:
         num_layers = len(known[0][3])
         shares = np.stack([each[3][:num_layers] for each in known])
         rates = np.array([each[1] for each in known])
-        with np.errstate(over="ignore", invalid="ignore"):
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             shares /= rates[:, None] * np.median(shares[:MIN_BEFORE] / rates[:MIN_BEFORE, None], 0)
         finite = np.isfinite(shares).all(axis=0)
         if not finite.any():
