@@ -97,9 +97,7 @@ def _clipped(context: Context, step: int) -> str:
     found = context.updates.clipped_before(step) if context.optimizer == PLAIN else None
     if found is None:
         return ""
-    return (
-        f"gradients clipped from step {found[0]} on: updates {found[1]:.2g} of the usual for them"
-    )
+    return f"gradients clipped from step {found[0]} on: updates {found[1]:.2g} of what is usual"
 
 
 def _loss_first(context: Context, step: int) -> str:
@@ -125,14 +123,10 @@ def _one_element(frame: Frame, context: Context, origin: Origin) -> str:
 def find_surprise(window: Window, beta2: FloatArray, step: int) -> Rise | None:
     """Return the largest surprise in the eight steps before one, None if none is known.
 
-    A surprise is a gradient that is large beside the second moment which the optimizer divides it
-    by: Adam's step is bounded while that follows. Where the gradient grew within few steps the
-    moment is behind, the step is too large, and the loss spikes one to eight steps later (Wortsman
-    et al. 2023, "Stable and low-precision training", who call it so for AdamW).
-
-    The second moment is the mean of the squared norms of the frames before, each with the weight
-    `beta2 ** steps`: an exponential average with its bias corrected. It is of the frames whose
-    norms are kept: the newest, and every eighth of those before.
+    That is a gradient which is large beside the second moment that the optimizer divides it by: the
+    loss spikes one to eight steps later (Wortsman et al. 2023, "Stable and low-precision training",
+    who call it so for AdamW). The moment is the mean of the squared norms before, each with the
+    weight `beta2 ** steps`, of the frames whose norms are kept: the newest, and every eighth.
 
     Args:
         window: Frames up to that step, or further.

@@ -46,11 +46,7 @@ class Rise(NamedTuple):
 
 @dataclass(slots=True)
 class UpdateHistory:
-    """Updates in the last steps that showed them.
-
-    Of each step: the step, the learning rate, (layers,) update over weight, (layers,) update over
-    gradient.
-    """
+    """Last steps that showed updates: (step, learning rate, (layers,) over weight and gradient)."""
 
     _steps: deque[tuple[int, float, FloatArray, FloatArray]] = field(
         default_factory=lambda: deque(maxlen=KEPT_STEPS)
@@ -65,13 +61,7 @@ class UpdateHistory:
         self._steps.append((frame.step, np.nan if frame.lr is None else frame.lr, *ratios))
 
     def clipped_before(self, step: int) -> tuple[int, float] | None:
-        """Return since when gradients are clipped, and the share of the usual update; else None.
-
-        Meant for plain SGD, whose update follows the gradient and the learning rate alone.
-
-        Args:
-            step: Steps before it count.
-        """
+        """Return since when plain SGD is clipped, and the share of the usual update, else None."""
         known = [each for each in self._steps if each[0] < step]
         if len(known) < MIN_BEFORE + CLIPPED_STEPS:
             return None

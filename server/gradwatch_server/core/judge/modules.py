@@ -136,11 +136,11 @@ class Shares:
             of_layer: (layers,) index of the module of each layer.
             is_quiet: Whether nothing in the frame is unusual.
         """
-        known = self.values
+        known = self.values[: len(l2)]
         new = np.isnan(known)
         if not is_quiet and not any_true(new):
             return
-        shares = np.abs(l2) / norms[of_layer]
+        shares = np.abs(l2) / norms[of_layer[: len(l2)]]
         finite = np.isfinite(shares)
         if is_quiet:
             self.num_frames += 1

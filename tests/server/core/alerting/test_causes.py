@@ -170,7 +170,7 @@ def test_a_second_moment_that_was_behind_is_the_cause(
 @pytest.mark.parametrize(
     ("optimizer", "looks", "expected"),
     [
-        ("SGD", 4, "gradients clipped from step 88 on: updates 0.45 of the usual for them"),
+        ("SGD", 4, "gradients clipped from step 88 on: updates 0.45 of what is usual"),
         ("SGD", 3, ""),  # momentum may be behind
         ("Adam", 4, ""),
     ],

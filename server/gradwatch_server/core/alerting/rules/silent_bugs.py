@@ -55,12 +55,7 @@ class SignMemory:
         return self.steps_before + step - self.step if self.step >= 0 else 0
 
     def resumed(self, step: int, num_frames: int) -> Self:
-        """Return the memory of an attempt that goes on from this one.
-
-        Args:
-            step: Last step of this attempt.
-            num_frames: Frames that this attempt had.
-        """
+        """Return that of an attempt which goes on after this one's last step and frame."""
         is_there = 0 < num_frames - self.count <= MAX_GAP
         return type(self)(steps_before=self.num_steps(step) if is_there else 0)
 
