@@ -123,7 +123,7 @@ def _time_steps(steps: int, rounds: int) -> None:
     )
 
 
-def time_looks(steps: int = 60, rounds: int = 6) -> None:
+def time_looks(steps: int = 24, rounds: int = 4) -> None:
     """Compare steps with and without a look at the weights; `scripts/bench client` prints it."""
     times: dict[tuple[str, int], list[Times]] = {look: [] for look in LOOKS}
     with aggregator() as server, workers(train, [None]) as (worker,):
