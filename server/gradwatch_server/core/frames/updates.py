@@ -103,17 +103,12 @@ class UpdateHistory:
 
 
 def _ratio(update: FloatArray, size: FloatArray) -> FloatArray:
-    """Return their ratio, NaN where the size is zero or not known."""
     with np.errstate(over="ignore", invalid="ignore"):
         return np.divide(update, size, out=np.full_like(size, np.nan), where=size > 0.0)
 
 
 def _stands_out(ratios: FloatArray) -> BoolArray:
-    """Return (layers,) whose last updates, two at least, are above all before them.
-
-    Args:
-        ratios: (steps, layers) update over weight, at least two steps more than `MIN_BEFORE`.
-    """
+    """Return (layers,) whose last updates, two at least, are above all before: (steps, layers)."""
     found: BoolArray = np.zeros(ratios.shape[1], dtype=np.bool_)
     for count in range(2, len(ratios) - MIN_BEFORE + 1):
         before = np.nan_to_num(ratios[:-count], posinf=0.0).max(axis=0)

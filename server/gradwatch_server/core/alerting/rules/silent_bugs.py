@@ -229,7 +229,6 @@ def _is_carried(frame: Frame) -> bool:
 
 
 def _has_equal_probes(frame: Frame) -> bool:
-    """Tell whether the first two ranks have the same probe, and it is not 0."""
     if len(frame.parts) < 2:
         return False
     one, other = (part.scalars.get(Scalar.LOCAL_PROBE) for part in frame.parts[:2])

@@ -144,7 +144,6 @@ class WeightsUnchangedRule(LayerRule):
             yield replace(each, severity=severity)
 
     def _severity_of(self, frame: Frame, context: Context, raised: BoolArray, _: int) -> Severity:
-        """Return info until the first of the layers has lasted."""
         since = context.memory(self.name, UnchangedMemory).since
         layers = np.flatnonzero(raised)
         lasting = layers[frame.step - since[layers] >= self.warning_steps]
