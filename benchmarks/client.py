@@ -1,4 +1,4 @@
-"""What the client's numbers cost: beside one read of the gradients, and what people use today.
+"""Cost of the client's numbers, beside one read of the gradients and what people use today.
 
 One process for each case times all variants in turn, in an order that rotates from round to round;
 each is compared with the floor of its own round. Peaks of memory are of fresh processes. Then tiny

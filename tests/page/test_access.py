@@ -1,4 +1,4 @@
-"""Who cannot see or use a mouse gets everything too; nobody gets in without the token."""
+"""Access without sight or a mouse to everything, and without the token to nothing."""
 
 from __future__ import annotations
 

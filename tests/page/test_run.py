@@ -189,6 +189,7 @@ def test_an_alert_is_acknowledged_and_silenced_from_its_page(
     alert = next(own for own in aggregator.json("/runs/gpt/alerts") if own["first_step"] == STEPS)
     shown = tab(f"/?run=gpt&alert={alert['id']}")
     page = shown.page
+    page.locator("dl.facts dt", has_text="fired").wait_for()
     page.get_by_role("button", name="Acknowledge").click()
     page.get_by_label("Your name").fill("ada")
     page.get_by_role("dialog").get_by_role("button", name="Acknowledge").click()

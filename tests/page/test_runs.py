@@ -41,6 +41,8 @@ def test_the_list_is_that_of_the_api(tab: OpenTab, aggregator: Aggregator) -> No
         assert own["status"] in text[0]
         assert own["phase"] in text[0]
         assert text[2] == str(own["step"])
+    (norm,) = [row["norm"] for row in aggregator.json("/runs?spark=8") if row["run"] == "good"]
+    assert texts[1][5] == f"{norm:.3g}"  # the last one, as on the page of the run
 
 
 def test_what_is_bad_comes_first_also_where_it_ended(tab: OpenTab, aggregator: Aggregator) -> None:

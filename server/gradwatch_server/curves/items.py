@@ -44,7 +44,7 @@ def table_of(kind: ItemKind, column: str) -> str:
 
 
 USUAL_TABLE: Final = "usual"
-"""The table of the usual L2 norm of each layer by the judge, whose items are the layers."""
+"""The table of the L2 norm that was usual of each layer, whose items are the layers."""
 
 ITEM_TABLES: Final = frozenset(
     {

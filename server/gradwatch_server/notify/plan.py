@@ -67,7 +67,8 @@ class Plan:
         self._changed: set[str] = set()  # ids and groups that are to be saved
         self._changed_groups: set[str] = set()
         self._resent_s = 0.0
-        self._told_s: dict[str, float] = {}  # when each was last told to fire, by its id
+        # Alert id -> when it was last told to fire. After a restart an end is told at once.
+        self._told_s: dict[str, float] = {}
 
     @property
     def num_pending(self) -> int:
@@ -177,8 +178,11 @@ class Plan:
         due = [own for own in ready if self._pending_from_s(own, now_s) <= now_s]
         if due:
             group = doubtful if doubtful in due else due[0]
-            own = (own for own in self._of(group) if own.is_pending)
-            pending = _by_cursor(own for own in own if self._may_end_s(own, now_s) <= now_s)
+            pending = _by_cursor(
+                own
+                for own in self._of(group)
+                if own.is_pending and self._may_end_s(own, now_s) <= now_s
+            )
             return Batch(group, pending, is_again=group == doubtful)
         standing = self._standing()
         if standing and now_s >= self._resend_due_s(now_s):

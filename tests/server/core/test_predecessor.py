@@ -1,4 +1,4 @@
-"""What is usual is known from the attempt before, where training goes on from its checkpoint."""
+"""Knowledge of the attempt before, where training goes on from its checkpoint."""
 
 from __future__ import annotations
 

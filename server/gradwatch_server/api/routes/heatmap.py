@@ -196,7 +196,7 @@ class _Picture:
         return cells.scaled(self._column.factor(self._known.sizes[places]))
 
     def _usual(self, cells: Buckets, places: IndexArray) -> FloatArray:
-        """Return (columns, places) what was usual at each: by the judge, else in the picture."""
+        """Return (columns, places) usual values: by the judge then, else the row's median."""
         if self._column.stored == L2 and not self._reader.rank_facts:
             found = self._scaled(self._reader.read(USUAL_TABLE, places), places)
             judged: FloatArray = found.stats[MEAN]

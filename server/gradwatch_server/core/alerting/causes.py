@@ -27,8 +27,8 @@ SURPRISING: Final = 6.0
 """Times the root of the second moment from which on a gradient is told as what came before. In
 healthy trainings with Adam 1.3 % of all eight steps had one as large, measured once."""
 
-PLAIN: Final = "SGD"
-"""Optimizer whose update shows that gradients are clipped. That of Adam is as large as before."""
+PLAIN_SGD: Final = "SGD"
+"""Class whose update shows that gradients are clipped. That of Adam is as large as before."""
 
 AHEAD: Final = 8
 """Steps by which a surprise may be ahead of what it causes."""
@@ -94,7 +94,7 @@ def _surprise(context: Context, step: int) -> str:
 
 
 def _clipped(context: Context, step: int) -> str:
-    found = context.updates.clipped_before(step) if context.optimizer == PLAIN else None
+    found = context.updates.clipped_before(step) if context.optimizer == PLAIN_SGD else None
     if found is None:
         return ""
     return f"gradients clipped from step {found[0]} on: updates {found[1]:.2g} of what is usual"

@@ -25,10 +25,14 @@ from gradwatch_wire.health import AlertState, Severity
 def fire(own: ActiveAlert, evaluation: Evaluation) -> Alert:
     """Return the event that it fires."""
     worst = own.peak.worst if own.peak is not None else None
-    now_ns, step = evaluation.received_ns, evaluation.step
-    state = AlertState.FIRING
-    own.alert = replace(own.alert, state=state, fired_step=step, fired_ns=now_ns, worst=worst)
-    return _tell(own, now_ns)
+    own.alert = replace(
+        own.alert,
+        state=AlertState.FIRING,
+        fired_step=evaluation.step,
+        fired_ns=evaluation.received_ns,
+        worst=worst,
+    )
+    return _tell(own, evaluation.received_ns)
 
 
 def update(own: ActiveAlert, news: tuple[News, ...], evaluation: Evaluation) -> Alert:

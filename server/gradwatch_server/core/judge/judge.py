@@ -10,7 +10,7 @@ from typing import Final, Self
 
 import numpy as np
 
-from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray, grown
+from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.judge.activity import DEPTH_FRAMES, Absence, Presence, Smallness, Zeros
 from gradwatch_server.core.judge.away import DIVERGED, PATIENCE_FRAMES, Away, Divergence
@@ -89,14 +89,12 @@ class Judge:
 
     Attributes:
         findings: Those of the latest frame.
-        usual: (layers,) L2 norms that were usual before it, NaN where that is not known.
     """
 
     state: JudgeState = field(default_factory=JudgeState)
 
     def __post_init__(self) -> None:
         self.findings: Findings | None = None
-        self.usual: FloatArray = np.zeros(0)
         self._none: BoolArray = np.zeros(0, dtype=np.bool_)
         self._budget = FALSE_ALERTS_PER_100K
 
@@ -152,7 +150,6 @@ class Judge:
                 state.series.restart(LOSS_SERIES)
             self.detector = self._new_detector(len(norms))
         state.steps[state.series.num_frames % RING] = frame.step
-        self.usual = self._usual_norms()
         self.detector.update(values, state.away.patience)
         state.zeros.add(norms)
         sizes = self.numel(numel) if state.smallness.num_frames < DEPTH_FRAMES else np.zeros(0)
@@ -223,11 +220,17 @@ class Judge:
 
     def usual_norm(self, module: int) -> float | None:
         """Return the usual norm of a module, None without a history."""
-        series = FIRST_MODULE + 2 * module
-        if self.state.series.num_samples[series] < 2:
-            return None
-        level = math.exp(self._level_before(series, 1))
-        return max(level - float(self.state.maker.floor[FIRST_MODULE + module]), 0.0)
+        norm = float(self._usual_of_modules()[module])
+        return None if math.isnan(norm) else norm
+
+    def usual_norms(self) -> FloatArray:
+        """Return (layers,) the L2 norms that were usual before the latest frame, NaN if not known.
+
+        They are the usual norms of the modules, times the usual shares of their layers.
+        """
+        norms: FloatArray = self._usual_of_modules()[self.modules.of_layer]
+        norms *= self.state.shares.values
+        return norms
 
     def rearranged(self, names: Sequence[str], others: Sequence[str]) -> Self:
         """Return a copy for an attempt that has the same layers in another order.
@@ -273,16 +276,14 @@ class Judge:
         norms[self.modules.any_of(frame.nonfinite)] = np.nan
         return norms
 
-    def _usual_norms(self) -> FloatArray:
-        """Return (layers,) the usual norm of each module of two samples or more, in shares."""
-        series, shares = self.state.series, self.state.shares
-        norms = np.exp(np.minimum(series.level[FIRST_MODULE::2], LARGEST))
-        norms -= self.state.maker.floor[FIRST_MODULE:]
-        norms[series.num_samples[FIRST_MODULE::2] < 2] = np.nan
-        np.maximum(norms, 0.0, out=norms)
-        own = self.modules.of_layer
-        shares.values = grown(shares.values, len(own), np.nan)
-        return norms[own] * shares.values
+    def _usual_of_modules(self) -> FloatArray:
+        """Return (modules,) the usual norm of each before the latest frame, NaN without one."""
+        series = self.state.series
+        level = series.levels[(series.num_frames - 2) % RING, FIRST_MODULE::2].astype(np.float64)
+        norms: FloatArray = (
+            np.exp(np.minimum(level, LARGEST)) - self.state.maker.floor[FIRST_MODULE:]
+        )
+        return np.maximum(norms, 0.0, out=norms)
 
     def _comparable(self, norms: FloatArray, absence: Absence) -> tuple[FloatArray, float]:
         """Return norms of modules, NaN of those that miss a layer, and of all that are known.

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray, any_true
+from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray, any_true, grown
 from gradwatch_wire.norms import combine_norms
 
 _SAFE: Final = (1e-150, 1e150)
@@ -136,6 +136,7 @@ class Shares:
             of_layer: (layers,) index of the module of each layer.
             is_quiet: Whether nothing in the frame is unusual.
         """
+        self.values = grown(self.values, len(of_layer), np.nan)
         known = self.values[: len(l2)]
         new = np.isnan(known)
         if not is_quiet and not any_true(new):

@@ -43,8 +43,7 @@ def test_a_picture_has_a_code_for_each_cell(service: Aggregator, peer: Any, run:
     assert arrays["code"][0].tolist() == [one, one, codes.NAN, codes.INF, codes.ZERO, 0, four]
     no, kept = codes.NO_RECORD, codes.encode(np.array([1.0, 2.0]))
     usual = arrays["usual"].tolist()
-    # One sample is not usual yet, and nothing is where there is no record.
-    assert usual == [[no, no, *[own] * 3, no, own] for own in kept]
+    assert usual == [[no, *[own] * 4, no, own] for own in kept]
     assert arrays["step"].tolist() == list(range(7))
     assert json.loads(metadata["layers"]) == ["net.a.weight", "net.b.weight"]
     assert json.loads(metadata["codes"])["nan"] == codes.NAN
@@ -63,13 +62,13 @@ def test_a_picture_goes_by_what_was_usual_at_each_step(
 
     found = service.json(f"/runs/{run}/heatmap")
 
-    assert found["usual"][0][2:40] == pytest.approx([1.0] * 38, rel=0.005)
+    assert found["usual"][0][1:40] == pytest.approx([1.0] * 39, rel=0.005)
     assert max(found["usual"][0][40:]) < 10.0 < found["value"][0][40]
-    assert found["usual"][1][2:] == pytest.approx([2.0] * 50, rel=0.005)
+    assert found["usual"][1][1:] == pytest.approx([2.0] * 51, rel=0.005)
     wide = service.json(f"/runs/{run}/heatmap?from=0&columns=8")
     assert wide["usual"][0][:5] == pytest.approx([1.0] * 5, rel=0.005)
     rms = service.json(f"/runs/{run}/heatmap?column=rms")
-    assert rms["usual"][1][2:] == pytest.approx([2.0 / math.sqrt(10)] * 50, rel=0.005)
+    assert rms["usual"][1][1:] == pytest.approx([2.0 / math.sqrt(10)] * 51, rel=0.005)
 
 
 def test_what_is_usual_of_other_columns_is_their_median(
@@ -89,8 +88,8 @@ def test_the_usual_norm_is_a_curve_of_a_layer(service: Aggregator, peer: Any, ru
 
     (own,) = service.json(f"/runs/{run}/series?layer=net.a.weight&column=usual")["series"]
 
-    assert own["last"][:2] == [None, None]
-    assert own["last"][2:40] == pytest.approx([1.0] * 38, rel=0.005)
+    assert own["last"][0] is None
+    assert own["last"][1:40] == pytest.approx([1.0] * 39, rel=0.005)
     frame = service.json(f"/runs/{run}/frames/20?layer=net.a.weight")
     assert frame["layers"][0]["usual"] == own["last"][20]
 

@@ -1,6 +1,7 @@
 // What keys do in the picture: those that move its cursor, and those of the whole page.
 
 import { describe } from "../announce.js";
+import { namedLayers } from "./names.js";
 
 /** The keys of one picture. */
 export class HeatKeys {
@@ -107,12 +108,6 @@ export class HeatKeys {
   go(from, to) {
     this.panel.page.go({ from: Math.max(0, from), to, last: undefined });
   }
-}
-
-/** Return the layers that an alert names, that in which it began first. */
-export function namedLayers(alert) {
-  const { first_gradient: first, layer } = alert?.origin ?? {};
-  return [...new Set([first, layer, ...(alert?.layers ?? [])])].filter(Boolean);
 }
 
 function beginOf(alert) {

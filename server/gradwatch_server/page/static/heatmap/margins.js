@@ -1,8 +1,7 @@
 // What stands around the heatmap: names of rows, marks beside them, and the steps above.
 
 import { button, element, fill, printable } from "../element.js";
-import { namedLayers } from "./keys.js";
-import { modulesOf } from "./names.js";
+import { modulesOf, namedLayers } from "./names.js";
 import { whole } from "../numbers.js";
 
 const LEAST_LABEL = 13; // pixels

@@ -62,3 +62,9 @@ export function rowsOf(names, { fold, open }) {
   }
   return rows;
 }
+
+/** Return the layers that an alert names, that in which it began first. */
+export function namedLayers(alert) {
+  const { first_gradient: first, layer } = alert?.origin ?? {};
+  return [...new Set([first, layer, ...(alert?.layers ?? [])])].filter(Boolean);
+}

@@ -3,6 +3,7 @@
 import { formatAddress } from "../address.js";
 import { askToAcknowledge, askToSilence } from "../dialogs/alerting.js";
 import { button, element, printable } from "../element.js";
+import { namedLayers } from "../heatmap/names.js";
 import { whole } from "../numbers.js";
 import { severityOf } from "../status.js";
 import { agoOf } from "../time.js";
@@ -82,7 +83,7 @@ function itemOf(alert, page) {
         () =>
           page.view.showStep(
             step ?? alert.first_step,
-            alert.origin?.layer ?? alert.origin?.first_gradient ?? alert.layers?.[0] ?? "",
+            namedLayers(alert)[0] ?? "",
           ),
         { "aria-label": `Show alert ${alert.rule} at step ${alert.first_step} in the picture` },
       ),

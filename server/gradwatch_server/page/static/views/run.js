@@ -5,6 +5,7 @@ import { announce } from "../announce.js";
 import { getJson, runPath } from "../data/api.js";
 import { Chart } from "../charts/chart.js";
 import { button, element, printable, setText } from "../element.js";
+import { namedLayers } from "../heatmap/names.js";
 import { HeatPanel } from "../heatmap/panel.js";
 import { LayerPanel } from "../panels/layer.js";
 import { whole } from "../numbers.js";
@@ -267,7 +268,7 @@ export function runPage(page, state) {
       ];
     showStep(
       next.first_step,
-      next.origin?.first_gradient ?? next.origin?.layer ?? next.layers[0] ?? "",
+      namedLayers(next)[0] ?? "",
     );
     announce(printable(next.message));
   }
