@@ -265,6 +265,27 @@ def test_one_bad_cell_of_millions_is_drawn(shown: Any) -> None:
     assert found == [1, 61, 60, [311], [617]]
 
 
+def test_a_cell_is_as_far_off_as_from_what_was_usual_at_its_step(shown: Any) -> None:
+    body = """
+      const arrays = new Map([
+        ["step", { data: Uint32Array.of(0, 1) }],
+        ["usual", { data: Uint16Array.of(30000, 40000) }],
+        ["code", { data: Uint16Array.of(40000, 40000) }],
+      ]);
+      return Promise.all([import(a.cells), import(a.palette)]).then(([{ Cells }, { palette }]) => {
+        const cells = new Cells({ arrays, metadata: {} }, ["w"]);
+        const colours = palette("change", "light");
+        const colour = m.colouring(cells, "change", colours, [0, 1]);
+        const calm = colours.map[colours.map.length / 2 - 1];
+        return [cells.urgency[0] > cells.urgency[1], colour(0) === calm, colour(1) === calm];
+      });
+    """
+    base = shown.evaluate("() => document.querySelector('meta[name=gradwatch-static]').content")
+    others = {name: f"{base}/heatmap/{name}.js" for name in ("cells", "palette")}
+
+    assert shown.module("heatmap/picture", body, others) == [True, False, True]
+
+
 def test_rows_fold_by_module(shown: Any) -> None:
     names = ["m.wte.weight", "m.h.0.a.w", "m.h.0.a.b", "m.h.1.a.w", "m.h.1.a.b"]
     body = """

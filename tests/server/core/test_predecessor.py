@@ -103,23 +103,29 @@ def test_the_attempt_before_is_not_changed_by_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lr", "first", "warned_at"), [(0.0, 101, 201), (0.0, 0, 200), (1e-3, 101, 301)]
+    ("zero_before", "first", "zero_from", "warned_at"),
+    [
+        (range(101), 101, 101, 201),
+        (range(101), 0, 0, 200),  # another training
+        (range(0), 101, 101, 301),
+        (range(50), 101, 101, 301),  # it was over before the job stopped
+        (range(101), 101, 105, 305),  # it was over when the job went on
+    ],
 )
 def test_a_rate_of_0_is_counted_on_where_the_job_is_resumed(
-    lr: float, first: int, warned_at: int
+    zero_before: range, first: int, zero_from: int, warned_at: int
 ) -> None:
-    """Two jobs of 100 steps between them are one training, unless the rate was not 0 before."""
     job = Cluster(names=NAMES).start(job="one")
     for step in range(101):
-        job.step(step, usual(step), lr=lr)
+        job.step(step, usual(step), lr=0.0 if step in zero_before else 1e-3)
     job.lose(0)
     job.start(job="two")
     for step in range(first, 310):
-        job.step(step, usual(step), lr=0.0)
+        job.step(step, usual(step), lr=0.0 if step >= zero_from else 1e-3)
     warned = [a for a in job.alerts if a.rule == "not_learning" and a.severity == "warning"]
 
     assert [a.attempt for a in warned] == [2]
-    assert (warned[0].last_step, warned[0].origin.step) == (warned_at, first)
+    assert (warned[0].last_step, warned[0].origin.step) == (warned_at, zero_from)
 
 
 @pytest.mark.slow

@@ -72,12 +72,13 @@ def test_the_worst_row_of_a_fold_is_shown() -> None:
 
 
 def test_a_cell_is_far_from_what_was_usual_then() -> None:
-    one, eight = codes.encode(np.array([1.0, 8.0])).tolist()
-    picture = np.array([[one, eight], [eight, one]], dtype=np.uint16)
-    usual = np.array([[one, one], [one, one]], dtype=np.uint16)
+    one, four, eight = codes.encode(np.array([1.0, 4.0, 8.0])).tolist()
+    picture = np.array([[one, eight], [one, four]], dtype=np.uint16)
+    always = np.array([[one, one], [one, one]], dtype=np.uint16)
+    risen = np.array([[one, eight], [one, one]], dtype=np.uint16)
 
-    assert codes.fold(picture, usual, np.array([0, 0]))[0].tolist() == [[eight, eight]]
-    assert codes.fold(picture, picture, np.array([0, 0]))[0].tolist() == [[one, eight]]
+    assert codes.fold(picture, always, np.array([0, 0]))[0].tolist() == [[one, eight]]
+    assert codes.fold(picture, risen, np.array([0, 0]))[0].tolist() == [[one, four]]
 
 
 def test_what_is_usual_is_the_median_of_what_is_there() -> None:

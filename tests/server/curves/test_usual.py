@@ -46,6 +46,9 @@ def test_a_share_is_that_of_quiet_frames() -> None:
     assert add([4.0, 3.0, 2.0], is_quiet=False) == [0.6, 0.8, 1.0]
     assert add([math.inf, 0.0, 0.0], is_quiet=False) == [0.6, 0.8, 1.0]
     assert add([4.0, 3.0, 2.0], is_quiet=True) == pytest.approx([0.7, 0.7, 1.0])
+    for _ in range(1_000):
+        add([3.0, 4.0, 2.0], is_quiet=True)
+    assert add([4.0, 3.0, 2.0], is_quiet=True)[0] == pytest.approx(0.6 + 0.2 / 64, abs=1e-5)
 
 
 def test_an_explosion_does_not_become_usual_at_once() -> None:
@@ -58,4 +61,5 @@ def test_an_explosion_does_not_become_usual_at_once() -> None:
 
     usual = job.attempt.closed.judge.usual_norms()
     assert usual[0] < 30.0
+    assert usual[1] / usual[0] == pytest.approx(4.0 / 3.0, rel=0.01)  # its share is as it was
     assert usual[2] == pytest.approx(1.0, rel=0.05)

@@ -74,11 +74,12 @@ def test_a_picture_goes_by_what_was_usual_at_each_step(
 def test_what_is_usual_of_other_columns_is_their_median(
     service: Aggregator, peer: Any, run: str
 ) -> None:
-    send(service, peer, 0, 1.0, 1.0, 1.0, 8.0)
+    send(service, peer, 0, 1.0, 1.0, 8.0, 8.0)
 
-    found = service.json(f"/runs/{run}/heatmap?column=zeros")
-    new = service.json(f"/runs/{run}/heatmap?column=zeros&after=2")
+    found = service.json(f"/runs/{run}/heatmap?column=usual")
+    new = service.json(f"/runs/{run}/heatmap?column=usual&after=2")
 
+    assert found["value"][0][-1] != found["value"][0][1]
     assert len(set(found["usual"][0])) == 1
     assert new["usual"] == [row[-1:] for row in found["usual"]]
 

@@ -164,6 +164,18 @@ def test_a_bias_that_is_too_coarse_for_its_updates_stays_info(
     assert [each.severity for each in found][-1] == severity
 
 
+def test_a_matrix_beside_a_coarse_bias_is_a_warning() -> None:
+    job = Cluster(names=NAMES, state=WholeState(rules=Rules()))
+    job.open(0)
+    sizes = Column.pack("<u8", [1 << 20, 64, 64])
+    job.declare(0, dtypes=("bfloat16",) * 3, numel=sizes)
+    norms = [1024.0, 8.0, 8.0]
+    for step in range(300):
+        step_of(job, step, 1.0, 1.0, 0.5, lr=1e-4, l2=[norms[0] + step, *norms[1:]])
+
+    assert [each.severity for each in job.alerts][-1] == "warning"
+
+
 def test_shares_and_squares_of_shards_add_up() -> None:
     job = Cluster(world=2, names=("w",), state=WholeState(rules=Rules()))
     for rank in range(2):
