@@ -1,10 +1,5 @@
 # The aggregator alone, with what notifies: no torch in this image.
 #   docker build -t gradwatch .
-FROM node:24-slim AS lines
-WORKDIR /src
-COPY vendored ./
-RUN npm ci --ignore-scripts --no-audit --no-fund
-
 FROM python:3.11-slim AS build
 
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1
@@ -15,14 +10,10 @@ COPY client client
 COPY server server
 COPY shared shared
 COPY vendored vendored
-# What draws the page's lines, under the names that vendor.py gives them and then checks.
-COPY --from=lines /src/node_modules/uplot/dist/uPlot.esm.js /src/node_modules/uplot/dist/uPlot.min.css \
-    server/gradwatch_server/page/static/vendor/uplot/
-COPY --from=lines /src/node_modules/uplot/LICENSE \
-    server/gradwatch_server/page/static/vendor/uplot/LICENSE.txt
 
-# The lock only limits versions here: the extras say what is installed, torch is not.
-RUN python -m venv --without-pip /opt/gradwatch \
+# uPlot draws the page's lines. The lock only limits versions here: the extras say what is installed, torch is not.
+RUN python vendored/vendor.py \
+    && python -m venv --without-pip /opt/gradwatch \
     && pip --python /opt/gradwatch/bin/python install --no-cache-dir --constraint requirements.lock ".[server,notify]"
 
 FROM python:3.11-slim

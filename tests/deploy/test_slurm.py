@@ -62,7 +62,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
         cd $HOME
         submit() {{
             sbatch --quiet --wait --output job.txt /opt/gradwatch/source/{SCRIPT} \\
-                /opt/gradwatch/source/docs/examples/train_ddp.py "$@"
+                /opt/gradwatch/source/client/gradwatch/demo.py "$@"
         }}
         status=0
         submit --steps 8 --poison-step 7 || status=$?

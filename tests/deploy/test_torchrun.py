@@ -20,7 +20,7 @@ from tests.support.waiting import PATIENCE_S
 pytestmark = pytest.mark.slow
 
 PAGE = (REPOSITORY / "docs" / "torchrun.md").read_text("utf-8")
-EXAMPLE = REPOSITORY / "docs" / "examples" / "train_ddp.py"
+TRAINING = REPOSITORY / "client" / "gradwatch" / "demo.py"
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_two_nodes_train_one_run(aggregator: Aggregator, meeting: str, tmp_path:
         "~/client.key": str(tmp_path / "keys" / "client.key"),
         "--nproc-per-node gpu": "--nproc-per-node 1",
         "node-1:29500": meeting,
-        "train.py --lr 3e-4": f"{EXAMPLE} --steps 4",
+        "train.py --lr 3e-4": f"{TRAINING} --steps 4",
     }.items():
         assert shown in command
         command = command.replace(shown, here)

@@ -34,7 +34,7 @@ def test_pictures_are_made_of_a_run(
     browser: Any, aggregator: Aggregator, tmp_path: Path, monkeypatch: Any
 ) -> None:
     monkeypatch.syspath_prepend(ROOT / "scripts")
-    page = pytest.importorskip("demonstration.page")
+    page = pytest.importorskip("readme_pictures")
     feed(aggregator, run="demo")
 
     files = page.take(browser, aggregator.url, tmp_path)

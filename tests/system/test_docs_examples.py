@@ -44,6 +44,7 @@ BLOCKS: Final = [
 EXCERPTS: Final = [block for block in BLOCKS if block.file is not None]
 
 RUN: Final = {
+    "ddp": "torchrun --standalone --nproc-per-node 2 docs/examples/train_ddp.py",
     "amp": "python docs/examples/train_amp.py",
     "compile": "python docs/examples/train_compile.py --backend aot_eager",
     "fsdp2": "torchrun --standalone --nproc-per-node 2 docs/examples/train_fsdp2.py",
@@ -110,8 +111,7 @@ def _runs(test: str, example: Path) -> bool:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_each_example_is_named_by_a_page_and_run_by_a_test(example: Path) -> None:
-    demo = ROOT / "scripts" / "demonstration" / "processes.py"  # CI runs the demo
-    tests = [demo, *(ROOT / "tests").rglob("test_*.py")]
+    tests = (ROOT / "tests").rglob("test_*.py")
     pages = "".join(page.read_text("utf-8") for page in PAGES)
 
     assert f"(examples/{example.name})" in pages
@@ -168,6 +168,7 @@ def _first_alert(aggregator: Aggregator, run: str) -> str:
     [
         ("amp", "NaN gradient since step 10 on rank 0: 4 layers, first 2.weight"),
         ("compile", "NaN in the forward pass since step 10 on rank 0: first from 0"),
+        ("ddp", "Loss or forward pass not finite since step 10 on rank 1, then "),
         ("fsdp2", " pass not finite since step 10 on rank 1, then "),
     ],
 )

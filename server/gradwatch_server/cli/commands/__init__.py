@@ -8,6 +8,7 @@ from typing import Final
 
 COMMANDS: Final = {
     "serve": "Run the aggregator until it is told to stop; SIGHUP reads the rules anew.",
+    "demo": "Train a small model in two processes, break it twice, and show what gradwatch says.",
     "keys": "Make the keys and tokens that let clients and readers in from other machines.",
     "runs": "List the runs.",
     "top": "Show the runs, or one of them, live in the terminal.",

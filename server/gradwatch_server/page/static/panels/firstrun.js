@@ -49,7 +49,7 @@ export class FirstRun {
         { class: "row" },
         button("Copy", () => navigator.clipboard?.writeText(snippet)),
         element("span", { class: "soft" }, "or see it happen: "),
-        element("code", {}, "scripts/demo --keep"),
+        element("code", {}, "gradwatch demo --keep"),
       ),
     );
   }

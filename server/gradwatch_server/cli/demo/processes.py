@@ -1,4 +1,4 @@
-"""The processes: the aggregator, and one for each rank."""
+"""Processes of the demo: the aggregator, and one for each rank."""
 
 from __future__ import annotations
 
@@ -12,28 +12,23 @@ import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import httpx
+from gradwatch_server.cli.client import get, run_path
+from gradwatch_server.cli.demo.acts import ACTS, RUN, STEPS, WORLD
+from gradwatch_server.errors import GradwatchError
 
-from demonstration.acts import ACTS, RUN, STEPS, WORLD
-
-ROOT: Final = Path(__file__).resolve().parents[2]
-GRADWATCH: Final = ".venv/bin/gradwatch"
+GRADWATCH: Final = (sys.executable, "-m", "gradwatch_server")
+TRAINING: Final = (sys.executable, "-m", "gradwatch.demo")
 START_S: Final = 30.0
 STOP_S: Final = 5.0
 ERROR: Final = re.compile(r"(?m)^\s*(?:\[rank\d+\]: )?([\w.]+(?:Error|Exception|Interrupt)\b.*)")
 ECHO: Final = re.compile(r"gloo|Connection (closed|reset)|Broken pipe")
 
 
-class DemoError(Exception):
-    """What a person has to know, in one sentence."""
-
-
 def environment(**more: object) -> dict[str, str]:
-    """Return the environment without settings of gradwatch and of Python's path."""
-    steering = ("GRADWATCH_", "PYTHONPATH")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(steering)}
+    """Return the environment without settings of gradwatch."""
+    kept = {name: text for name, text in os.environ.items() if not name.startswith("GRADWATCH_")}
     return kept | {name: str(value) for name, value in more.items()}
 
 
@@ -90,7 +85,7 @@ class Aggregator(Process):
 
     def __init__(self, stack: ExitStack, folder: Path) -> None:
         addresses = ("--http", "127.0.0.1:0", "--ingest", "tcp://127.0.0.1:0")
-        command = (ROOT / GRADWATCH, "serve", "--data", folder / "data", *addresses)
+        command = (*GRADWATCH, "serve", "--data", folder / "data", *addresses)
         super().__init__(stack, folder, "serve", *command)
         timeout = threading.Timer(START_S, self.kill)
         timeout.daemon = True
@@ -103,7 +98,7 @@ class Aggregator(Process):
                 break
         else:
             msg = f"the aggregator did not start, {self.how_it_ended()}"
-            raise DemoError(msg)
+            raise GradwatchError(msg)
         timeout.cancel()
         self.url, self.endpoint = said["http"], said["ingest"]
 
@@ -114,22 +109,13 @@ class Aggregator(Process):
         except subprocess.TimeoutExpired:
             return
         msg = f"the aggregator ended, {self.how_it_ended()}"
-        raise DemoError(msg)
-
-    def get(self, path: str) -> Any:
-        """Ask it something over HTTP."""
-        try:
-            answer = httpx.get(self.url + path, trust_env=False, timeout=10.0)
-            return answer.raise_for_status().json()
-        except httpx.HTTPError as error:
-            msg = f"the aggregator did not answer GET {path}: {error}"
-            raise DemoError(msg) from error
+        raise GradwatchError(msg)
 
     def is_finished(self, cursor: int) -> bool:
         """Tell whether all ranks have ended and no alert event comes after a cursor."""
-        ranks = self.get(f"/runs/{RUN}/health")["ranks"]
+        ranks = get(self.url, run_path(RUN, "health"))["ranks"]
         ended = all(rank["state"] in ("ended", "failed") for rank in ranks)
-        return ended and not self.get(f"/alerts?after={cursor}")
+        return ended and not get(self.url, f"/alerts?after={cursor}")
 
 
 def start_ranks(stack: ExitStack, folder: Path, endpoint: str, seed: int) -> list[Process]:
@@ -138,7 +124,6 @@ def start_ranks(stack: ExitStack, folder: Path, endpoint: str, seed: int) -> lis
         port = probe.getsockname()[1]
     arguments = f"--run {RUN} --steps {STEPS} --seed {seed}".split()
     arguments += " ".join(act.sabotage for act in ACTS).split()
-    command = [sys.executable, ROOT / "docs/examples/train_ddp.py", *arguments]
     common = {
         "GRADWATCH_ENDPOINT": endpoint,
         "WORLD_SIZE": WORLD,
@@ -147,19 +132,21 @@ def start_ranks(stack: ExitStack, folder: Path, endpoint: str, seed: int) -> lis
         "GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo",
         "OMP_NUM_THREADS": 1,  # as torchrun sets it: more on few cores is many times slower
     }
-    names = enumerate(f"rank{rank}" for rank in range(WORLD))
-    return [Process(stack, folder, name, *command, RANK=rank, **common) for rank, name in names]
+    return [
+        Process(stack, folder, f"rank{rank}", *TRAINING, *arguments, RANK=rank, **common)
+        for rank in range(WORLD)
+    ]
 
 
 def are_over(ranks: Sequence[Process]) -> bool:
     """Tell whether all ranks have ended well.
 
     Raises:
-        DemoError: If one failed. A rank that only lost its peer is not the one to name.
+        GradwatchError: If one failed. A rank that only lost its peer is not the one to name.
     """
     failed = [process for process in ranks if process.poll() not in (None, 0)]
     if failed:
         first = min(failed, key=lambda process: ECHO.search(process.last_error()) is not None)
         msg = f"training failed on rank {ranks.index(first)}, {first.how_it_ended()}"
-        raise DemoError(msg)
+        raise GradwatchError(msg)
     return all(process.poll() == 0 for process in ranks)

@@ -1,9 +1,8 @@
-"""What the reader sees."""
+"""Terminal of the demo."""
 
 from __future__ import annotations
 
 import math
-import shlex
 import subprocess
 from pathlib import Path
 from typing import Final
@@ -14,23 +13,26 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from demonstration.acts import ACTS, MOST_STEPS_LATE, RUN, STEPS, Act, act_of, on_ranks
-from demonstration.picture import Picture
-from demonstration.processes import GRADWATCH, ROOT, Aggregator, DemoError, environment
-from demonstration.stream import Alert, Step
-from demonstration.verdict import Story
+from gradwatch_server.cli.demo.acts import (
+    ACTS,
+    MOST_STEPS_LATE,
+    RUN,
+    STEPS,
+    Act,
+    act_of,
+    on_ranks,
+)
+from gradwatch_server.cli.demo.processes import GRADWATCH, Aggregator, environment
+from gradwatch_server.cli.demo.story import Alert, Step, Story
+from gradwatch_server.errors import GradwatchError
 
 WIDTH: Final = 79
-PICTURED: Final = ACTS[1]
 
 console = Console(highlight=False, markup=False, emoji=False)
-picture = Picture(WIDTH)
 
 
-def show(what: RenderableType, *, pictured: bool = False) -> None:
-    """Print without the blanks that rich fills lines with; draw what belongs in the picture."""
-    if pictured:
-        picture.add(what)
+def show(what: RenderableType) -> None:
+    """Print without the blanks that rich fills lines with."""
     with console.capture() as capture:
         console.print(what, width=WIDTH)
     print("\n".join(line.rstrip() for line in capture.get().splitlines()), flush=True)
@@ -41,13 +43,12 @@ def show_step(step: Step) -> None:
     act = act_of(step.number)
     since = step.number - act.first
     soon = act.rule is not None and since <= MOST_STEPS_LATE
-    pictured = act is PICTURED and soon
     if since == 0:
-        show(Text.assemble((f"\nAct {act.name}. ", "bold"), act.story), pictured=pictured)
+        show(Text.assemble((f"\nAct {act.name}. ", "bold"), act.story))
     if soon or since % 20 == 0 or step.number == STEPS - 1:
         note = "" if math.isfinite(step.norm) else "   step skipped"
         line = f"  step {step.number:4d}   loss {step.loss:9.4g}   norm {step.norm:9.3g}{note}"
-        show(line, pictured=pictured)
+        show(line)
 
 
 def show_alert(alert: Alert) -> None:
@@ -55,22 +56,20 @@ def show_alert(alert: Alert) -> None:
     title = ("resolved", "bold green")
     if alert.state == "firing":
         title = (f"{alert.severity} {alert.rule}", "bold red")
-    pictured = act_of(alert.first_step) is PICTURED
-    show(Padding(Text.assemble(title, ": ", alert.message), (0, 0, 0, 4)), pictured=pictured)
+    show(Padding(Text.assemble(title, ": ", alert.message), (0, 0, 0, 4)))
 
 
 def show_health(aggregator: Aggregator) -> None:
     """Let the `gradwatch` command ask for the run's health over HTTP, as a user would."""
     arguments = ["health", RUN, "--url", aggregator.url]
-    show(Text.assemble("\n", (f"$ {GRADWATCH} {shlex.join(arguments)}", "bold")), pictured=True)
-    command = [str(ROOT / GRADWATCH), *arguments]
+    show(Text.assemble("\n", (f"$ gradwatch {' '.join(arguments)}", "bold")))
     try:  # in colour: a viewer without colours drops them
         colourful = environment(COLUMNS=WIDTH, FORCE_COLOR=1, TERM="xterm-256color")
-        said = subprocess.check_output(command, env=colourful, text=True)
+        said = subprocess.check_output([*GRADWATCH, *arguments], env=colourful, text=True)
     except subprocess.CalledProcessError as error:
         msg = f"gradwatch health ended with exit code {error.returncode}"
-        raise DemoError(msg) from error
-    show(Text.from_ansi(said.rstrip()), pictured=True)
+        raise GradwatchError(msg) from error
+    show(Text.from_ansi(said.rstrip()))
 
 
 def show_verdict(story: Story) -> None:
@@ -96,13 +95,13 @@ def answer(act: Act, story: Story) -> tuple[str, str]:
 
 def show_places(aggregator: Aggregator, folder: Path, *, keep: bool) -> None:
     """Say where to look, and how to end what is left running."""
-    stops = "stops now; scripts/demo --keep leaves it up to look at"
+    stops = "stops now; with --keep it stays up to look at"
     if keep:
         show(f"The page is at {aggregator.url}/?run={RUN}")
     show(f"The aggregator {'stays up. Look also at' if keep else stops}:")
     for path in (f"runs/{RUN}/health", "alerts?after=0", "alerts/stream"):
         show(f"  {aggregator.url}/{path}")
-    show(f"  {GRADWATCH} tail --after 0 --url {aggregator.url}")
+    show(f"  gradwatch tail --after 0 --url {aggregator.url}")
     if keep:
         show(f"Stop it with: kill {aggregator.pid}")
         show(f"Its data and the logs are in {folder}")

@@ -1,22 +1,67 @@
-"""Was gradwatch right, wrong or late?"""
+"""Story of the demo: steps and alerts as they came, and whether gradwatch was right and in time."""
 
 from __future__ import annotations
 
 import math
+import re
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
-from demonstration.acts import ACTS, MOST_STEPS_LATE, Act, act_of, on_ranks
-from demonstration.stream import Alert, Step
+from pydantic import BaseModel, Field
+
+from gradwatch_server.cli.demo.acts import ACTS, MOST_STEPS_LATE, Act, act_of, on_ranks
+
+STEP: Final = re.compile(r"step +(\d+)  loss +(\S+)  norm +(\S+)")
 
 SOON_S: Final = 0.3
 """An alert this soon after the fault is in time, however many steps a fast machine takes until
 then. Six steps take longer on two ordinary cores."""
 
 
+class Step(NamedTuple):
+    """A line of rank 0: the step, its own loss, the gradient norm before clipping."""
+
+    number: int
+    loss: float
+    norm: float
+    at_s: float
+
+
+class Origin(BaseModel):
+    """Where the trouble began."""
+
+    layer: str | None
+    ranks: tuple[int, ...]
+    bad_loss: bool | None = None
+
+
+class Alert(BaseModel):
+    """An event of the alert stream, and when it arrived."""
+
+    cursor: int
+    state: str
+    severity: str
+    rule: str
+    message: str
+    first_step: int
+    fired_step: int
+    origin: Origin
+    received_s: float = Field(default_factory=time.monotonic)
+
+
+def read_steps(lines: Iterable[str]) -> Iterator[Step]:
+    """Yield the steps that rank 0 prints."""
+    for line in lines:
+        if match := STEP.match(line):
+            number, loss, norm = match.groups()
+            yield Step(int(number), float(loss), float(norm), time.monotonic())
+
+
 @dataclass(slots=True)
 class Story:
-    """Everything seen so far."""
+    """Steps and alerts seen so far."""
 
     steps: dict[int, Step] = field(default_factory=dict)
     alerts: list[Alert] = field(default_factory=list)

@@ -10,11 +10,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-from demonstration.__main__ import perform
-from demonstration.acts import RUN
-from demonstration.processes import ROOT, DemoError
+from gradwatch_server.cli.commands.demo import perform
+from gradwatch_server.cli.demo.acts import RUN
+from gradwatch_server.errors import GradwatchError
 from tests.support.chromium import chromium, missing
 
+ROOT: Final = Path(__file__).resolve().parents[1]
 FOLDER: Final = ROOT / "docs" / "pictures"
 SCHEMES: Final = ("light", "dark")
 SIZE: Final = {"width": 1280, "height": 1200}
@@ -35,7 +36,7 @@ def main() -> int:
             with chromium() as browser:
                 for file in take(browser, url, FOLDER):
                     print(f"{file.relative_to(ROOT)}: {file.stat().st_size / 1e3:.0f} kB")
-    except DemoError as error:
+    except GradwatchError as error:
         print(f"pictures: {error}", file=sys.stderr)
         return 1
     return 0

@@ -1,4 +1,4 @@
-"""What is done to the training run, and what has to follow."""
+"""Acts of the demo: a fault each, and the alert that has to follow."""
 
 from __future__ import annotations
 
