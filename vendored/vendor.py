@@ -61,7 +61,7 @@ def vendor() -> None:
     try:
         with urlopen(address, timeout=TIMEOUT_S) as answer:  # noqa: S310 - who builds says where
             found = _unpack(answer.read())
-    except (OSError, ValueError, KeyError, HTTPException, tarfile.TarError) as error:
+    except (OSError, EOFError, ValueError, KeyError, HTTPException, tarfile.TarError) as error:
         why = f"{type(error).__name__}: {error}"
         msg = f"lines are missing from the page: {address}: {why}; scripts/vendor tries again"
         raise VendorError(msg) from error
@@ -76,7 +76,7 @@ def vendor() -> None:
 
 def _unpack(package: bytes) -> dict[str, bytes]:
     """Return our name of each file to its content."""
-    with tarfile.open(fileobj=io.BytesIO(package)) as archive:
+    with tarfile.open(fileobj=io.BytesIO(package), mode="r:gz") as archive:
         members = {name: f"package/{path}" for name, (path, _) in FILES.items()}
         files = {name: archive.extractfile(path) for name, path in members.items()}
         return {name: file.read() for name, file in files.items() if file is not None}

@@ -1,4 +1,4 @@
-"""Installation by somebody who has neither a checkout nor Node.js: `pip install` of a Git address."""
+"""Installation without a checkout and without Node.js: `pip install` of a Git address."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_lines_are_taken_as_they_were_and_not_otherwise(
     assert vendor(tmp_path, "http://127.0.0.1:1")[0] == 0  # they are there
 
 
-@pytest.mark.parametrize("content", [None, b"no archive", b""])
+@pytest.mark.parametrize("content", [None, b"no archive", b"\x1f\x8b\x08\x00", b""])
 def test_lines_that_cannot_be_had_are_told_in_one_line(
     registry: tuple[Path, str], tmp_path: Path, content: bytes | None
 ) -> None:
@@ -113,7 +113,7 @@ def programs(registry: tuple[Path, str], tmp_path_factory: pytest.TempPathFactor
         pytest.skip("this is no checkout of Git")
     publish(folder)
     root = tmp_path_factory.mktemp("stranger")
-    venv.create(root / "venv", symlinks=True, with_pip=True)
+    venv.create(root / "venv", symlinks=True)
     libraries = root / "libraries"
     libraries.mkdir()
     for path in Path(sysconfig.get_path("purelib")).iterdir():
@@ -124,7 +124,16 @@ def programs(registry: tuple[Path, str], tmp_path_factory: pytest.TempPathFactor
     python = root / "venv" / "bin" / "python"
     options = ("--quiet", "--no-deps", "--no-build-isolation", "--no-index")
     subprocess.run(
-        [python, "-m", "pip", "install", *options, f"gradwatch @ git+{REPOSITORY.as_uri()}"],
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "--python",
+            python,
+            "install",
+            *options,
+            f"git+{REPOSITORY.as_uri()}",
+        ],
         cwd=root,
         env=os.environ | {"npm_config_registry": address, "PYTHONPATH": ""},
         check=True,
