@@ -130,23 +130,17 @@ def calls_per_step(*, is_watched: bool) -> float:
 
 
 def calls_per_record() -> float:
-    """Return the number of calls in the threads of the engine, of a record without idle rounds.
-
-    On a busy machine most records take so long that threads look for work in between: nine of ten
-    have more calls.
-    """
-    counter = CallCounter()
+    """Return the median number of calls of the engine's round that stores one record."""
+    counter = RoundCounter()
     threading.setprofile(counter)
-    counts = []
     with storing() as store:
         threading.setprofile(None)
         for _ in range(WARM_UP):
             store()
+        counter.counts.clear()
         for _ in range(COUNTED):
-            before = counter.num_calls
             store()
-            counts.append(counter.num_calls - before)
-    return statistics.quantiles(counts, n=10)[0]
+    return statistics.median(counter.counts)
 
 
 def calls_per_idle_round() -> float:
