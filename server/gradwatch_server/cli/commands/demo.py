@@ -22,12 +22,11 @@ from gradwatch_server.cli.app import FLAG
 from gradwatch_server.cli.client import follow_alerts
 from gradwatch_server.cli.demo import screen
 from gradwatch_server.cli.demo.acts import ACTS, STEPS, WORLD
-from gradwatch_server.cli.demo.processes import Aggregator, Process, are_over, start_ranks
+from gradwatch_server.cli.demo.processes import ENDING, Aggregator, Process, are_over, start_ranks
 from gradwatch_server.cli.demo.story import Alert, Step, Story, find_fault, read_steps
 from gradwatch_server.errors import GradwatchError
 
 TIMEOUT_S: Final = 240.0
-ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 Inbox: TypeAlias = "Queue[Step | Alert | GradwatchError]"
 

@@ -9,8 +9,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +20,7 @@ from gradwatch_server.errors import GradwatchError
 
 GRADWATCH: Final = (sys.executable, "-m", "gradwatch_server")
 TRAINING: Final = (sys.executable, "-m", "gradwatch.demo")
+ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 START_S: Final = 30.0
 STOP_S: Final = 5.0
 ERROR: Final = re.compile(r"(?m)^\s*(?:\[rank\d+\]: )?([\w.]+(?:Error|Exception|Interrupt)\b.*)")
@@ -32,6 +33,22 @@ def environment(**more: object) -> dict[str, str]:
     return kept | {name: str(value) for name, value in more.items()}
 
 
+@contextmanager
+def _postponed_signals() -> Iterator[None]:
+    """Let signals wait while a process starts: one that nobody knows of yet could not be ended."""
+    waiting: list[int] = []
+    before = {
+        each: signal.signal(each, lambda number, _: waiting.append(number)) for each in ENDING
+    }
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+        for number in waiting:
+            signal.raise_signal(number)
+
+
 class Process(subprocess.Popen[str]):
     """A process with its errors in `NAME.log`; *stack* ends it.
 
@@ -42,7 +59,7 @@ class Process(subprocess.Popen[str]):
         self, stack: ExitStack, folder: Path, name: str, *command: object, **env: object
     ) -> None:
         self.log = folder / f"{name}.log"
-        with self.log.open("w") as errors:
+        with _postponed_signals(), self.log.open("w") as errors:
             super().__init__(
                 [str(part) for part in command],
                 stdin=subprocess.DEVNULL,
@@ -53,7 +70,7 @@ class Process(subprocess.Popen[str]):
                 env=environment(**env),
                 start_new_session=True,
             )
-        stack.callback(self.stop)
+            stack.callback(self.stop)
 
     def stop(self) -> None:
         """End it, by SIGKILL if SIGTERM does not."""
