@@ -23,6 +23,7 @@ PYTHONS: Final = ("3.11", "3.12", "3.13")
 
 IMPORTS: Final = {
     "postgres": "alembic, psycopg",
+    "mcp": "mcp",
     "notify": "apprise",
     "parquet": "pyarrow.parquet",
     "tensorboard": "tensorboardX",

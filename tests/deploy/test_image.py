@@ -77,8 +77,9 @@ def test_everything_that_is_copied_is_let_into_the_build() -> None:
 IMPORT_ALL = """
 import importlib, pkgutil, gradwatch_server
 for module in pkgutil.walk_packages(gradwatch_server.__path__, "gradwatch_server."):
-    # The image serves from SQLite, without the extra `postgres`.
-    if not module.name.endswith("__main__") and ".postgres." not in module.name:
+    # The image is without the extras `postgres` and `mcp`.
+    extras = ".postgres.", ".assistants.tools"
+    if not module.name.endswith("__main__") and not any(own in module.name for own in extras):
         importlib.import_module(module.name)
 """
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.support.machine import REPOSITORY
@@ -117,7 +118,7 @@ def programs(registry: tuple[Path, str], tmp_path_factory: pytest.TempPathFactor
     libraries = root / "libraries"
     libraries.mkdir()
     for path in Path(sysconfig.get_path("purelib")).iterdir():
-        if not path.name.startswith(("torch", "gradwatch", "_", "pip")):
+        if not path.name.startswith(("torch", "gradwatch", "mcp", "_", "pip")):
             (libraries / path.name).symlink_to(path)
     site = next((root / "venv" / "lib").glob("python*/site-packages"))
     (site / "libraries.pth").write_text(f"{libraries}\n")
@@ -163,6 +164,25 @@ def test_the_page_is_installed_with_its_lines(programs: Path) -> None:
     for name in FILES.values():
         content = Path(package, "page/static/vendor/uplot", name).read_bytes()
         assert content == (UPLOT / name).read_bytes()
+
+
+@pytest.mark.slow
+def test_assistants_are_told_what_is_not_installed(programs: Path, tmp_path: Path) -> None:
+    """Without the extra `mcp` the answer is a problem document, and the service goes on."""
+    addresses = ("--http", "127.0.0.1:0", "--ingest", "tcp://127.0.0.1:0", "--data", tmp_path / "d")
+    command = [programs / "gradwatch", "serve", *addresses]
+    environ = os.environ | {"PYTHONPATH": ""}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ) as served:
+        line = next(line for line in served.stdout or () if line.startswith("  http "))
+        url = line.split()[1]
+        answers = [httpx.post(f"{url}/mcp", json={}, trust_env=False) for _ in range(2)]
+        is_ready = httpx.get(f"{url}/readyz", trust_env=False).is_success
+        served.terminate()
+
+    assert [answer.status_code for answer in answers] == [501, 501]
+    assert "pip install 'gradwatch[mcp]'" in answers[0].json()["detail"]
+    assert is_ready
+    assert served.returncode == 0
 
 
 @pytest.mark.slow

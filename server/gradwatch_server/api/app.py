@@ -13,16 +13,18 @@ from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
+from starlette.routing import Route
 
 from gradwatch_server.api import problems
 from gradwatch_server.api.alert_stream import AlertStream
+from gradwatch_server.api.assistants.endpoint import AssistantsEndpoint
 from gradwatch_server.api.connection_limits import ConnectionLimits
 from gradwatch_server.api.curve_reads import CurveReads
 from gradwatch_server.api.listing import RunListing
 from gradwatch_server.api.metrics import exposition
 from gradwatch_server.api.metrics.metric import Snapshot
 from gradwatch_server.api.routes import ROUTERS
-from gradwatch_server.api.security.access import STREAM_SUFFIX
+from gradwatch_server.api.security.access import MCP_PATH, STREAM_SUFFIX
 from gradwatch_server.api.security.stream_limit import StreamLimit
 from gradwatch_server.api.security.stream_tokens import StreamTokens
 from gradwatch_server.api.state import ApiState
@@ -103,7 +105,8 @@ def make_app(
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         alert_stream.start()
-        yield
+        async with assistants.running():
+            yield
 
     app = FastAPI(
         title="gradwatch",
@@ -132,5 +135,6 @@ def make_app(
     problems.install(app)
     for router in ROUTERS:
         app.include_router(router)
-    app.router.routes.extend(make_routes())
+    assistants = AssistantsEndpoint(app)
+    app.router.routes += [Route(MCP_PATH, assistants, methods=["POST"]), *make_routes()]
     return app

@@ -30,7 +30,10 @@ IS_HEAD: Final = "gradwatch.is_head"
 """Key in a scope whose request was made with HEAD: only the header of the answer is wanted."""
 
 STREAM_TOKEN_PATH: Final = "/alerts/stream-token"  # noqa: S105 - a path
-"""A POST that the read token may make: it changes nothing."""
+MCP_PATH: Final = "/mcp"
+
+READING_POSTS: Final = frozenset({STREAM_TOKEN_PATH, MCP_PATH})
+"""Paths of POSTs that the read token may make: these change nothing."""
 
 
 class Access(IntEnum):
@@ -85,7 +88,7 @@ class AccessPolicy:
         access = access_of(self.tokens, headers)
         if access is Access.NONE:
             return _token_wanted()
-        if access is Access.READ and method not in SAFE_METHODS and path != STREAM_TOKEN_PATH:
+        if access is Access.READ and method not in SAFE_METHODS and path not in READING_POSTS:
             return Problem(403, "this needs the write token, and the read token was given")
         return None
 

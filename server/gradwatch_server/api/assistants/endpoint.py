@@ -1,0 +1,54 @@
+"""`/mcp` of the app. Its package is imported with the first request: that takes a second."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from importlib import import_module
+
+from starlette.concurrency import run_in_threadpool
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gradwatch_server.api.problems import Problem
+
+
+class AssistantsEndpoint:
+    """ASGI app that answers assistants with what another app answers over HTTP.
+
+    Args:
+        app: The app that has the answers.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._is_asked = asyncio.Event()
+        self._is_ready = asyncio.Event()
+        self._tools: ASGIApp | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or say what is not installed."""
+        self._is_asked.set()
+        await self._is_ready.wait()
+        missing = Problem(501, "here are no tools for assistants: pip install 'gradwatch[mcp]'")
+        await (self._tools or missing)(scope, receive, send)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Answer requests within this context."""
+        serving = asyncio.create_task(self._serve())
+        yield
+        serving.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await serving
+
+    async def _serve(self) -> None:
+        await self._is_asked.wait()
+        try:
+            module = await run_in_threadpool(import_module, f"{__package__}.tools")
+        except ImportError:
+            self._is_ready.set()
+            return
+        async with module.serving(self._app) as self._tools:
+            self._is_ready.set()
+            await asyncio.Event().wait()  # until it is cancelled
