@@ -73,7 +73,7 @@ class CharTransformer(nn.Module):
 
 @dataclass(frozen=True)
 class Faults:
-    """What goes wrong, and when. Step -1 is never."""
+    """Faults, and the steps at which they come. Step -1 is never."""
 
     poison_step: int
     poison_rank: int

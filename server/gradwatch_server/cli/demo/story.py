@@ -30,7 +30,7 @@ class Step(NamedTuple):
 
 
 class Origin(BaseModel):
-    """Where the trouble began."""
+    """Place where the trouble began."""
 
     layer: str | None
     ranks: tuple[int, ...]
