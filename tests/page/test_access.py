@@ -10,7 +10,7 @@ from tests.page.browsing import OpenTab
 from tests.page.feeding import LAYERS, POISON_STEP, POISONED, feed
 from tests.support.aggregator import Aggregator
 
-PAGES = ["/", "/?run=gpt", "/?page=rules", "/?page=silences"]
+PAGES = ["/", "/?run=gpt", "/?page=alerts", "/?page=rules", "/?page=silences"]
 
 
 @pytest.fixture

@@ -46,6 +46,12 @@ _OF_RUN: Final = (
 )
 
 
+_LATEST: Final = (
+    "cursor < ? AND NOT EXISTS (SELECT 1 FROM alert_events AS newer"
+    " WHERE newer.alert_id = own.alert_id AND newer.cursor > own.cursor)"
+)
+
+
 class AlertEvents:
     """The alert events: one thread stores them, any thread reads them."""
 
@@ -165,20 +171,30 @@ class AlertEvents:
         begins with that state, up to a colon. An event that is damaged is left out, and the first
         of them is logged.
         """
-        where = ""
+        return self._select("cursor > ?", cursor, run, state, "ORDER BY cursor", most)
+
+    def latest(
+        self, before: int, run: str | None = None, most: int = PAGE_EVENTS, state: str | None = None
+    ) -> list[AlertEvent]:
+        """Return the newest event of each alert, those with cursors below *before*, newest first.
+
+        The rest is as with `after`.
+        """
+        return self._select(_LATEST, before, run, state, "ORDER BY cursor DESC", most)
+
+    def _select(
+        self, where: str, cursor: int, run: str | None, state: str | None, order: str, most: int
+    ) -> list[AlertEvent]:
         values: list[int | str] = [cursor]
         if run is not None:
             where, values = f"{where} AND run = ?", [*values, run]
         if state is not None:
             where = f"{where} AND (state = ? OR substr(state, 1, ?) = ?)"
             values = [*values, state, len(state) + 1, f"{state}:"]
+        query = f"SELECT {_COLUMNS} FROM alert_events AS own WHERE {where} {order}"  # noqa: S608 - literals
         with self._db.reading() as reader:
-            rows = reader.rows(
-                f"SELECT {_COLUMNS} FROM alert_events WHERE cursor > ?{where}"  # noqa: S608 - a literal
-                " ORDER BY cursor",
-                values,
-            )
             # Not LIMIT: a page that is not full says that there are no more.
+            rows = reader.rows(query, values)
             readable = (event for row in rows if (event := self._read(*row)) is not None)
             return list(islice(readable, most))
 

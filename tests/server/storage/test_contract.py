@@ -331,6 +331,22 @@ def test_alert_events_of_one_state(store: Store) -> None:
     assert cursors(store, 0, "no such", state="firing") == []
 
 
+def test_the_newest_event_of_each_alert_comes_newest_first(store: Store) -> None:
+    changes = [("a", "firing"), ("b", "firing"), ("a", "resolved"), ("c", "firing:1")]
+    store.alert_events.add([event(own, change) for own, change in changes])
+
+    def latest(before: int = 99, *arguments: Any) -> list[int]:
+        return [own.cursor for own in store.alert_events.latest(before, *arguments)]
+
+    assert latest() == [4, 3, 2]
+    assert latest(4) == [3, 2]
+    assert latest(3) == [2]  # not the older event of an alert that has a newer one
+    assert latest(99, None, 1) == [4]
+    assert latest(99, None, 9, "firing") == [4, 2]
+    assert latest(99, None, 9, "resolved") == [3]
+    assert latest(99, "no such") == []
+
+
 def test_old_alert_events_are_trimmed_but_never_the_newest(place: Any) -> None:
     store = place.open()
     assert not store.alert_events.trim(FAR_FUTURE_NS, 9)

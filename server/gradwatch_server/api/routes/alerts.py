@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, HTTPException, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from gradwatch_server.api.alert_stream import describe_event
@@ -17,7 +18,10 @@ from gradwatch_wire.health import AlertState
 
 router = APIRouter()
 
+MAX_CURSOR: Final = (1 << 63) - 1
+
 Cursor = Annotated[int, Query(ge=0, lt=1 << 63, description="Cursor of the last event seen.")]
+Before = Annotated[int, Query(ge=1, le=MAX_CURSOR, description="Cursor; only older events.")]
 Limit = Annotated[int, Query(ge=1, le=1000)]
 By = Annotated[str, Field(min_length=1, max_length=200, description="Name of the person.")]
 Comment = Annotated[str, Field(max_length=2000, description="Why.")]
@@ -69,6 +73,19 @@ def alerts(
         raise HTTPException(422, f"query after: {after} was not given out yet, newest is {newest}")
     events = api.alert_events.after(after, run, limit, state)
     return Json([describe_event(event) for event in events])
+
+
+@router.get("/alerts/latest", summary="Alerts of all runs as they stand, the newest event first")
+async def latest(
+    api: Api,
+    before: Before = MAX_CURSOR,
+    run: str | None = None,
+    state: Literal["firing", "resolved"] | None = None,
+    limit: Limit = 200,
+) -> Json:
+    phases = {own.name: own.phase for own in await api.listing.all()}
+    events = await run_in_threadpool(api.alert_events.latest, before, run, limit, state)
+    return Json([describe_event(own) | {"phase": phases.get(own.run)} for own in events])
 
 
 @router.post("/alerts/{alert}/ack", summary="Say that you know of an alert that fires")

@@ -1,8 +1,9 @@
 // What is shown, as the address says it: plain words, so that it can be read, shared and typed.
 
 const NUMBERS = ["attempt", "from", "to", "last", "step"];
-const PAGES = ["silences", "rules"];
-const TEXTS = ["page", "alert", "layer", "column", "view", "fold", "q", "status", "phase", "sort"];
+const PAGES = ["alerts", "silences", "rules"];
+const FILTERS = ["q", "status", "severity", "phase", "sort"];
+const TEXTS = ["page", "alert", "layer", "column", "view", "fold", ...FILTERS];
 const PARTS = ["run", ...NUMBERS, ...TEXTS];
 
 /**

@@ -1,9 +1,13 @@
 // The line above every page: where one is, how fresh it is, and the menu.
 
 import { formatAddress } from "./address.js";
+import { getJson } from "./data/api.js";
 import { button, element, fill, nameOf } from "./element.js";
 import { showKeys } from "./dialogs/keyhelp.js";
+import { whole } from "./numbers.js";
+import { severityOf } from "./status.js";
 import { toggleTheme } from "./theme.js";
+import { OVER, SEVERITIES } from "./words.js";
 
 /** The head of the page. */
 export class Header {
@@ -12,11 +16,13 @@ export class Header {
     this.root = document.getElementById("header");
     this.where = element("nav", { class: "where", "aria-label": "Where this is" });
     this.controls = element("div", { class: "row" });
+    this.firing = element("a", { class: "firing", href: "/?page=alerts&status=firing", hidden: true });
     this.freshness = element("span", { class: "freshness push" });
     fill(
       this.root,
       this.where,
       this.controls,
+      this.firing,
       this.freshness,
       button("?", showKeys, { class: "plain", title: "Keys (?)", "aria-label": "Keys" }),
       button("◑", () => this.theme(), {
@@ -36,6 +42,7 @@ export class Header {
   menu() {
     const items = [
       ["/", "Runs"],
+      ["/?page=alerts", "Alerts"],
       ["/?page=silences", "Silences"],
       ["/?page=rules", "Rules"],
     ].map(([href, text]) => element("a", { href }, text));
@@ -46,10 +53,9 @@ export class Header {
       element("div", { class: "items" }, items),
     );
     menu.addEventListener("keydown", (event) => event.key === "Escape" && (menu.open = false));
-    document.addEventListener(
-      "click",
-      (event) => menu.contains(event.target) || (menu.open = false),
-    );
+    document.addEventListener("click", (event) => {
+      if (event.target.closest("summary")?.parentElement !== menu) menu.open = false;
+    });
     return menu;
   }
 
@@ -65,6 +71,15 @@ export class Header {
     if (state.alert) add(element("span", {}, "alert"));
     fill(this.where, parts);
     fill(this.controls, view?.controls ?? []);
+  }
+
+  /** Show how many alerts of runs that live fire, with the mark of the worst. */
+  async countFiring() {
+    const alerts = await getJson("/alerts/latest", { state: "firing", limit: 1000 });
+    const firing = alerts.filter((alert) => !OVER.has(alert.phase));
+    const worst = SEVERITIES.find((one) => firing.some(({ severity }) => severity === one));
+    this.firing.hidden = !firing.length;
+    if (firing.length) fill(this.firing, severityOf(worst, `${whole(firing.length)} firing`));
   }
 
   showFreshness({ text, kind }) {

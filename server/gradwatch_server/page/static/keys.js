@@ -25,7 +25,7 @@ function act(page, key) {
   if (prefix === "g") {
     prefix = null;
     if (key === "r") return (page.go("/"), true);
-    if (key === "a") return (page.view.toAlerts?.(), true);
+    if (key === "a") return (toAlerts(page), true);
   }
   if (key === "g") {
     prefix = "g";
@@ -62,4 +62,9 @@ export async function copyAddress() {
   } catch {
     announce("this browser does not let the page copy");
   }
+}
+
+function toAlerts(page) {
+  if (page.view.toAlerts) page.view.toAlerts();
+  else page.go("/?page=alerts");
 }

@@ -3,6 +3,7 @@
 import "./data/early.js"; // before anything is asked for here
 import { formatAddress, parseAddress, unknownParts, viewOf } from "./address.js";
 import { alertPage } from "./views/alert.js";
+import { alertsPage } from "./views/alerts.js";
 import { dropAhead, getJson, onTokenWanted, takeFromAddress } from "./data/api.js";
 import { element, fill, setText, shorten } from "./element.js";
 import { Freshness } from "./freshness.js";
@@ -19,9 +20,11 @@ import { Stream } from "./data/stream.js";
 import { ageAll, setClock } from "./time.js";
 
 const HIDDEN_MS = 60000;
+const COUNT_MS = 10000; // between two looks at what fires in all runs
 const OVER_MS = 5000; // nothing comes but another attempt
 const VIEWS = {
   alert: alertPage,
+  alerts: alertsPage,
   rules: rulesPage,
   run: runPage,
   runs: runsPage,
@@ -42,6 +45,7 @@ class Page {
     this.schedule = null;
     this.isPaused = false;
     this.wasLive = false;
+    this.counted_ms = -Infinity;
     onTokenWanted((problem) => this.wantToken(problem));
     installKeys(this);
     addEventListener("hashchange", () => takeFromAddress() && this.tokenGiven());
@@ -130,6 +134,7 @@ class Page {
   }
 
   take(alert) {
+    this.counted_ms = -Infinity;
     this.view?.take?.(alert);
     if (!this.isWaiting()) this.schedule.mark();
   }
@@ -188,7 +193,14 @@ class Page {
       }
     }
     dropAhead();
+    this.count();
     if (view === this.view) document.title = view.title?.() ?? "gradwatch";
+  }
+
+  async count() {
+    if (performance.now() - this.counted_ms < COUNT_MS) return;
+    this.counted_ms = performance.now();
+    await this.header.countFiring().catch(() => {}); // that nobody answers is told already
   }
 
   wantToken(problem) {

@@ -5,6 +5,9 @@ export const STATUSES = ["critical", "stalled", "incomplete", "degraded", "healt
 
 export const PHASES = ["running", "waiting", "ended", "failed", "lost"];
 
+/** Severities of alerts, the worst first. */
+export const SEVERITIES = ["critical", "warning", "info"];
+
 const MARKS = {
   critical: "✖",
   stalled: "▮▮",

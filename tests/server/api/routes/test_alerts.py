@@ -55,6 +55,27 @@ def test_alert_events_are_paged_by_cursor(
     assert service.json("/alerts")[0]["cursor"] == 1
 
 
+def test_alerts_of_all_runs_come_as_they_stand(
+    service: Aggregator, attach: Callable[..., Any], health: Callable[..., Any], run: str
+) -> None:
+    attach().steps(0, NAN, 1.0, 1.0, 1.0, NAN)
+    health(step=4)
+
+    found = service.json("/alerts/latest", params={"run": run})
+
+    assert [own["state"] for own in found] == ["firing", "resolved"]
+    assert {own["phase"] for own in found} == {"running"}
+    assert found[0]["cursor"] > found[1]["cursor"]
+    for own in found:
+        (event,) = service.json("/alerts", params={"after": own["cursor"] - 1, "limit": 1})
+        assert own == event | {"phase": "running"}
+    older = {"run": run, "before": found[0]["cursor"]}
+    assert service.json("/alerts/latest", params=older) == found[1:]
+    firing = {"run": run, "state": "firing", "limit": 1}
+    assert service.json("/alerts/latest", params=firing) == found[:1]
+    assert service.get("/alerts/latest?before=0").status_code == 422
+
+
 def test_the_alert_a_rank_gets_is_the_one_the_api_shows(
     service: Aggregator, attach: Callable[..., Any], health: Callable[..., Any], run: str
 ) -> None:

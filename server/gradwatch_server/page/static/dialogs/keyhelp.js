@@ -7,7 +7,7 @@ import { openDialog } from "./dialog.js";
 const CHOICE = "keys";
 const HELP = [
   ["g r", "runs"],
-  ["g a", "alerts of this run"],
+  ["g a", "alerts: of this run, or of all"],
   ["/", "filter"],
   ["[ ]", "previous and next alert"],
   ["l", "follow the newest steps"],

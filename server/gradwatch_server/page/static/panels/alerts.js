@@ -7,8 +7,8 @@ import { namedLayers } from "../heatmap/names.js";
 import { whole } from "../numbers.js";
 import { severityOf } from "../status.js";
 import { agoOf } from "../time.js";
+import { SEVERITIES } from "../words.js";
 
-const SEVERITIES = ["critical", "warning", "info"];
 const MOST = 10; // that are over, when none fires
 const STATES = ["firing", "pending", "resolved"];
 
@@ -41,7 +41,7 @@ export function alertList(alerts, page, isOpen, toggled) {
     element(
       "ul",
       { class: "alerts" },
-      some.map((alert) => itemOf(alert, page)),
+      some.map((alert) => itemOf(alert, [showButton(alert, page), ...actionsOf(alert, page)])),
     );
   const ordered = inOrder(alerts);
   const now = ordered.filter((alert) => alert.state !== "resolved");
@@ -58,8 +58,8 @@ export function alertList(alerts, page, isOpen, toggled) {
   return [items(shown), over.length ? rest : null];
 }
 
-function itemOf(alert, page) {
-  const { step } = alert.origin ?? { step: alert.first_step };
+/** Return the item of an alert in a list: what can be done, what stands first, how it stands. */
+export function itemOf(alert, actions, before = null, state = stateOf(alert)) {
   return element(
     "li",
     { "data-alert": alert.id, class: alert.state === "firing" ? "" : "over" },
@@ -67,33 +67,29 @@ function itemOf(alert, page) {
     element(
       "span",
       { class: "message" },
+      before,
       element("a", { href: alertAddress(alert) }, printable(alert.message)),
       element(
         "span",
         { class: "soft" },
-        ` ${stateOf(alert)} · first at ${whole(alert.first_step)} · `,
+        ` ${state} · first at ${whole(alert.first_step)} · `,
         agoOf(alert.updated_at),
       ),
     ),
-    element(
-      "span",
-      { class: "row" },
-      button(
-        "Show",
-        () =>
-          page.view.showStep(
-            step ?? alert.first_step,
-            namedLayers(alert)[0] ?? "",
-          ),
-        { "aria-label": `Show alert ${alert.rule} at step ${alert.first_step} in the picture` },
-      ),
-      alert.state === "firing" ? actionsOf(alert, page) : null,
-    ),
+    element("span", { class: "row" }, actions),
   );
 }
 
-/** Return the buttons of an alert that fires. */
+function showButton(alert, page) {
+  const step = alert.origin?.step ?? alert.first_step;
+  return button("Show", () => page.view.showStep(step, namedLayers(alert)[0] ?? ""), {
+    "aria-label": `Show alert ${alert.rule} at step ${alert.first_step} in the picture`,
+  });
+}
+
+/** Return the buttons of an alert, none of one that is over. */
 export function actionsOf(alert, page) {
+  if (alert.state !== "firing") return [];
   const done = () => page.schedule.mark();
   return [
     alert.acknowledged ? null : button("Acknowledge", () => askToAcknowledge(alert, done)),

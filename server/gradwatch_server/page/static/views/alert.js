@@ -99,7 +99,7 @@ export function alertPage(page, state) {
       element(
         "p",
         { class: "row" },
-        alert.state === "firing" ? actionsOf(alert, page) : null,
+        actionsOf(alert, page),
         element("a", { href: show }, "See it in the picture, 32 steps around"),
       ),
       strip(alert),

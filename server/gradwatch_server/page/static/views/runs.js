@@ -6,7 +6,8 @@ import { button, element, fill, printable, setText } from "../element.js";
 import { setIcon } from "../icon.js";
 import { count, whole } from "../numbers.js";
 import { FirstRun } from "../panels/firstrun.js";
-import { RunFilter } from "../panels/runfilter.js";
+import { Filter } from "../panels/filter.js";
+import { CHOICES, chooseRuns } from "../panels/runfilter.js";
 import { HEADS, RunRow } from "../panels/runrow.js";
 import { badness, OVER } from "../words.js";
 
@@ -21,7 +22,7 @@ export function runsPage(page) {
   let shown = PAGE;
   const rows = new Map(); // name to its row
   const before = new Map(); // name to the status that was told
-  const filter = new RunFilter(page);
+  const filter = new Filter(page, "Filter by name", CHOICES);
   const first = new FirstRun();
   const body = element("tbody");
   const table = element("div", { class: "scroll", hidden: true }, tableOf(body));
@@ -73,7 +74,7 @@ export function runsPage(page) {
   function draw() {
     if (runs === null) return;
     filter.take(page.state);
-    const chosen = filter.choose(runs);
+    const chosen = chooseRuns(runs, page.state);
     putRows(chosen.slice(0, shown).map(rowOf));
     table.hidden = !chosen.length;
     more.hidden = chosen.length <= shown;
