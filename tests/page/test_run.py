@@ -190,6 +190,8 @@ def test_an_alert_is_acknowledged_and_silenced_from_its_page(
     shown = tab(f"/?run=gpt&alert={alert['id']}")
     page = shown.page
     page.locator("dl.facts dt", has_text="fired").wait_for()
+    page.get_by_text("The rule nonfinite: ").click()
+    page.get_by_text("a layer's gradient has a NaN or an Inf on any rank").wait_for()
     page.get_by_role("button", name="Acknowledge").click()
     page.get_by_label("Your name").fill("ada")
     page.get_by_role("dialog").get_by_role("button", name="Acknowledge").click()

@@ -20,7 +20,6 @@ from mcp.types import ToolAnnotations
 from pydantic import Field
 from starlette.types import ASGIApp
 
-from gradwatch_server.core.alerting.rules.registry import REGISTRY
 from gradwatch_wire import __version__
 from gradwatch_wire.run_page import run_page
 
@@ -170,8 +169,8 @@ class Tools:
     ) -> str:
         """Explain an alert: cause, norms before and after, last good step, hints, its rule."""
         answer = await self._get(f"/alerts/{quote(alert, safe='')}")
-        rules = {rule.name: rule for rule in REGISTRY}
-        rule = rules.get(answer["rule"])
+        rules = (await self._get("/rules"))["rules"]
+        rule = next((own for own in rules if own["rule"] == answer["rule"]), {})
         return _text(
             {
                 **pick(answer, (*ALERT_KEYS, "last_good_step", "hints")),
@@ -179,8 +178,7 @@ class Tools:
                 "origin": {
                     key: own for key, own in answer["origin"].items() if own not in (None, "", [])
                 },
-                "raised_when": " ".join(rule.formula.split()) if rule else "",
-                "to_tune_it": " ".join(rule.tuning.split()) if rule else "",
+                **pick(rule, ("raised_when", "to_tune_it")),
                 **_page(context, answer["run"], alert=answer["id"]),
             }
         )

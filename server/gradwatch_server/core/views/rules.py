@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, Final
 
 import numpy as np
 
@@ -13,6 +14,8 @@ from gradwatch_server.core.alerting.rules.base import Rule
 from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.alerting.rules.table import BUDGET
 from gradwatch_server.core.views.snapshot import RunView
+
+_LINK: Final = re.compile(r"\[([^\]]+)\]\([^)]+\)")
 
 
 def describe_rules(rules: Rules, view: RunView | None = None) -> dict[str, Any]:
@@ -38,9 +41,18 @@ def count_watched(rules: Rules, view: RunView) -> dict[str, int]:
 
 
 def _describe(rule: Rule) -> dict[str, Any]:
-    summary = (rule.__doc__ or "").partition("\n")[0]
-    settings = rule.model_dump(mode="json")
-    return {"rule": rule.name, "summary": summary, "settings": settings}
+    return {
+        "rule": rule.name,
+        "summary": (rule.__doc__ or "").partition("\n")[0],
+        "raised_when": _plain(rule.formula),
+        "to_tune_it": _plain(rule.tuning),
+        "settings": rule.model_dump(mode="json"),
+    }
+
+
+def _plain(markdown: str) -> str:
+    """Return text on one line, of links the words alone."""
+    return " ".join(_LINK.sub(r"\1", markdown).split())
 
 
 def _watches(rule: Rule, view: RunView, num_layers: int) -> dict[str, Any]:

@@ -20,6 +20,10 @@ def test_every_rule_is_listed_with_its_settings(service: Aggregator) -> None:
     assert {each["rule"]: each["settings"] for each in rules} == {
         rule.name: rule().model_dump(mode="json") for rule in REGISTRY
     }
+    for each in rules:
+        assert each["summary"]
+        assert each["raised_when"]
+        assert "](" not in each["raised_when"] + each["to_tune_it"]
     assert answer["false_alerts_per_100k_steps"] == FALSE_ALERTS_PER_100K
 
 

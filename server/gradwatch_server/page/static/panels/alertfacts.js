@@ -162,6 +162,22 @@ export function hints({ hints: given }) {
   );
 }
 
+/** Return what its rule goes by, and how that is tuned. */
+export function about(rule) {
+  if (!rule) return null;
+  const said = [
+    ["Raised when", rule.raised_when],
+    ["If it says too much", rule.to_tune_it],
+  ];
+  return element(
+    "details",
+    {},
+    element("summary", {}, `The rule ${rule.rule}: `, printable(rule.summary)),
+    said.map(([label, text]) => element("p", {}, element("b", {}, `${label}: `), printable(text))),
+    element("p", {}, element("a", { href: "/?page=rules" }, "All rules and their settings")),
+  );
+}
+
 /** Return its layers, each a link to its curves at that step. */
 export function layers(alert) {
   if (!alert.layers?.length) return null;

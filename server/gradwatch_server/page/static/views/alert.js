@@ -7,7 +7,7 @@ import { SeriesSource } from "../data/rundata.js";
 import { button, element, fill, nameOf, printable } from "../element.js";
 import { setIcon } from "../icon.js";
 import { copyAddress } from "../keys.js";
-import { facts, hints, layers, past, strip } from "../panels/alertfacts.js";
+import { about, facts, hints, layers, past, strip } from "../panels/alertfacts.js";
 import { actionsOf, stateOf } from "../panels/alerts.js";
 import { severityOf } from "../status.js";
 import { agoOf, clock } from "../time.js";
@@ -26,6 +26,7 @@ export function alertPage(page, state) {
   let found = null;
   let drawn = "";
   let curves = null;
+  let rules = null;
 
   return {
     name: "alert",
@@ -42,6 +43,7 @@ export function alertPage(page, state) {
 
   async function refresh() {
     try {
+      rules ??= (await getJson("/rules")).rules;
       draw(await getJson(`/alerts/${encodeURIComponent(state.alert)}`));
     } catch (error) {
       if (error.status !== 404) throw error;
@@ -106,6 +108,7 @@ export function alertPage(page, state) {
       curves.element,
       facts(alert),
       hints(alert),
+      about(rules?.find((rule) => rule.rule === alert.rule)),
       past(alert),
       layers(alert),
     );
