@@ -170,7 +170,7 @@ class Tools:
         """Explain an alert: cause, norms before and after, last good step, hints, its rule."""
         answer = await self._get(f"/alerts/{quote(alert, safe='')}")
         rules = (await self._get("/rules"))["rules"]
-        rule = next((own for own in rules if own["rule"] == answer["rule"]), {})
+        rule: Answer = next((own for own in rules if own["rule"] == answer["rule"]), {})
         return _text(
             {
                 **pick(answer, (*ALERT_KEYS, "last_good_step", "hints")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, HTTPException, Query, Request
@@ -14,11 +15,15 @@ from gradwatch_server.api.etags import has_tag, tag_of, tagged, unchanged
 from gradwatch_server.api.problems import Json
 from gradwatch_server.api.state import Api, Attempt
 from gradwatch_server.engine.alert_commands import Acknowledge
+from gradwatch_server.storage.rows import AlertEvent
 from gradwatch_wire.health import AlertState
 
 router = APIRouter()
 
 MAX_CURSOR: Final = (1 << 63) - 1
+
+FEW_RUNS: Final = 64
+"""Runs with alerts that fire, of which each is asked for by itself."""
 
 Cursor = Annotated[int, Query(ge=0, lt=1 << 63, description="Cursor of the last event seen.")]
 Before = Annotated[int, Query(ge=1, le=MAX_CURSOR, description="Cursor; only older events.")]
@@ -83,8 +88,18 @@ async def latest(
     state: Literal["firing", "resolved"] | None = None,
     limit: Limit = 200,
 ) -> Json:
-    phases = {own.name: own.phase for own in await api.listing.all()}
-    events = await run_in_threadpool(api.alert_events.latest, before, run, limit, state)
+    runs = await api.listing.all()
+    phases = {own.name: own.phase for own in runs}
+    wanted = [run]
+    # Of all alerts that are kept few fire: those of their runs are found without looking at all.
+    if state == "firing" and run is None and sum(bool(own.firing) for own in runs) <= FEW_RUNS:
+        wanted = [own.name for own in runs if own.firing]
+
+    def read() -> list[AlertEvent]:
+        found = [api.alert_events.latest(before, name, limit, state) for name in wanted]
+        return sorted(chain(*found), key=lambda own: -own.cursor)[:limit]
+
+    events = await run_in_threadpool(read)
     return Json([describe_event(own) | {"phase": phases.get(own.run)} for own in events])
 
 

@@ -73,6 +73,11 @@ def test_alerts_of_all_runs_come_as_they_stand(
     assert service.json("/alerts/latest", params=older) == found[1:]
     firing = {"run": run, "state": "firing", "limit": 1}
     assert service.json("/alerts/latest", params=firing) == found[:1]
+    of_all = service.json("/alerts/latest?state=firing&limit=1000")
+    assert found[0] in of_all
+    cursors = [own["cursor"] for own in of_all]
+    assert cursors == sorted(cursors, reverse=True)
+    assert {own["state"] for own in of_all} == {"firing"}
     assert service.get("/alerts/latest?before=0").status_code == 422
 
 
