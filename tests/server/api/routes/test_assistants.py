@@ -13,11 +13,14 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from gradwatch_server.keys import make_keys, read_keys
+from gradwatch_wire import Bye
 from tests.server.api.routes.curves import send
 from tests.server.conftest import Serve
 from tests.support.aggregator import Aggregator
 
 pytestmark = pytest.mark.slow
+
+LAYERS = ("net.a.weight", "net.b.weight")
 
 
 def call(service: Aggregator, tool: str, token: str = "", /, **arguments: Any) -> tuple[bool, str]:
@@ -76,6 +79,20 @@ def test_health_is_that_of_http(service: Aggregator, bad_run: str) -> None:
         assert is_part_of(one, other)
 
 
+def test_ranks_that_failed_are_named(service: Aggregator, run: str) -> None:
+    for rank in range(2):
+        peer = service.peer(run=run, rank=rank, world=2, host=f"node-{rank}").attach(LAYERS)
+        peer.steps(0, 1.0, 1.0)
+        peer.send(Bye(reason="exception" if rank else "closed"))
+        peer.acked()
+
+    found = answered(service, "health", run=run)
+
+    assert (found["phase"], found["num_bad_ranks"]) == ("failed", 1)
+    (bad,) = found["bad_ranks"]
+    assert (bad["rank"], bad["state"], bad["host"]) == (1, "failed", "node-1")
+
+
 def test_alerts_are_those_of_http_and_go_on_from_a_cursor(
     service: Aggregator, bad_run: str
 ) -> None:
@@ -116,7 +133,7 @@ def test_a_layer_has_its_curve_and_what_was_usual(service: Aggregator, bad_run: 
 
 def test_two_runs_are_compared_over_the_steps_of_both(service: Aggregator, bad_run: str) -> None:
     other = f"{bad_run}-well"
-    send(service, service.peer(run=other).attach(("net.a.weight", "net.b.weight")), 0, *[1.0] * 4)
+    send(service, service.peer(run=other).attach(LAYERS), 0, *[1.0] * 4)
 
     found = answered(service, "compare", run=bad_run, beside=other)
 
