@@ -169,8 +169,8 @@ def test_the_page_is_installed_with_its_lines(programs: Path) -> None:
 @pytest.mark.slow
 def test_assistants_are_told_what_is_not_installed(programs: Path, tmp_path: Path) -> None:
     """Without the extra `mcp` the answer is a problem document, and the service goes on."""
-    addresses = ("--http", "127.0.0.1:0", "--ingest", "tcp://127.0.0.1:0", "--data", tmp_path / "d")
-    command = [programs / "gradwatch", "serve", *addresses]
+    addresses = ("--http", "127.0.0.1:0", "--ingest", "tcp://127.0.0.1:0", "--data", str(tmp_path))
+    command = [str(programs / "gradwatch"), "serve", *addresses]
     environ = os.environ | {"PYTHONPATH": ""}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ) as served:
         line = next(line for line in served.stdout or () if line.startswith("  http "))

@@ -3,7 +3,7 @@
 const NUMBERS = ["attempt", "from", "to", "last", "step"];
 const PAGES = ["alerts", "silences", "rules"];
 const FILTERS = ["q", "status", "severity", "phase", "sort"];
-const TEXTS = ["page", "alert", "layer", "column", "view", "fold", ...FILTERS];
+const TEXTS = ["page", "alert", "layer", "column", "view", "fold", "beside", ...FILTERS];
 const PARTS = ["run", ...NUMBERS, ...TEXTS];
 
 /**

@@ -15,8 +15,7 @@ from mcp.client.streamable_http import streamable_http_client
 from gradwatch_server.keys import make_keys, read_keys
 from gradwatch_wire import Bye
 from tests.server.api.routes.curves import send
-from tests.server.conftest import Serve
-from tests.support.aggregator import Aggregator
+from tests.support.aggregator import Aggregator, Serve
 
 pytestmark = pytest.mark.slow
 

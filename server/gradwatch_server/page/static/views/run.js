@@ -10,6 +10,7 @@ import { HeatPanel } from "../heatmap/panel.js";
 import { LayerPanel } from "../panels/layer.js";
 import { whole } from "../numbers.js";
 import { Beside } from "../panels/beside.js";
+import { OtherRun } from "../panels/otherrun.js";
 import { Panel } from "../panels/panel.js";
 import { RunControls } from "../panels/runcontrols.js";
 import { healthQuestion, RUN_CURVES } from "../data/questions.js";
@@ -43,9 +44,11 @@ export function runPage(page, state) {
       }),
   );
   const coarse = element("p", { class: "soft small" });
+  const other = new OtherRun(page, run);
   const lines = new Panel(
     "Curves over steps",
     coarse,
+    other.words,
     element(
       "div",
       { class: "charts" },
@@ -67,7 +70,7 @@ export function runPage(page, state) {
   );
   return {
     name: "run",
-    controls: controls.elements,
+    controls: [...controls.elements, ...other.controls],
     elements: [
       verdict.element,
       lines.element,
@@ -117,7 +120,8 @@ export function runPage(page, state) {
   }
 
   async function loadLines() {
-    await series.load(page.state);
+    const curves = await series.load(page.state);
+    await other.load(page.state.beside, curves.range(page.state));
     drawLines();
   }
 
@@ -125,12 +129,11 @@ export function runPage(page, state) {
     const { curves } = series;
     if (!curves) return;
     setText(coarse, coarseness(curves.width));
+    other.compare(curves, found.health);
     RUN_CURVES.forEach((name, at) => {
-      const curve = curves.of(name);
       charts[at].show({
-        x: curves.x,
+        ...other.joined(curves, name),
         width: curves.width,
-        curves: curve ? [{ ...curve, style: 1 }] : [],
         range: curves.range(page.state),
         alerts: marks(),
       });
@@ -230,6 +233,7 @@ export function runPage(page, state) {
   }
 
   function show() {
+    other.asked_ms = -Infinity;
     controls.showRange(page.state);
     picture.draw();
     page.schedule.began_ms = -Infinity; // what a person asked for does not wait for its second
