@@ -286,6 +286,39 @@ def test_a_cell_is_as_far_off_as_from_what_was_usual_at_its_step(shown: Any) -> 
     assert shown.module("heatmap/picture", body, others) == [True, False, True]
 
 
+def test_steps_that_only_one_of_two_runs_has_stay(shown: Any) -> None:
+    """Of two widths only one line is drawn, and the reason is said."""
+    body = """
+      const curvesOf = (x, width, last) => {
+        const of = (name) => (name === "loss" ? { last, min: last, max: last } : undefined);
+        return { x, width, of };
+      };
+      const own = curvesOf([0, 1, 2], 1, [5, 6, 7]);
+      return [curvesOf([2, 3], 1, [1, 2]), curvesOf([0, 4], 4, [1, 2])].map((curves) => {
+        const other = Object.create(m.OtherRun.prototype);
+        other.words = document.createElement("p");
+        other.health = { status: "healthy", first_bad: null };
+        other.source = { run: "b", curves };
+        const { x, curves: drawn } = other.joined(own, "loss");
+        other.compare(own, { first_bad: { step: 1 } });
+        const values = drawn.map(({ last }) => last.map((value) => value || null));
+        return [Array.from(x), values, other.words.textContent];
+      });
+    """
+
+    same, other = shown.module("panels/otherrun", body)
+
+    assert same == [
+        [0, 1, 2, 3],
+        [[5, 6, 7, None], [None, None, 1, 2]],
+        (
+            "Beside b (healthy). At step 2: loss 7.00, there 1.00; "
+            "first NaN or Inf at step 1, there at no step."
+        ),
+    ]
+    assert other == [[0, 1, 2], [[5, 6, 7]], "Of b single steps are not kept any more."]
+
+
 def test_rows_fold_by_module(shown: Any) -> None:
     names = ["m.wte.weight", "m.h.0.a.w", "m.h.0.a.b", "m.h.1.a.w", "m.h.1.a.b"]
     body = """
