@@ -149,11 +149,11 @@ def test_addresses_that_are_wrong_are_read_as_far_as_they_go(shown: Any) -> None
 
 
 def test_parts_of_an_address_that_the_page_leaves_out_are_told(shown: Any) -> None:
-    search = "?run=x&run=y&step=abc&open=a&open=b&beside=z"
+    search = "?run=x&run=y&step=abc&open=a&open=b&besides=z"
 
     found = shown.module("address", "return m.unknownParts(a)", search)
 
-    assert found == ["run=y", "step=abc", "beside=z"]
+    assert found == ["run=y", "step=abc", "besides=z"]
 
 
 def test_names_of_several_lines_have_room(shown: Any) -> None:
