@@ -73,6 +73,7 @@ def test_an_alert_that_fires_appears_and_is_counted(tab: OpenTab, aggregator: Ag
     shown = tab("/?page=alerts").until_live()
     shown.page.get_by_text("No alert yet.").wait_for()
     link = shown.page.locator("header a.firing")
+    shown.page.evaluate("gradwatchPage.header.countFiring()")
     assert link.is_hidden()
 
     more(peer, range(60, 61), poison_step=60)
@@ -86,7 +87,11 @@ def test_the_count_leads_to_what_fires(tab: OpenTab, aggregator: Aggregator) -> 
     feed_all(aggregator)
     shown = tab("/").until_live()
 
-    shown.page.locator("header a.firing").click()
+    link = shown.page.locator("header a.firing")
+    link.wait_for()
+    shown.page.evaluate("gradwatchPage.header.countFiring()")
+    assert link.inner_text().split()[-2:] == ["1", "firing"]  # not that of the run that ended
+    link.click()
 
     shown.page.get_by_text("1 of 3 alerts").wait_for()
     assert list(items(shown)) == [FIRING]

@@ -16,6 +16,7 @@ from gradwatch_server.keys import make_keys, read_keys
 from gradwatch_wire import Bye
 from tests.server.api.routes.curves import send
 from tests.support.aggregator import Aggregator, Serve
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -76,6 +77,16 @@ def test_health_is_that_of_http(service: Aggregator, bad_run: str) -> None:
     assert found["worst_layers"] == health["worst_layers"]
     for one, other in zip(found["alerts"], health["alerts"]["items"], strict=True):
         assert is_part_of(one, other)
+
+
+def test_of_many_layers_the_first_few_are_named(service: Aggregator, run: str) -> None:
+    names = [f"layer-{number}" for number in range(7)]
+    service.peer(run=run).attach(names).stats(0, [math.nan] * 7)
+
+    found = wait_until(lambda: answered(service, "health", run=run)["first_bad"], "a bad step")
+
+    assert found is not None
+    assert (len(found["layers"]), found["num_layers"]) == (5, 7)
 
 
 def test_ranks_that_failed_are_named(service: Aggregator, run: str) -> None:
