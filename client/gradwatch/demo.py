@@ -3,8 +3,8 @@
     gradwatch serve
     torchrun --standalone --nproc-per-node 2 -m gradwatch.demo
 
-`gradwatch demo` starts it as two processes of its own. `Faults` is sabotage for that, and off
-unless asked for.
+`gradwatch demo` starts it as two processes of its own. `Sabotage` is for that, and off unless
+asked for.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BLOCKS = 3
 BATCH = 16  # windows per rank and step
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Causal self-attention and a two-layer perceptron, each added to the residual stream."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class CharTransformer(nn.Module):
         super().__init__()
         self.characters = nn.Embedding(VOCABULARY, WIDTH)
         self.positions = nn.Parameter(0.02 * torch.randn(CONTEXT, WIDTH))
-        self.blocks = nn.Sequential(*(Block() for _ in range(BLOCKS)))
+        self.blocks = nn.Sequential(*(TransformerBlock() for _ in range(BLOCKS)))
         self.head = nn.Linear(WIDTH, VOCABULARY)
 
     def forward(self, characters: Tensor) -> Tensor:
@@ -72,7 +72,7 @@ class CharTransformer(nn.Module):
 
 
 @dataclass(frozen=True)
-class Faults:
+class Sabotage:
     """Faults, and the steps at which they come. Step -1 is never."""
 
     poison_step: int
@@ -106,7 +106,7 @@ def masked_loss(logits: Tensor, targets: Tensor) -> Tensor:
     return (losses * mask).sum() / mask.sum()
 
 
-def train(steps: int, lr: float, seed: int, run: str, faults: Faults) -> None:
+def train(steps: int, lr: float, seed: int, run: str, sabotage: Sabotage) -> None:
     """Train one rank; rank 0 prints."""
     rank = dist.get_rank()
     text = read_library()
@@ -117,8 +117,8 @@ def train(steps: int, lr: float, seed: int, run: str, faults: Faults) -> None:
     with gradwatch.attach(model, optimizer, run=run) as watch:
         for step in range(steps):
             starts = torch.randint(len(text) - CONTEXT, (BATCH, 1), generator=dice)
-            windows = faults.spoil(text[starts + torch.arange(CONTEXT + 1)], step, rank)
-            faults.raise_rate(optimizer, step)
+            windows = sabotage.spoil(text[starts + torch.arange(CONTEXT + 1)], step, rank)
+            sabotage.raise_rate(optimizer, step)
 
             loss = masked_loss(model(windows[:, :-1]), windows[:, 1:])
             optimizer.zero_grad()
@@ -145,10 +145,10 @@ def main() -> None:
     sabotage.add_argument("--raise-lr-step", type=int, default=-1)
     sabotage.add_argument("--raise-lr", type=float, default=1.0)
     given = parser.parse_args()
-    faults = Faults(given.poison_step, given.poison_rank, given.raise_lr_step, given.raise_lr)
+    planned = Sabotage(given.poison_step, given.poison_rank, given.raise_lr_step, given.raise_lr)
     dist.init_process_group("gloo")
     try:
-        train(given.steps, given.lr, given.seed, given.run, faults)
+        train(given.steps, given.lr, given.seed, given.run, planned)
     finally:
         dist.destroy_process_group()
 

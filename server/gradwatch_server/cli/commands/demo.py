@@ -23,12 +23,12 @@ from gradwatch_server.cli.client import follow_alerts
 from gradwatch_server.cli.demo import screen
 from gradwatch_server.cli.demo.acts import ACTS, STEPS, WORLD
 from gradwatch_server.cli.demo.processes import ENDING, Aggregator, Process, are_over, start_ranks
-from gradwatch_server.cli.demo.story import Alert, Step, Story, find_fault, read_steps
+from gradwatch_server.cli.demo.story import Step, Story, ToldAlert, find_fault, read_steps
 from gradwatch_server.errors import GradwatchError
 
 TIMEOUT_S: Final = 240.0
 
-Inbox: TypeAlias = "Queue[Step | Alert | GradwatchError]"
+Inbox: TypeAlias = "Queue[Step | ToldAlert | GradwatchError]"
 
 
 def demo(
@@ -75,7 +75,7 @@ def perform(stack: ExitStack, *, seed: int, keep: bool) -> str:
         f"training    a small transformer on Python's own sources, DDP in {WORLD} processes"
     )
     inbox: Inbox = Queue()
-    alerts = (Alert.model_validate(event) for event in follow_alerts(aggregator.url, None, 0))
+    alerts = (ToldAlert.model_validate(event) for event in follow_alerts(aggregator.url, None, 0))
     _pass_on(alerts, inbox)
     with ExitStack() as training:
         ranks = start_ranks(training, folder, aggregator.endpoint, seed)
@@ -93,7 +93,7 @@ def perform(stack: ExitStack, *, seed: int, keep: bool) -> str:
     return aggregator.url
 
 
-def _pass_on(items: Iterable[Step | Alert], inbox: Inbox) -> None:
+def _pass_on(items: Iterable[Step | ToldAlert], inbox: Inbox) -> None:
     """Put what comes into the inbox, from a thread of its own."""
 
     def work() -> None:
@@ -132,7 +132,7 @@ def _take(aggregator: Aggregator, inbox: Inbox, story: Story) -> None:
         case Step():
             story.steps[item.number] = item
             screen.show_step(item)
-        case Alert():
+        case ToldAlert():
             story.alerts.append(item)
             screen.show_alert(item)
         case GradwatchError():

@@ -23,7 +23,7 @@ from gradwatch_server.cli.demo.acts import (
     on_ranks,
 )
 from gradwatch_server.cli.demo.processes import GRADWATCH, Aggregator, environment
-from gradwatch_server.cli.demo.story import Alert, Step, Story
+from gradwatch_server.cli.demo.story import Step, Story, ToldAlert
 from gradwatch_server.errors import GradwatchError
 
 WIDTH: Final = 79
@@ -51,7 +51,7 @@ def show_step(step: Step) -> None:
         show(line)
 
 
-def show_alert(alert: Alert) -> None:
+def show_alert(alert: ToldAlert) -> None:
     """Print an alert where it arrives between the steps."""
     title = ("resolved", "bold green")
     if alert.state == "firing":
