@@ -316,7 +316,11 @@ def test_steps_that_only_one_of_two_runs_has_stay(shown: Any) -> None:
             "first NaN or Inf at step 1, there at no step."
         ),
     ]
-    assert other == [[0, 1, 2], [[5, 6, 7]], "Of b single steps are not kept any more."]
+    assert other == [
+        [0, 1, 2],
+        [[5, 6, 7]],
+        "No line of b: here its steps are kept by 4, those of this run by 1.",
+    ]
 
 
 def test_rows_fold_by_module(shown: Any) -> None:

@@ -1,4 +1,4 @@
-"""What the pages name is there: modules, links, scripts, commands, tests, paths, the picture."""
+"""Names in the pages: modules, links, scripts, commands, tests and paths that have to exist."""
 
 from __future__ import annotations
 

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator
 from importlib import import_module
+from typing import Final
 
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gradwatch_server.api.problems import Problem
+
+logger = logging.getLogger(__name__)
+
+MISSING: Final = "here are no tools for assistants: pip install 'gradwatch[mcp]'; else see the log"
 
 
 class AssistantsEndpoint:
@@ -30,8 +36,8 @@ class AssistantsEndpoint:
         """Answer a request, or say what is not installed."""
         self._is_asked.set()
         await self._is_ready.wait()
-        missing = Problem(501, "here are no tools for assistants: pip install 'gradwatch[mcp]'")
-        await (self._tools or missing)(scope, receive, send)
+        app = self._tools or Problem(501, MISSING)
+        await app(scope, receive, send)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -46,9 +52,13 @@ class AssistantsEndpoint:
         await self._is_asked.wait()
         try:
             module = await run_in_threadpool(import_module, f"{__package__}.tools")
-        except ImportError:
+            async with module.serving(self._app) as self._tools:
+                self._is_ready.set()
+                await asyncio.Event().wait()  # until it is cancelled
+        except ModuleNotFoundError as error:
+            logger.warning("no tools for assistants: %s", error)
+        except Exception:
+            logger.exception("the tools for assistants failed")
+        finally:
+            self._tools = None
             self._is_ready.set()
-            return
-        async with module.serving(self._app) as self._tools:
-            self._is_ready.set()
-            await asyncio.Event().wait()  # until it is cancelled

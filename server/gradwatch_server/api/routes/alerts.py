@@ -22,11 +22,9 @@ router = APIRouter()
 
 MAX_CURSOR: Final = (1 << 63) - 1
 
-FEW_RUNS: Final = 64
-"""Runs with alerts that fire, of which each is asked for by itself."""
-
 Cursor = Annotated[int, Query(ge=0, lt=1 << 63, description="Cursor of the last event seen.")]
 Before = Annotated[int, Query(ge=1, le=MAX_CURSOR, description="Cursor; only older events.")]
+Firing = Annotated[bool, Query(description="Only alerts that fire in runs that live.")]
 Limit = Annotated[int, Query(ge=1, le=1000)]
 By = Annotated[str, Field(min_length=1, max_length=200, description="Name of the person.")]
 Comment = Annotated[str, Field(max_length=2000, description="Why.")]
@@ -85,18 +83,20 @@ async def latest(
     api: Api,
     before: Before = MAX_CURSOR,
     run: str | None = None,
-    state: Literal["firing", "resolved"] | None = None,
+    firing: Firing = False,
     limit: Limit = 200,
 ) -> Json:
     runs = await api.listing.all()
     phases = {own.name: own.phase for own in runs}
-    wanted = [run]
-    # Of all alerts that are kept few fire: those of their runs are found without looking at all.
-    if state == "firing" and run is None and sum(bool(own.firing) for own in runs) <= FEW_RUNS:
-        wanted = [own.name for own in runs if own.firing]
+    living = [
+        own.name for own in runs if own.firing and not own.has_ended and run in (None, own.name)
+    ]
 
     def read() -> list[AlertEvent]:
-        found = [api.alert_events.latest(before, name, limit, state) for name in wanted]
+        if not firing:
+            return api.alert_events.latest(before, run, limit)
+        # Of all alerts that are kept few fire: those of their runs are found by themselves.
+        found = [api.alert_events.latest(before, name, limit, "firing") for name in living]
         return sorted(chain(*found), key=lambda own: -own.cursor)[:limit]
 
     events = await run_in_threadpool(read)

@@ -7,7 +7,9 @@ import { showKeys } from "./dialogs/keyhelp.js";
 import { whole } from "./numbers.js";
 import { severityOf } from "./status.js";
 import { toggleTheme } from "./theme.js";
-import { OVER, SEVERITIES } from "./words.js";
+import { SEVERITIES } from "./words.js";
+
+const MOST = 100; // alerts that are counted
 
 /** The head of the page. */
 export class Header {
@@ -73,13 +75,12 @@ export class Header {
     fill(this.controls, view?.controls ?? []);
   }
 
-  /** Show how many alerts of runs that live fire, with the mark of the worst. */
+  /** Show how many alerts fire in runs that live, with the mark of the worst. */
   async countFiring() {
-    const alerts = await getJson("/alerts/latest", { state: "firing", limit: 1000 });
-    const firing = alerts.filter((alert) => !OVER.has(alert.phase));
+    const firing = await getJson("/alerts/latest", { firing: true, limit: MOST });
     const worst = SEVERITIES.find((one) => firing.some(({ severity }) => severity === one));
     this.firing.hidden = !firing.length;
-    if (firing.length) fill(this.firing, severityOf(worst, `${whole(firing.length)} firing`));
+    if (firing.length) fill(this.firing, severityOf(worst, `${whole(firing.length)}${firing.length < MOST ? "" : " or more"} firing`));
   }
 
   showFreshness({ text, kind }) {

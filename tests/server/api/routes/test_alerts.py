@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from gradwatch_wire import Beat
+from gradwatch_wire import Beat, Bye
 from gradwatch_wire.jsonable import jsonable
 from tests.support.aggregator import Aggregator
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -58,7 +59,8 @@ def test_alert_events_are_paged_by_cursor(
 def test_alerts_of_all_runs_come_as_they_stand(
     service: Aggregator, attach: Callable[..., Any], health: Callable[..., Any], run: str
 ) -> None:
-    attach().steps(0, NAN, 1.0, 1.0, 1.0, NAN)
+    peer = attach()
+    peer.steps(0, NAN, 1.0, 1.0, 1.0, NAN)
     health(step=4)
 
     found = service.json("/alerts/latest", params={"run": run})
@@ -71,14 +73,19 @@ def test_alerts_of_all_runs_come_as_they_stand(
         assert own == event | {"phase": "running"}
     older = {"run": run, "before": found[0]["cursor"]}
     assert service.json("/alerts/latest", params=older) == found[1:]
-    firing = {"run": run, "state": "firing", "limit": 1}
+    firing = {"run": run, "firing": "true"}
     assert service.json("/alerts/latest", params=firing) == found[:1]
-    of_all = service.json("/alerts/latest?state=firing&limit=1000")
+    of_all = service.json("/alerts/latest?firing=true&limit=1000")
     assert found[0] in of_all
     cursors = [own["cursor"] for own in of_all]
     assert cursors == sorted(cursors, reverse=True)
     assert {own["state"] for own in of_all} == {"firing"}
     assert service.get("/alerts/latest?before=0").status_code == 422
+    peer.send(Bye(reason="closed"))
+    peer.acked()
+    wait_until(lambda: service.json(f"/runs/{run}/health")["phase"] == "ended", "the end")
+    assert service.json("/alerts/latest", params=firing) == []  # it fired to the end
+    assert service.json("/alerts/latest", params={"run": run})[0]["phase"] == "ended"
 
 
 def test_the_alert_a_rank_gets_is_the_one_the_api_shows(

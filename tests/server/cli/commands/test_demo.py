@@ -42,7 +42,7 @@ def alert(step: int = TWO.first, *, ranks: tuple[int, ...] = (1,), **changed: An
 
 
 def told(*alerts: ToldAlert) -> list[str | None]:
-    """What was wrong in each act, if step 99 ended at 100 s and the others 0.1 s later each."""
+    """Return the fault of each act, if step 99 ended at 100 s and the others 0.1 s later each."""
     steps = {at: Step(at, 2.5, 0.6, 100.0 + 0.1 * (at - 99)) for at in range(166)}
     story = Story(steps, list(alerts))
     return [find_fault(act, story) for act in ACTS]

@@ -1,7 +1,7 @@
 // Another run beside the one that is shown: a dashed line in each chart, and what differs in words.
 
 import { getJson } from "../data/api.js";
-import { healthQuestion, RUN_CURVES } from "../data/questions.js";
+import { healthQuestion, rangeParameters, RUN_CURVES } from "../data/questions.js";
 import { SeriesSource } from "../data/rundata.js";
 import { element, fill, printable, setText, shorten } from "../element.js";
 import { short, whole } from "../numbers.js";
@@ -37,7 +37,8 @@ export class OtherRun {
   forget() {
     this.source = null;
     this.health = null;
-    this.asked_ms = -Infinity;
+    this.key = null;
+    this.due_ms = 0;
     this.words.hidden = true;
   }
 
@@ -50,12 +51,16 @@ export class OtherRun {
     );
   }
 
-  /** Bring the other run up to date, over the steps of this one. */
-  async load(name, [from, to]) {
+  /** Bring the other run up to date, over the steps of this one; tell whether it was asked for. */
+  async load(state, [from, to]) {
+    const { beside: name } = state;
     if (document.activeElement !== this.input) this.input.value = name ?? "";
+    const key = JSON.stringify([name, rangeParameters(state)]);
     if (this.source?.run !== name) this.forget();
-    if (!name || performance.now() - this.asked_ms < EVERY_MS) return;
-    this.asked_ms = performance.now();
+    if (this.key === key && performance.now() < this.due_ms) return false;
+    this.key = key;
+    if (!name) return true;
+    this.due_ms = performance.now() + EVERY_MS;
     this.source ??= new SeriesSource(name, undefined, { columns: RUN_CURVES });
     try {
       [this.health] = await Promise.all([
@@ -63,13 +68,13 @@ export class OtherRun {
         this.source.load({ from, to }),
       ]);
     } catch (error) {
-      if (error.status !== 404 && error.status !== 422) throw error;
-      this.asked_ms += SELDOM_MS;
+      if (error.status === undefined || error.isGone) throw error;
+      this.due_ms += SELDOM_MS;
       this.health = null;
-      const isThere = error.status === 422;
-      const says = isThere ? `has no step up to ${whole(to)}` : "is not there";
-      this.say(`The run ${printable(name)} ${says}: nothing to compare with.`);
+      const says = { 404: "is not there", 422: `has no step up to ${whole(to)}` }[error.status];
+      this.say(`The run ${printable(name)} ${says ?? error.message}: nothing to compare with.`);
     }
+    return true;
   }
 
   /** Return steps and curves of a column of this run, with those of the other one if it has any. */
@@ -95,7 +100,10 @@ export class OtherRun {
     const other = this.health && this.source.curves;
     if (!other || !own) return;
     if (other.width !== own.width && other.x.length)
-      return this.say(`Of ${printable(this.source.run)} single steps are not kept any more.`);
+      return this.say(
+        `No line of ${printable(this.source.run)}: here its steps are kept by ` +
+          `${whole(other.width)}, those of this run by ${whole(own.width)}.`,
+      );
     const places = new Map(Array.from(other.x, (step, at) => [step, at]));
     const has = (curves, at) => nullable(curves.of("loss")?.last[at]) !== null;
     let at = own.x.length - 1;

@@ -68,7 +68,8 @@ export function alertsPage(page) {
     );
     const firing = alerts.filter((alert) => standing(alert) === "firing").length;
     const part = chosen.length === alerts.length ? "" : `${whole(chosen.length)} of `;
-    setText(summary, `${part}${count(alerts.length, "alert")} · ${whole(firing)} firing`);
+    const all = alerts.length < MOST ? "" : ", the newest";
+    setText(summary, `${part}${count(alerts.length, "alert")}${all} · ${whole(firing)} firing`);
     more.hidden = alerts.length < limit || limit === MOST;
     none.hidden = chosen.length > 0;
     setText(none, alerts.length ? "No alert matches." : "No alert yet.");

@@ -121,8 +121,8 @@ export function runPage(page, state) {
 
   async function loadLines() {
     const curves = await series.load(page.state);
-    await other.load(page.state.beside, curves.range(page.state));
     drawLines();
+    if (await other.load(page.state, curves.range(page.state))) drawLines();
   }
 
   function drawLines() {
@@ -233,7 +233,6 @@ export function runPage(page, state) {
   }
 
   function show() {
-    other.asked_ms = -Infinity;
     controls.showRange(page.state);
     picture.draw();
     page.schedule.began_ms = -Infinity; // what a person asked for does not wait for its second
