@@ -1,4 +1,4 @@
-"""The client of the live view, which asks for several things at once over one connection."""
+"""The client of the live view: one connection, and no answer twice."""
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ def test_each_connection_sends_at_once() -> None:
         config.load()
         loop = asyncio.get_running_loop()
         served: asyncio.Future[socket.socket] = loop.create_future()
+        ended: asyncio.Future[None] = loop.create_future()
 
         class Watched(Connection):
             limits = ConnectionLimits(BudgetUse())
@@ -34,12 +35,17 @@ def test_each_connection_sends_at_once() -> None:
                 super().connection_made(transport)
                 served.set_result(transport.get_extra_info("socket"))
 
+            def connection_lost(self, exc: Exception | None) -> None:
+                super().connection_lost(exc)
+                ended.set_result(None)
+
         bound = socket.create_server(("127.0.0.1", 0))
         async with await loop.create_server(lambda: Watched(config, ServerState(), {}), sock=bound):
             _, writer = await asyncio.open_connection(*bound.getsockname())
             option = (await served).getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
             writer.close()
             await writer.wait_closed()
+            await ended
         return int(option)
 
     assert asyncio.run(no_delay()) != 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
@@ -83,7 +82,8 @@ async def read_run(client: AsyncClient, run: str, text: str) -> dict[str, Any]:
     """
     columns = [("column", name) for name in RUN_COLUMNS]
     path = run_path(run, "series") + query_of(*columns, ("last", STEPS), ("points", STEPS))
-    report, series = await asyncio.gather(client.get(run_path(run, "health")), client.get(path))
+    # In turn: where one of two fails, the other would outlive the client of both.
+    report, series = await client.get(run_path(run, "health")), await client.get(path)
     curves = {own["column"]: _curve_of(own) for own in series["series"]}
     step = series["last_step"]
     layers = [] if step is None else await _read_layers(client, run, step, report, text)
