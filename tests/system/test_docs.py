@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
 import runpy
 from pathlib import Path
-from typing import Any
 
+import httpx
 import pytest
 from typer.main import get_command
 
-from gradwatch_server.api.app import make_app
 from gradwatch_server.api.metrics import definitions as metrics
-from gradwatch_server.budgets import TABLE, Budgets, BudgetUse, table
+from gradwatch_server.budgets import TABLE, Budgets, table
 from gradwatch_server.cli.app import app
 from gradwatch_server.cli.doctor import documentation as checks
 from gradwatch_server.core.alerting.alert import Acknowledgement, Alert, Update, Worst
@@ -23,10 +24,11 @@ from gradwatch_server.core.alerting.rules.documentation import between, fill
 from gradwatch_server.core.alerting.rules.registry import REGISTRY
 from gradwatch_server.notify import documentation as targets
 from gradwatch_server.settings import Settings, load_settings
-from gradwatch_wire import SEQUENCED, Kind
+from gradwatch_wire import SEQUENCED, Bye, Kind
 from gradwatch_wire.columns import STATISTIC_COLUMNS
 from gradwatch_wire.names import Label, Scalar
 from tests.support.aggregator import Aggregator
+from tests.support.waiting import PATIENCE_S, wait_until
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -167,14 +169,39 @@ def test_every_environment_variable_of_the_server_is_in_a_page() -> None:
     assert {name for name in used if f"`{name}`" not in pages} == set()
 
 
-def test_every_route_has_its_line_and_no_other_has_one(engine_stub: Any) -> None:
-    paths = make_app(engine_stub, engine_stub, engine_stub).openapi()["paths"]
-    routes = {f"{method.upper()} {path}" for path, item in paths.items() for method in item}
+ROUTES = runpy.run_path(str(ROOT / "scripts" / "routetable.py"))
 
-    row = re.compile(r"^\| `((?:GET|POST|DELETE) [^`]+)` \|", re.MULTILINE)
-    written = set(row.findall(_page("http.md")))
 
-    assert routes == written
+def test_the_tables_of_routes_are_those_of_openapi() -> None:
+    page = _page("http.md")
+
+    assert page.count(ROUTES["BEGIN"]) == 1
+    assert between(page, ROUTES["BEGIN"], "\n" + ROUTES["table"]()) == page
+    assert not re.search(r"^\|[^|]*\|[^|]*\| \|$", ROUTES["table"](), re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_the_example_of_each_route_is_answered(aggregator: Aggregator) -> None:
+    aggregator.start()
+    peer = aggregator.peer(run=ROUTES["NAMES"]["run"]).attach()
+    peer.steps(0, *[1.0] * 7, math.nan)
+    alert = wait_until(lambda: aggregator.json("/alerts"), "an alert")[0]["id"]
+    examples = dict.fromkeys(name for name, _ in ROUTES["routes"](aggregator.json("/openapi.json")))
+    last = [name for name in examples if name.startswith("DELETE")]
+    silence = ""
+
+    for name in [*(examples.keys() - last), *sorted(last, reverse=True)]:
+        if name == "DELETE /runs/{run}":
+            peer.send(Bye(reason="closed"))
+            peer.acked()
+        path, _, body = ROUTES["example"](name).partition(" -d ")
+        path = path.replace("ALERT", alert).replace("SILENCE", silence)
+        content = {"content": body, "headers": {"Content-Type": "application/json"}} if body else {}
+        method, url = name.partition(" ")[0], aggregator.url + path
+        with httpx.stream(method, url, timeout=PATIENCE_S, **content) as answer:
+            assert answer.is_success, (name, answer.read())
+            if name == "POST /silences":
+                silence = json.loads(answer.read())["id"]
 
 
 def test_the_keys_of_an_alert_are_all_explained_and_no_other_is() -> None:
@@ -187,17 +214,6 @@ def test_the_keys_of_an_alert_are_all_explained_and_no_other_is() -> None:
     shown = {*Alert.__slots__, *added} - {"fired_ns", "updated_ns", "body_bytes"}
     assert keys == shown
     assert further - {"at_ns"} <= set(re.findall(r"`(?:origin\.)?([a-z_]+)`", section))
-
-
-@pytest.fixture
-def engine_stub() -> Any:
-    """The app only asks for these when a request comes."""
-
-    class Nothing:
-        published = None
-        budget_use = BudgetUse()
-
-    return Nothing()
 
 
 @pytest.mark.slow

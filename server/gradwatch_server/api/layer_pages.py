@@ -8,9 +8,11 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Query
 
-_Text = Annotated[str | None, Query(max_length=500, description="Names that have this in them.")]
-_Limit = Annotated[int | None, Query(ge=1, le=100_000, description="How many; all without.")]
-_From = Annotated[int, Query(ge=0, le=1 << 20, description="The first place, of a page's `next`.")]
+_Text = Annotated[str | None, Query(max_length=500, description="Text in the name.")]
+_Limit = Annotated[
+    int | None, Query(ge=1, le=100_000, description="Number of layers; all by default.")
+]
+_From = Annotated[int, Query(ge=0, le=1 << 20, description="`next` of the page before.")]
 
 
 @dataclass(frozen=True, slots=True)

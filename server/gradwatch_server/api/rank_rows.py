@@ -45,7 +45,7 @@ RANK_COLUMNS: Final[Mapping[str, str | None]] = {
 
 _SKIPPED: Final = RUN_COLUMNS.index("skipped")
 
-Rank = Annotated[int | None, Query(ge=0, lt=1 << 31, description="Only what this rank sent.")]
+Rank = Annotated[int | None, Query(ge=0, lt=1 << 31, description="Numbers of this rank alone.")]
 
 
 def rank_of(view: RunView, rank: int) -> RankView:

@@ -25,12 +25,14 @@ MAX_JSON_CELLS: Final = 50_000
 
 MAX_NEWEST: Final = 4_096
 
-_Step = Annotated[int | None, Query(ge=0, le=MAX_STEP)]
+_From = Annotated[int | None, Query(ge=0, le=MAX_STEP, description="First step.")]
+_To = Annotated[int | None, Query(ge=0, le=MAX_STEP, description="Last step.")]
+_After = Annotated[int | None, Query(ge=0, le=MAX_STEP, description="Last step that you have.")]
 _Last = Annotated[
-    int | None, Query(ge=1, le=MAX_NEWEST, description="So many of the newest steps with a record.")
+    int | None, Query(ge=1, le=MAX_NEWEST, description="Number of the newest steps with a record.")
 ]
 Epoch = Annotated[
-    int | None, Query(ge=0, lt=1 << 53, description="How often the steps had gone back.")
+    int | None, Query(ge=0, lt=1 << 53, description="Number of times that the steps went back.")
 ]
 
 
@@ -59,10 +61,10 @@ class AskedSteps:
 
 
 async def _asked(
-    from_: Annotated[_Step, Query(alias="from")] = None,
-    to: _Step = None,
+    from_: Annotated[_From, Query(alias="from")] = None,
+    to: _To = None,
     last: _Last = None,
-    after: _Step = None,
+    after: _After = None,
     epoch: Epoch = None,
 ) -> AskedSteps:
     return AskedSteps(epoch, from_, to, after, last)

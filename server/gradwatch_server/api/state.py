@@ -212,7 +212,8 @@ Api = Annotated[ApiState, Depends(_state)]
 """The type of the parameter by which a route gets it."""
 
 Attempt = Annotated[
-    int | None, Query(ge=1, lt=1 << 53, description="An attempt; the current one without.")
+    int | None,
+    Query(ge=1, lt=1 << 53, description="Number of an attempt; the current one by default."),
 ]
 
 

@@ -127,7 +127,7 @@ def _read(found: dict[str, Any], events: list[AlertEvent], api: ApiState) -> Jso
     return Json(found)
 
 
-@router.get("/alerts/{alert}/layers", summary="All layers of one alert, in pages")
+@router.get("/alerts/{alert}/layers", summary="Layers of one alert, in pages")
 async def alert_layers(alert: str, api: Api, page: Page) -> Json:
     found, _ = await _find(alert, api)
     run, attempt = found["run"], found["attempt"]

@@ -23,9 +23,12 @@ router = APIRouter()
 MAX_CURSOR: Final = (1 << 63) - 1
 
 Cursor = Annotated[int, Query(ge=0, lt=1 << 63, description="Cursor of the last event seen.")]
-Before = Annotated[int, Query(ge=1, le=MAX_CURSOR, description="Cursor; only older events.")]
+Before = Annotated[
+    int, Query(ge=1, le=MAX_CURSOR, description="Cursor of the first event that is too new.")
+]
 Firing = Annotated[bool, Query(description="Only alerts that fire in runs that live.")]
-Limit = Annotated[int, Query(ge=1, le=1000)]
+Limit = Annotated[int, Query(ge=1, le=1000, description="Number of events.")]
+Run = Annotated[str | None, Query(description="Only this run.")]
 By = Annotated[str, Field(min_length=1, max_length=200, description="Name of the person.")]
 Comment = Annotated[str, Field(max_length=2000, description="Why.")]
 
@@ -49,7 +52,7 @@ async def run_alerts(
     api: Api,
     request: Request,
     attempt: Attempt = None,
-    state: AlertState | None = None,
+    state: Annotated[AlertState | None, Query(description="Only this state.")] = None,
 ) -> Response:
     view = await api.run(run)
     api.check_attempt(view, attempt)
@@ -68,8 +71,10 @@ async def run_alerts(
 def alerts(
     api: Api,
     after: Cursor = 0,
-    run: str | None = None,
-    state: Literal["firing", "resolved"] | None = None,
+    run: Run = None,
+    state: Annotated[
+        Literal["firing", "resolved"] | None, Query(description="Only this state.")
+    ] = None,
     limit: Limit = 200,
 ) -> Json:
     if after > api.published.cursor and after > (newest := api.alert_events.newest()):
@@ -82,7 +87,7 @@ def alerts(
 async def latest(
     api: Api,
     before: Before = MAX_CURSOR,
-    run: str | None = None,
+    run: Run = None,
     firing: Firing = False,
     limit: Limit = 200,
 ) -> Json:
@@ -103,7 +108,7 @@ async def latest(
     return Json([describe_event(own) | {"phase": phases.get(own.run)} for own in events])
 
 
-@router.post("/alerts/{alert}/ack", summary="Say that you know of an alert that fires")
+@router.post("/alerts/{alert}/ack", summary="Acknowledge an alert that fires")
 async def acknowledge(alert: str, who: Acknowledging, api: Api) -> Json:
     await api.alert(alert)  # brings its run into memory
     return Json(await api.command(Acknowledge(alert, who.by, who.comment)))

@@ -35,13 +35,16 @@ router = APIRouter()
 MAX_NAMED: Final = 64
 
 Step = Annotated[int, Path(ge=0, le=MAX_STEP)]
-Worst = Annotated[int, Query(ge=0, le=1_000, description="How many of the worst layers.")]
+Worst = Annotated[int, Query(ge=0, le=1_000, description="Number of the worst layers.")]
 Layer = Annotated[
-    list[str] | None, Query(max_length=MAX_NAMED, description="Names of layers, instead.")
+    list[str] | None,
+    Query(max_length=MAX_NAMED, description="Name of a layer, in place of the worst."),
 ]
 
 
-@router.get("/runs/{run}/frames/{step}", summary="One step as it was", response_class=Json)
+@router.get(
+    "/runs/{run}/frames/{step}", summary="One step, with its worst layers", response_class=Json
+)
 async def frame(
     view: View,
     api: Api,

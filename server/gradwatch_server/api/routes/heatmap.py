@@ -34,12 +34,14 @@ router = APIRouter()
 MAX_COLUMNS: Final = 1_024
 DEFAULT_COLUMNS: Final = 512
 
-Columns = Annotated[int, Query(ge=1, le=MAX_COLUMNS, description="Buckets of steps at most.")]
+Columns = Annotated[
+    int, Query(ge=1, le=MAX_COLUMNS, description="Largest number of buckets of steps.")
+]
 Fold = Annotated[
     str,
     Query(
         pattern="^(none|module|[1-9][0-9]{0,4})$",
-        description="Rows put together: those of a module, or so many each; the worst cell wins.",
+        description="Rows to put together: `module`, or a number; the worst cell stays.",
     ),
 ]
 Pattern = Annotated[
@@ -61,18 +63,20 @@ class _Asked:
     as_json: bool
 
 
-@router.get("/runs/{run}/heatmap", summary="Layers and steps as a picture", response_class=Json)
+@router.get(
+    "/runs/{run}/heatmap", summary="Norms of layers by steps, as a picture", response_class=Json
+)
 async def heatmap(
     view: View,
     api: Api,
     request: Request,
     steps: Steps,
     rank: Own,
-    column: str = L2,
+    column: Annotated[str, Query(description="Column of the layers.")] = L2,
     columns: Columns = DEFAULT_COLUMNS,
     fold: Fold = "none",
     layer: Pattern = None,
-    format_: Annotated[Form, Query(alias="format")] = "json",
+    format_: Form = "json",
 ) -> Response:
     tag = tag_of(api, view)
     if has_tag(request, tag):

@@ -16,7 +16,7 @@ from gradwatch_server.curves.layers import KnownLayers, module_of
 router = APIRouter()
 
 
-@router.get("/runs/{run}/layers", summary="The layers, in their places", response_class=Json)
+@router.get("/runs/{run}/layers", summary="Layers, in their order", response_class=Json)
 async def layers(
     view: View,
     api: Api,

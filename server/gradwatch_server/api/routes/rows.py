@@ -28,27 +28,28 @@ NO_LAYER: Final = "-"
 
 Column = Annotated[
     list[Literal[FRAME_COLUMNS]] | None,  # type: ignore[valid-type]  # the names are a constant
-    Query(max_length=len(FRAME_COLUMNS), description="Columns of the layers; all without."),
+    Query(max_length=len(FRAME_COLUMNS), description="Columns of the layers; all by default."),
 ]
 Layer = Annotated[
     str,
-    Query(max_length=600, description=f"Layers that fit a pattern; `{NO_LAYER}` for none."),
+    Query(max_length=600, description=f"Pattern of names of layers; `{NO_LAYER}` for none."),
 ]
-Step = Annotated[int, Query(ge=0, le=MAX_STEP)]
-Limit = Annotated[int, Query(ge=1, le=MAX_STEPS, description="Steps at most.")]
+From = Annotated[int, Query(ge=0, le=MAX_STEP, alias="from", description="First step.")]
+To = Annotated[int, Query(ge=0, le=MAX_STEP, description="Last step.")]
+Limit = Annotated[int, Query(ge=1, le=MAX_STEPS, description="Largest number of steps.")]
 
 
 @router.get(
     "/runs/{run}/rows",
-    summary="All that is kept, step by step, in pages",
+    summary="All numbers that are kept, step by step, in pages",
     response_class=safetensors.SafeTensors,
 )
 async def rows(
     view: View,
     api: Api,
     epoch: Epoch = None,
-    from_: Annotated[Step, Query(alias="from")] = 0,
-    to: Step = MAX_STEP,
+    from_: From = 0,
+    to: To = MAX_STEP,
     layer: Layer = _ALL,
     column: Column = None,
     limit: Limit = MAX_STEPS,

@@ -12,10 +12,12 @@ from gradwatch_server.core.views.rules import describe_rules
 
 router = APIRouter()
 
-Run = Annotated[str | None, Query(description="A run; each rule says what it watches of it.")]
+Run = Annotated[
+    str | None, Query(description="Run of which each rule names the layers it watches.")
+]
 
 
-@router.get("/rules", summary="The rules in force with their settings, in the order of evaluation")
+@router.get("/rules", summary="Rules in force: words, settings, false alerts in 100,000 steps")
 async def rules(api: Api, run: Run = None) -> Json:
     view = None if run is None else await api.run(run)
     return Json(describe_rules(api.published.rules, view))

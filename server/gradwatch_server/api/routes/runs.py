@@ -44,21 +44,21 @@ MANY: Final = 500
 
 router = APIRouter()
 
-Limit = Annotated[int | None, Query(ge=1, le=100_000, description="How many; all without.")]
+Limit = Annotated[
+    int | None, Query(ge=1, le=100_000, description="Number of runs; all by default.")
+]
 
 Cursor = Annotated[
-    str | None, Query(max_length=4_000, description="Where the page before ended: its Link says.")
+    str | None, Query(max_length=4_000, description="Place from the `Link` of the page before.")
 ]
 
-Text = Annotated[str | None, Query(max_length=500, description="Names that have this in them.")]
+Text = Annotated[str | None, Query(max_length=500, description="Text in the name.")]
 
 Spark = Annotated[
-    int | None, Query(ge=1, le=512, description="Values of a small curve of the norm, and more.")
+    int | None, Query(ge=1, le=512, description="Number of values of the small curve of the norm.")
 ]
 
-Confirm = Annotated[
-    str | None, Query(max_length=1_000, description="The name of the run once more.")
-]
+Confirm = Annotated[str | None, Query(max_length=1_000, description="Name of the run, once more.")]
 
 Order = Literal["heard", "worst", "name", "step"]
 
@@ -149,9 +149,9 @@ async def runs(
     limit: Limit = None,
     cursor: Cursor = None,
     q: Text = None,
-    status: Status | None = None,
-    phase: Phase | None = None,
-    sort: Order = "heard",
+    status: Annotated[Status | None, Query(description="Only this status.")] = None,
+    phase: Annotated[Phase | None, Query(description="Only this phase.")] = None,
+    sort: Annotated[Order, Query(description="`heard`, `worst`, `name` or `step`.")] = "heard",
     spark: Spark = None,
 ) -> Response:
     listed = await api.listing.all()
@@ -201,7 +201,7 @@ async def _answer(view: RunView, make: Callable[[], Any]) -> Json:
     return await run_in_threadpool(lambda: Json(make()))
 
 
-@router.get("/runs/{run}", summary="One run: its attempts, ranks and layers")
+@router.get("/runs/{run}", summary="One run: attempts, ranks, layers, totals")
 async def run_(view: View, api: Api) -> Json:
     return await _answer(view, lambda: api.summary(view) | describe_run(view))
 
@@ -220,7 +220,7 @@ async def delete_run(run: str, api: Api, confirm: Confirm = None) -> Response:
 
 @router.get(
     "/runs/{run}/health",
-    summary="How a run is, and where it went wrong",
+    summary="Health of a run, and where it went wrong",
     response_class=Json,
 )
 async def run_health(view: View, api: Api, request: Request) -> Response:
@@ -230,19 +230,19 @@ async def run_health(view: View, api: Api, request: Request) -> Response:
     return tagged(await _answer(view, lambda: api.health(view)), tag)
 
 
-@router.get("/runs/{run}/ranks", summary="Each rank: its state, and what was stored and lost")
+@router.get("/runs/{run}/ranks", summary="State of each rank, and its records stored and lost")
 async def run_ranks(view: View, api: Api) -> Json:
     return await _answer(
         view, lambda: name_run(view) | describe_ranks(view, api.last_seen, api.now_ns())
     )
 
 
-@router.get("/runs/{run}/gains", summary="How the gradient grows from block to block")
+@router.get("/runs/{run}/gains", summary="Growth of the gradient from block to block")
 async def run_gains(view: View) -> Json:
     return Json(name_run(view) | describe_gains(view.gains))
 
 
-@router.get("/runs/{run}/noise-scale", summary="How large a batch the gradient noise asks for")
+@router.get("/runs/{run}/noise-scale", summary="Gradient noise scale: a batch size in samples")
 async def run_noise_scale(view: View) -> Json:
     return Json(name_run(view) | describe_noise_scale(view.noise_scale))
 

@@ -38,22 +38,29 @@ PER_BUCKET: Final = 9
 """Numbers of one bucket of one series, at most."""
 
 Layer = Annotated[
-    list[str] | None, Query(max_length=MAX_LAYERS, description="Names of layers, one each.")
+    list[str] | None, Query(max_length=MAX_LAYERS, description="Name of a layer, up to 16 times.")
 ]
 Group = Annotated[
     list[str] | None,
-    Query(max_length=MAX_LAYERS, description="Groups, or two of them as `later/earlier`."),
+    Query(max_length=MAX_LAYERS, description="Name of a group, or `later/earlier`."),
 ]
 Module = Annotated[
-    list[str] | None, Query(max_length=MAX_LAYERS, description="Modules with activations.")
+    list[str] | None, Query(max_length=MAX_LAYERS, description="Name of a module with activations.")
 ]
-Block = Annotated[list[str] | None, Query(max_length=MAX_LAYERS, description="Blocks with gains.")]
+Block = Annotated[
+    list[str] | None, Query(max_length=MAX_LAYERS, description="Name of a block with gains.")
+]
 Column = Annotated[
     list[str] | None,
-    Query(max_length=16, description="Column, of the run or of what else is named."),
+    Query(
+        max_length=16, description="Column of the run, or of the layers, groups, modules, blocks."
+    ),
 ]
-Points = Annotated[int, Query(ge=1, le=MAX_POINTS, description="Buckets at most.")]
-Form = Literal["json", "safetensors"]
+Points = Annotated[int, Query(ge=1, le=MAX_POINTS, description="Largest number of buckets.")]
+Form = Annotated[
+    Literal["json", "safetensors"],
+    Query(alias="format", description="`json` or `safetensors`."),
+]
 
 
 @router.get("/runs/{run}/series", summary="Curves in buckets of steps", response_class=Json)
@@ -69,8 +76,8 @@ async def series(
     block: Block = None,
     column: Column = None,
     points: Points = 1_000,
-    x: Literal["step", "time"] = "step",
-    format_: Annotated[Form, Query(alias="format")] = "json",
+    x: Annotated[Literal["step", "time"], Query(description="`step` or `time`.")] = "step",
+    format_: Form = "json",
 ) -> Response:
     tag = tag_of(api, view)
     if has_tag(request, tag):

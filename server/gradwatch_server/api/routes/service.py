@@ -15,7 +15,10 @@ from gradwatch_wire import __version__
 router = APIRouter()
 
 
-@router.get("/healthz", summary="The process answers")
+@router.get(
+    "/healthz",
+    summary="Version, start (`boot`), cursor of the newest alert event, ingest endpoint, time",
+)
 async def healthz(api: Api) -> dict[str, str | int | None]:
     return {
         "status": "ok",
@@ -27,7 +30,11 @@ async def healthz(api: Api) -> dict[str, str | int | None]:
     }
 
 
-@router.get("/readyz", summary="Records are taken in and stored", response_model=None)
+@router.get(
+    "/readyz",
+    summary="Whether records are taken in and stored; 503 with the reason if not",
+    response_model=None,
+)
 async def readyz(api: Api) -> dict[str, str | int] | Problem:
     fault = api.published.fault
     if fault is not None:
@@ -42,12 +49,12 @@ async def readyz(api: Api) -> dict[str, str | int] | Problem:
     return answer
 
 
-@router.get("/metrics", response_class=Response, summary="The same in numbers, for Prometheus")
+@router.get("/metrics", response_class=Response, summary="Metrics for Prometheus")
 async def metrics_(api: Api) -> Response:
     return Response(await api.metrics(), media_type=CONTENT_TYPE)
 
 
-@router.get("/notifiers", summary="The targets of notifications, and how each is")
+@router.get("/notifiers", summary="Targets of notifications, and the state of each")
 async def notifiers(api: Api) -> Json:
     return Json([own.to_dict() for own in api.notifications.statuses()])
 

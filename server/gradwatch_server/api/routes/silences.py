@@ -69,7 +69,7 @@ class NewSilence(BaseModel):
         return now_ns + round(seconds * 1e9)
 
 
-@router.get("/silences", summary="The silences in force, oldest first")
+@router.get("/silences", summary="Silences in force, oldest first")
 async def silences(api: Api) -> Json:
     now_ns = api.now_ns()
     return Json([describe(own) for own in api.published.silences if own.until_ns > now_ns])

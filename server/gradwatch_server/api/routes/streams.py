@@ -24,10 +24,10 @@ router = APIRouter()
 
 LastEventId = Annotated[
     int | None,
-    Header(ge=0, lt=1 << 63, description="Cursor of the last event seen; 0 gives everything kept."),
+    Header(ge=0, lt=1 << 63, description="Cursor of the last event seen; 0 for all that are kept."),
 ]
 
-Silenced = Annotated[bool, Query(description="Whether also events that a silence keeps.")]
+Silenced = Annotated[bool, Query(description="Whether silenced alerts are in it.")]
 
 logger = logging.getLogger(__name__)
 
@@ -120,18 +120,22 @@ async def alert_lines(
 @router.get(
     "/alerts/stream",
     response_class=EventStream,
-    summary="Alert events as they happen; Last-Event-ID resumes with none missed or doubled",
+    summary="Alert events as they happen, server-sent",
 )
 async def stream(
     api: Api,
-    run: str | None = None,
+    run: Annotated[str | None, Query(description="Only this run.")] = None,
     silenced: Silenced = False,
     last_event_id: LastEventId = None,
 ) -> EventStream:
     return _stream(api, last_event_id, Wanted(run, silenced))
 
 
-@router.get("/runs/{run}/alerts/stream", response_class=EventStream, summary="The same for one run")
+@router.get(
+    "/runs/{run}/alerts/stream",
+    response_class=EventStream,
+    summary="Alert events of one run, server-sent",
+)
 async def run_stream(
     run: str,
     api: Api,
@@ -147,6 +151,6 @@ def _stream(api: ApiState, last_event_id: int | None, wanted: Wanted) -> EventSt
     return EventStream(lines, api.stream_limit)
 
 
-@router.post(STREAM_TOKEN_PATH, summary="A token that opens a stream, for its URL; soon worthless")
+@router.post(STREAM_TOKEN_PATH, summary="Token for the URL of a stream, good for 60 s")
 async def stream_token(api: Api) -> Json:
     return Json({"token": api.stream_tokens.issue(), "expires_in_s": STREAM_TOKEN_S})
