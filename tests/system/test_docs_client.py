@@ -128,6 +128,7 @@ WRONG: Final[dict[tuple[str, str], Callable[[], dict[str, object]]]] = {
     ("endpoint", "ValueError"): lambda: {"endpoint": "127.0.0.1:5555"},
     ("keys", "TypeError"): lambda: {"keys": 7},
     ("keys", "ValueError"): lambda: {"keys": "/nowhere/client.key"},
+    ("total_steps", "ValueError"): lambda: {"total_steps": -1},
     ("every", "TypeError"): lambda: {"every": 1.5},
     ("every", "ValueError"): lambda: {"every": 0},
     ("overhead", "TypeError"): lambda: {"overhead": "1%"},

@@ -48,6 +48,7 @@ RUN: Final = {
     "amp": "python docs/examples/train_amp.py",
     "compile": "python docs/examples/train_compile.py --backend aot_eager",
     "fsdp2": "torchrun --standalone --nproc-per-node 2 docs/examples/train_fsdp2.py",
+    "ray": "python docs/examples/train_ray.py",
 }
 """Examples that are run here; other tests run the others."""
 
@@ -93,11 +94,8 @@ def test_each_way_of_training_has_its_excerpt_and_a_link() -> None:
     pages = {page.name for page in DOCS.glob("train-*.md")}
     listed = set(re.findall(r"\((train-\w+\.md)\)", (DOCS / "frameworks.md").read_text("utf-8")))
 
-    assert (
-        pages
-        == listed
-        == {block.page for block in EXCERPTS if block.page not in ("start.md", "trackers.md")}
-    )
+    others = {"ray.md", "start.md", "trackers.md"}
+    assert pages == listed == {block.page for block in EXCERPTS} - others
     for block in EXCERPTS:
         assert f"]({block.file})" in (DOCS / block.page).read_text("utf-8")
 
@@ -170,6 +168,7 @@ def _first_alert(aggregator: Aggregator, run: str) -> str:
         ("compile", "NaN in the forward pass since step 10 on rank 0: first from 0"),
         ("ddp", "Loss or forward pass not finite since step 10 on rank 1, then "),
         ("fsdp2", " pass not finite since step 10 on rank 1, then "),
+        ("ray", "Loss or forward pass not finite since step 10 on rank 1, then "),
     ],
 )
 def test_an_example_is_told_where_it_went_wrong(

@@ -15,9 +15,10 @@ from gradwatch._faults import Faults
 from gradwatch._transport.collection_queue import Collected, CollectionQueue
 from gradwatch._transport.connection import Connection
 from gradwatch._transport.hang import HangWatch
+from gradwatch._transport.kubeflow import KubeflowStatus
 from gradwatch._transport.route import Route
 from gradwatch._transport.spill import Spill, claim_orphans
-from gradwatch_wire import Bye, Json, ProtocolError, decode
+from gradwatch_wire import Bye, Json, ProtocolError, Stats, decode
 from gradwatch_wire.keyfile import ClientKey
 from gradwatch_wire.session.driver import SessionDriver
 from gradwatch_wire.session.orphaned_sessions import OrphanedSessions
@@ -41,6 +42,7 @@ class Sender(threading.Thread):
         spill: The files of the session, if there are any.
         is_training: Asked for each BEAT, if given.
         step: Returns the step under way; the stack of a hang is sent if given.
+        status: Status of the platform's job that is kept up to date, if given.
 
     Attributes:
         record_s: CPU time of this thread for a record, seconds, a moving mean; 0 before the first.
@@ -56,6 +58,7 @@ class Sender(threading.Thread):
         spill: Spill | None = None,
         is_training: Callable[[], bool | None] | None = None,
         step: Callable[[], int | None] | None = None,
+        status: KubeflowStatus | None = None,
     ) -> None:
         super().__init__(name="gradwatch-sender", daemon=True)
         self.session = session
@@ -72,6 +75,7 @@ class Sender(threading.Thread):
         if is_training is not None:
             self._driver.is_training = is_training
         self._hang = None if step is None else HangWatch(step, now_s)
+        self._status = status
         self._trainer = threading.get_ident()  # the thread that hands over collections
         self.record_s = 0.0
         self._bye: Bye | None = None
@@ -141,6 +145,8 @@ class Sender(threading.Thread):
                 self._round(connection)
                 self.route.look(time.monotonic())
                 self._look_for_hang()
+                if self._status is not None:
+                    self._status.post(time.monotonic())
             self._drain(connection)
         except Exception as error:  # noqa: BLE001 - nothing may reach the training process
             self._faults.note("sender stopped", repr(error))
@@ -233,9 +239,11 @@ class Sender(threading.Thread):
         if session.phase is Phase.REFUSED and not self._faults.counts["refused"]:
             self._faults.note("refused", f"the aggregator says: {session.refused!a}")
         alerts, session.alerts = session.alerts, []
-        if self._on_alert is None:
-            return
         for alert in alerts:
+            if self._status is not None:
+                self._status.alert(alert)
+            if self._on_alert is None:
+                continue
             try:
                 self._on_alert(alert)
             except BaseException as error:  # noqa: BLE001 - the user's code, `sys.exit()` too
@@ -259,6 +267,8 @@ class Sender(threading.Thread):
             for record in collected.records():
                 if not outbox.append(record, collected.time_ns):
                     self._faults.note("oversize", f"a {type(record).__name__} was left out")
+                if self._status is not None and isinstance(record, Stats):
+                    self._status.record(record, time.monotonic())
             outbox.skip(int(collected.is_lost))
         except Exception as error:  # noqa: BLE001 - costs this record, not the next
             self._faults.note("record", repr(error))

@@ -40,6 +40,7 @@ from gradwatch._recording.sampler import GradientSampler
 from gradwatch._recording.schedule import Schedule
 from gradwatch._recording.updates import WeightUpdates
 from gradwatch._transport.keys import find_key
+from gradwatch._transport.kubeflow import find_kubeflow
 from gradwatch._transport.room import check_room
 from gradwatch._transport.sender import Sender
 from gradwatch._transport.spill import MIN_SPILL_BYTES, SPILL_BYTES, Spill, find_directory
@@ -90,6 +91,7 @@ def attach(
     every: int | None = None,
     overhead: float | None = OVERHEAD,
     first_step: int = 0,
+    total_steps: int | None = None,
     groups: Mapping[str, Group] | None = None,
     include: Patterns = None,
     exclude: Patterns = None,
@@ -133,6 +135,8 @@ def attach(
             as often as that allows. None: each one is, as always on CUDA. With `every` or
             `report_every` it has no effect. `GRADWATCH_OVERHEAD`, `none` or a number, goes first.
         first_step: Number of the first step, such as that at which a resumed run goes on.
+        total_steps: Steps of the whole training, for the progress of a Kubeflow job, which rank 0
+            posts. 0: the status of the job is left alone.
         groups: Names of parameter groups to patterns (`fnmatch` style, on the layer's name) or
             parameters.
         include: Patterns of the layers to watch. Default: all.
@@ -187,6 +191,7 @@ def attach(
     check_count("every", 1 if every is None else every, 1)
     share = find_overhead(overhead)
     check_count("first_step", first_step, 0, LAST_STEP)
+    check_count("total_steps", 0 if total_steps is None else total_steps, 0)
     check_count("report_every", report_every, 1)
     check_count("buffer_bytes", buffer_bytes, MIN_BUFFER_BYTES)
     scaler_in_use, is_scaler_given = _find_scaler(scaler, given)
@@ -232,6 +237,7 @@ def attach(
         sender = Sender(
             *(session, targets, faults, on_alert, key, files, mode.is_training),
             steps.under_way if stacks else None,
+            find_kubeflow(identity.rank, total_steps, faults),
         )
         hookable = not config.is_autograd_compiled
         order = ForwardOrder(modules, layers, faults)

@@ -22,6 +22,7 @@ from transformers import (
     TrainerControl,
     TrainerState,
     TrainingArguments,
+    integrations,
 )
 
 from gradwatch.integrations._training_watch import NO_SCALER, TrainingWatch
@@ -73,6 +74,8 @@ class GradwatchCallback(TrainerCallback):
                 optimizer,
                 run=args.run_name or Path(args.output_dir or "").name,
                 first_step=state.global_step + 1,
+                # The Trainer of transformers 5 keeps the status of a Kubeflow job itself.
+                total_steps=0 if hasattr(integrations, "KubeflowCallback") else state.max_steps,
                 scaler=getattr(optimizer, "scaler", None) or NO_SCALER,
             )
         self._batch = None if state.global_step else 0

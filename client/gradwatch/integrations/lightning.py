@@ -75,6 +75,7 @@ class GradwatchCallback(Callback):
                 trainer.optimizers,
                 run=run,
                 first_step=_first_step(trainer),
+                total_steps=trainer.max_steps if trainer.max_steps > 0 else None,
                 # In manual optimization the module may have one of its own.
                 scaler=_scaler(trainer)
                 or (NO_SCALER if pl_module.automatic_optimization else None),

@@ -142,6 +142,8 @@ WRONG: Final[list[tuple[dict[str, Any], type[Exception], str]]] = [
     ({"columns": 5}, TypeError, "columns: a list of names, got int"),
     ({"columns": [5]}, ValueError, "columns: some of l2, l1, linf, .*, got 5"),
     ({"columns": [[]]}, ValueError, r"columns: some of l2, l1, linf, .*, got \[\]"),
+    ({"total_steps": -1}, ValueError, "total_steps: at least 0, got -1"),
+    ({"total_steps": "all"}, TypeError, "total_steps: a whole number, got 'all'"),
     ({"report_every": 0}, ValueError, "report_every: at least 1, got 0"),
     ({"report_every": 2.5}, TypeError, "report_every: a whole number, got 2.5"),
     ({"local": "yes"}, TypeError, "local: True or False, got 'yes'"),
