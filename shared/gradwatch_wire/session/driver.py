@@ -33,13 +33,19 @@ def send_hello(session: Session[Any], send: Send, now_s: float) -> None:
         session.greeted(now_s)
 
 
-def send_records(session: Session[Any], send: Send) -> None:
-    """Send records as far as the session and the connection let us, up to `MAX_BATCH`."""
-    for _ in range(MAX_BATCH):
+def send_records(session: Session[Any], send: Send) -> bool:
+    """Send records as far as the session and the connection let us, up to `MAX_BATCH`.
+
+    Return whether some were sent, and none is left to be.
+    """
+    for num_sent in range(MAX_BATCH):
         message = session.peek()
-        if message is None or not send(message):
-            return
+        if message is None:
+            return num_sent > 0 and session.has_sent_all
+        if not send(message):
+            break
         session.sent()
+    return False
 
 
 class OtherSessions(Protocol):
@@ -83,7 +89,8 @@ class SessionDriver:
         send_hello(self.session, send, now_s)
         if self.others is not None and not self.is_closing:
             self.others.send(send, now_s)
-        send_records(self.session, send)
+        if send_records(self.session, send):
+            self.session.speak(now_s)
         since_s = now_s - self._stepped_at_s
         beat = self.session.beat(self.last_step, since_s, now_s, self.is_training)
         if beat is not None:

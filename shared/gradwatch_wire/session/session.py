@@ -135,6 +135,15 @@ class Session(Generic[S]):
         nothing_in_flight = self._cursor == self._floor
         return nothing_in_flight and self.source.first_from(self._cursor) is None
 
+    @property
+    def has_sent_all(self) -> bool:
+        """End of the backlog: true if the next record is not made yet, or is gone."""
+        return self.source.get(self._cursor) is None
+
+    def speak(self, now_s: float) -> None:
+        """Count the newest record as a BEAT: it says as much, and costs the aggregator less."""
+        self._beat_at_s = now_s
+
     def due(self, now_s: float) -> bytes | None:
         """Return the HELLO that is due, if one is."""
         if self.phase is Phase.OPEN and self._is_stuck(now_s):

@@ -86,7 +86,26 @@ def test_a_round_sends_hello_then_records_and_beats() -> None:
     assert process.records() == []
     process.receive(Welcome(boot_id=BOOT, acked=0))
 
-    assert [type(record) for record in process.records()] == [Event, Beat]
+    assert [type(record) for record in process.records()] == [Event]
+    process.now_s += BEAT_EVERY_S
+    assert [type(record) for record in process.records()] == [Beat]
+
+
+def test_a_record_is_a_sign_of_life_and_a_backlog_is_none(process: Process) -> None:
+    """While records flow no BEAT is sent; one that waits for room tells nothing of now."""
+    process.now_s += BEAT_EVERY_S
+    for step in range(8):
+        process.produce(Event(name="mark", step=step))
+        assert [type(record) for record in process.records()] == [Event]
+        process.receive(Ack(boot_id=BOOT, acked=step + 1))
+        process.now_s += BEAT_EVERY_S / 4
+    process.now_s += BEAT_EVERY_S
+    assert [type(record) for record in process.records()] == [Beat]
+
+    process.produce(*[Event(name="mark", step=step) for step in range(MAX_BATCH + 1)])
+    process.now_s += BEAT_EVERY_S
+    sent = [type(record) for record in process.records()]
+    assert sent == [*[Event] * MAX_BATCH, Beat]
 
 
 def test_a_hello_that_the_connection_did_not_take_is_sent_in_the_next_round() -> None:
