@@ -165,7 +165,7 @@ class Engine(threading.Thread):
         published.summaries = {name: own for name, own in stored.items() if own is not None}
         published.revisions = dict.fromkeys(away, 0)
         published.views = {}
-        published.rules = self._rules
+        published.rules, published.silences = self._rules, tuple(state.silences)
         published.cursor = store.alert_events.newest()
         published.loss = store.find_loss()
         if published.loss is not None:

@@ -27,16 +27,16 @@ class DeadLayerRule(ModuleRule):
     """A module whose gradient is exactly zero in all its layers, having been alive.
 
     A module is the layers that share a name up to the last dot. Three zero frames in a row are told
-    after 32 frames without a zero, or after 128 of which at most one in 100 was zero. A module that
-    is zero now and then, as an idle expert is or the table of a rare field, is judged by its own
-    past: with a share p of zero frames it is told, as `info`, after ln 10⁻⁶ / ln p of them in a
-    row. One that never was alive is a matter of the rule `vanishing`.
+    after 32 frames without a zero, or after 128 with at most one zero in 100. A module that is zero
+    now and then, as an idle expert or the table of a rare field, is judged by its own past: with a
+    share p of zero frames it is told, as `info`, after ln 10⁻⁶ / ln p of them in a row. A module
+    that never was alive is the matter of the rule `vanishing`.
 
-    Its origin is the module that is dead longest, at its first zero. Of several that died at once
-    it is the last in forward order, as zeros flow back from there; where the order is not known, or
-    the model's last layer is among them (it may have been the loss), `layer` is null.
+    The origin is the module that is dead longest, at its first zero; of several that died at once
+    the last in forward order. Where the order is not known, or the model's last layer is among them
+    (it may have been the loss), `layer` is null.
 
-    It is critical where all modules have been zero for 8 frames. It is over at the first gradient
+    It is critical where all modules have been zero for 8 frames, and over at the first gradient
     that is not zero.
     """
 

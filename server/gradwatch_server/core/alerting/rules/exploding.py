@@ -31,9 +31,9 @@ class ExplodingRule(ModuleRule):
     where the norm of all layers has grown fourfold and the loss is no better than at first, or the
     loss is 1.5 times the first losses.
 
-    `layer` is null where no module clearly stands out. `rank` is the one that made it rise, if one
-    stands out ([how](alerts.md#the-origin)). It is critical once the mean loss of 16 frames has
-    been 1.5 times the first losses for 32 frames, or that of 4 frames is 100 times them.
+    `layer` is null where no module stands out, `rank` where no rank does ([the
+    origin](alerts.md#the-origin)). It is critical once the mean loss of 16 frames has been 1.5
+    times the first losses for 32 frames, or that of 4 frames is 100 times them.
     """
 
     name = "exploding"

@@ -18,8 +18,8 @@ from gradwatch_wire.gains import AMPLIFYING_GAIN, DAMPING_GAIN
 class GainRule(Rule):
     """Gains between blocks outside `low` to `high` on more than `share` of the transitions.
 
-    It is about the run, not about layers: its alert has the group `blocks` and no layers. Its
-    limits are heuristics. Its origin is the transition farthest from 1, `h.3 -> h.4`.
+    Its alert has the group `blocks` and no layers. The limits are heuristics. The origin is the
+    transition farthest from 1, `h.3 -> h.4`.
     """
 
     name = "gain"

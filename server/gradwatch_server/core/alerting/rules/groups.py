@@ -26,10 +26,9 @@ class GroupsRule(Rule):
     """The gradient of one named group below `limit` times that of another, per element.
 
     The ratio is (seed / √its elements) / (host / √its elements), of the L2 norms of all layers of
-    each group together. The groups are those of `attach(groups={"seed": ..., "host": ...})`, or
-    others that `seed` and `host` name; in a run without both it says nothing. A host without a
-    gradient says nothing either. The alert has the group `seed/host`, by these names, and no
-    layers.
+    each group. The groups are those of `attach(groups={"seed": ..., "host": ...})`, or others that
+    `seed` and `host` name. A run without both, or a host without a gradient, says nothing. The
+    alert has the group `seed/host`, by these names, and no layers.
     """
 
     name = "groups"

@@ -114,23 +114,20 @@ def kind_of(name: str) -> str:
 class LayerMissingRule(LayerRule):
     """A layer that had a gradient in each of 32 frames has none for `missing_steps` frames.
 
-    The client says of such a layer whether its parameter was frozen (`requires_grad` off) or still
-    requires a gradient that no backward pass brings. What was frozen is `info`, in a group `frozen`
-    of its own, and any other alert whose layers are frozen is over (`resolved_by` is `frozen`).
-    What requires a gradient and has none is detached from the loss, mostly by mistake: that is
-    `severity`. It is
-    `uncertain_severity` where an older client says neither, where the layer left the model or its
-    optimizer, and where a layer of the same name but for its numbers (`experts.3.w`, `experts.7.w`)
-    was unused before and came back: such layers are used in some steps only, as experts are, and
-    blocks under stochastic depth. This, too, is a warning where the loss is beyond its record as
-    well.
+    The client says whether the parameter of such a layer was frozen (`requires_grad` off) or still
+    requires a gradient that no backward pass brings. Frozen is `info`, in a group `frozen`, and
+    ends other alerts of these layers (`resolved_by` is `frozen`). A layer that requires a gradient
+    and has none is detached from the loss: `severity`. It is `uncertain_severity` where an older
+    client says neither, where the layer left the model or its optimizer, and where a layer of the
+    same name but for its numbers (`experts.3.w`, `experts.7.w`) was unused before and came back, as
+    experts and blocks under stochastic depth do; a warning there too if the loss is beyond its
+    record.
 
-    Where all layers that were there go at once, another part of the model is trained from then on,
-    and nothing is told. Frames that lack a rank or a shard say nothing. A layer that is frozen or
-    detached under `zero_grad(set_to_none=False)` keeps a gradient of zeros: that is a matter of the
-    rule `dead_layer`.
+    Where all layers go at once, another part of the model is trained, and nothing is told. Frames
+    that lack a rank or a shard say nothing. A layer that is frozen or detached under
+    `zero_grad(set_to_none=False)` keeps a gradient of zeros: the matter of the rule `dead_layer`.
 
-    It is over when the layer is back, or after 256 frames without it.
+    It is over when the layer is back, or after 256 frames.
     """
 
     name = "layer_missing"

@@ -38,26 +38,23 @@ class LivenessRule(Rule):
 
     * **failed** (critical): the BYE of a rank says that training ended with an exception.
     * **lost** (critical): nothing is heard of a rank for `session_timeout_s`, and no BYE came: it
-      was killed, its node is gone, or the network is. Records from spill files do not bring it
-      back.
-    * **silent** (warning): no sign of life of a rank for `silent_s`, or it falls behind: frames
-      close without it that are two steps or more ahead. Each is told up to 10 s later than it says.
-    * **stalled**: no step for a long time, though processes of the run live: a hang. It is info
-      after `info_s`, or `info_factor` times the median of the last 512 gaps between steps; a
-      warning after `warning_s`, or `warning_factor` times the largest gap so far, the first five
-      left out, as checkpoints and evaluations are gaps, too; critical after `critical_s`. Before
-      five gaps only the last one holds. While a rank says that its model is not in training mode,
-      the gaps in which one did are the measure. The status of the run is `stalled` from the first
-      on. The time is counted by what the ranks say of themselves (`since_s` in BEAT), while the
-      aggregator was away only then, and it is told up to 5 s late.
+      was killed, or its node or the network is gone. Records from spill files do not bring it back.
+    * **silent** (warning): no sign of life of a rank for `silent_s`, or frames close without it
+      that are two steps or more ahead. Told up to 10 s later.
+    * **stalled**: no step for a long time, though processes of the run live: a hang. Info after
+      `info_s` or `info_factor` times the median of the last 512 gaps between steps; a warning after
+      `warning_s` or `warning_factor` times the largest gap so far, the first five left out, as
+      checkpoints and evaluations are gaps, too; critical after `critical_s`. Before five gaps only
+      the last one holds. While a rank says that its model is not in training mode, the gaps in
+      which one did are the measure. The time is what the ranks say of themselves (`since_s` in
+      BEAT); it is told up to 5 s late.
 
     An attempt has one alert, in the group `run` and without layers. `origin.kind` is one of these
-    words, or `failed and lost` where nobody knows which came first, within 5 s; silent comes before
-    stalled. When it changes, that is told. `origin.ranks` are the ranks that it is about, of a hang
-    those with the lowest last step; `origin.step` is the lowest last step of them, and
-    `origin.notes` has the last step of each rank. The cause of a hang says in which functions the
-    ranks are, by the Python stacks that their clients send. The alert is resolved when none of it
-    holds any more: ranks are heard of again, have caught up, or attach in a later attempt.
+    words, or `failed and lost` where the first of them is not known within 5 s; a change of it is
+    told. `origin.ranks` are the ranks that it is about, of a hang those with the lowest last step
+    (`origin.step`); `origin.notes` has the last step of each rank. The cause of a hang names the
+    functions of the ranks, by their Python stacks. It is over when ranks are heard of again, have
+    caught up, or attach in a later attempt.
     """
 
     name = "liveness"

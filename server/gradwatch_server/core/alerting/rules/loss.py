@@ -31,14 +31,13 @@ MEAN_NOTE: Final = "mean of {} frames"
 class LossRule(Rule):
     """A loss that is not finite, or far above its own record.
 
-    It is about the run: its alert has the group `loss` and no layers. The mean loss of 1, 4, 16 and
-    64 frames is judged, by its logarithm while no loss was negative. A loss that stays below a few
-    hundredths of its first values does not matter. Where the learning rate has risen by half within
-    96 frames, the loss goes with it and nothing is told; but where the rate is more than 4 times
-    the largest that this training ever had, a small rise is enough.
+    Its alert has the group `loss` and no layers. The mean loss of 1, 4, 16 and 64 frames is judged,
+    by its logarithm while no loss was negative; a loss below a few hundredths of its first values
+    does not matter. Within 96 frames after the learning rate rose by half nothing is told; where
+    the rate is more than 4 times any before, a small rise is enough.
 
-    A loss that is not finite is critical at once. Where gradients are not finite in the same step,
-    the rule `nonfinite` tells of both, and this one is silent.
+    A non-finite loss is critical at once; where gradients are non-finite in the same step, the rule
+    `nonfinite` tells of both.
     """
 
     name = "loss"

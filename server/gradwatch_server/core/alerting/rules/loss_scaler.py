@@ -121,25 +121,24 @@ class ScalerMemory:
 class LossScalerRule(Rule):
     """A GradScaler that skips many steps, or whose scale falls again and again without growing.
 
-    It is about the run: its alerts have the group `skips` or `loss scale` and no layers. A skip is
-    a frame with a non-finite gradient under a GradScaler (records carry `loss_scale`) whose loss
-    was finite, as far as it is known. One whose loss was not is told of by `nonfinite`, as
-    critical, and does not count here. Each single skip is told of there as well, as info, with
-    layer and rank.
+    Its alerts have the group `skips` or `loss scale` and no layers. A skip is a frame with a
+    non-finite gradient under a GradScaler (records carry `loss_scale`) and a loss that was finite,
+    as far as it is known. `nonfinite` tells of each single skip as info, and of a non-finite loss
+    as critical.
 
     Until 32 steps were taken, since the beginning or since the scale was set anew, the scaler looks
-    for its scale, and up to `calibration_skips` in a row are nothing, unless it is below
-    `min_loss_scale`. After that `skips` in a row are a warning, as are more than `max_skips` among
-    the last 100 frames; `critical_skips` in a row, or a scale below `min_loss_scale`, are critical.
+    for its scale: up to `calibration_skips` in a row are normal, unless the scale is below
+    `min_loss_scale`. Then `skips` in a row, or more than `max_skips` of the last 100 frames, are a
+    warning; `critical_skips` in a row, or a scale below `min_loss_scale`, are critical.
 
     A healthy scaler falls by one half now and then, and grows back after its growth interval (2000
-    steps). Falls that are 20 frames apart or more count as several, closer ones as one run of
-    skips. `falls` of them without growth between are a warning. A scale below `min_loss_scale`
-    makes gradients smaller, not larger, and is critical, unless a run of skips has brought it
-    there. This is over when the scale grows, or has not fallen for 1024 frames.
+    steps). Falls 20 frames apart or more count as several; `falls` of them without growth between
+    are a warning. A scale below `min_loss_scale` makes gradients smaller and is critical, unless a
+    run of skips has brought it there. It is over when the scale grows, or has not fallen for 1024
+    frames.
 
-    `origin.step` is the first of the skips or falls. Of skips `origin.value` is how many there are
-    so far; of a scale it is the scale, and `origin.usual` the one before the first fall.
+    `origin.step` is the first of the skips or falls, `origin.value` the number of skips or the
+    scale, `origin.usual` the scale before the first fall.
     """
 
     name = "loss_scaler"

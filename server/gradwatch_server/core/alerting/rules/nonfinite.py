@@ -23,27 +23,22 @@ class NonfiniteRule(LayerRule):
     """Any NaN or Inf in a layer's gradient.
 
     Under a GradScaler (records carry `loss_scale`) a non-finite step is skipped, which is normal
-    now and then: that is how the scaler finds its scale. So it is `skipped_severity`; too many are
-    what the rule `loss_scaler` tells of. Where the loss or an output of the forward pass was
-    non-finite no scale could have helped, and it is `severity` all the same. A rise of the severity
-    while the alert fires is an event of its own, with the step in `raised_step`.
+    now and then: `skipped_severity`. Too many skips are the matter of the rule `loss_scaler`. Where
+    the loss or an output of the forward pass was non-finite, no scale could have helped:
+    `severity`.
 
-    Its origin is the layer whose gradient the backward pass computed first, which is the last in
-    forward order: from there the NaN flows to every layer before it. `first_gradient` names it, and
-    `layer` too, unless it is not to blame: where the loss of that rank and step was non-finite
-    (`bad_loss` is true), it began in the loss or the forward pass, and `layer` is null. Where no
-    loss was given (`bad_loss` is null) that may be so if it is the model's last layer and others
-    are bad too, and `layer` is null likewise. The order is known from the first backward pass; in a
-    compiled model it may not be, and with several bad layers both are then null, as they are when
-    these turned bad at collections before the last one.
+    The origin is the layer whose gradient the backward pass computed first, the last in forward
+    order (`first_gradient`). `layer` names it too, unless the loss of that rank and step was
+    non-finite (`bad_loss`): then it began in the loss or the forward pass. Without a loss, `layer`
+    is also null if it is the model's last layer and others are bad. The order is known from the
+    first backward pass, in a compiled model maybe not; with several bad layers both are then null.
 
     Where steps before were not looked at (`attach(every=...)`, or a budget) it began after
-    `last_good_step`, at `step` at the latest. If all layers are bad by then, the weights may have
-    been so before, and no layer is named.
+    `last_good_step`, at `step` at the latest. If all layers are bad by then, no layer is named.
 
-    With `attach(activations=...)` the outputs of modules tell of the forward pass: `module` names
-    the first whose output was non-finite, `magnitude` is NaN or Inf, and `magnitudes_before` has
-    the largest magnitudes of the same output in the frames before.
+    With `attach(activations=...)` `module` names the first module whose output was non-finite,
+    `magnitude` is NaN or Inf, and `magnitudes_before` has its largest magnitudes in the frames
+    before.
     """
 
     name = "nonfinite"

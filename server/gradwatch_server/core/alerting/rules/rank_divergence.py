@@ -64,29 +64,26 @@ class WeightsMemory:
 class RankDivergenceRule(LayerRule):
     """Ranks disagree on a gradient that was averaged over them, or on replicated weights.
 
-    Compared are ranks that hold the same: all of a layer (DDP), or the same shard of it (HSDP).
+    Ranks that hold the same are compared: all of a layer (DDP), or the same shard of it (HSDP).
 
-    **Gradients.** Records have to say `reduction` = `mean`, and to be of one point of a step that
-    was taken. An all-reduce gives all ranks the same bits. So `linf` and the counts must be
-    equal, `l2` and `l1` within `tolerance`, or `mixed_tolerance` where ranks compute them by
-    different paths. Two frames in a row are a warning, for a read may race with a write; the third
-    is critical. What this finds is a reduction that is broken or missing.
+    **Gradients** need `reduction` = `mean` and one point of a step that was taken. An all-reduce
+    gives all ranks the same bits, so `linf` and the counts must be equal, `l2` and `l1` within
+    `tolerance`, or `mixed_tolerance` where ranks compute them by different paths. Two frames in a
+    row are a warning (a read may race with a write), the third is critical. It finds a reduction
+    that is broken or missing.
 
-    **Weights.** With `attach(weights_every=...)` records have a digest of the weights. A weight
-    that was corrupted on one rank leaves the averaged gradients equal on all of them, so only this
-    finds it. The bits of replicas cannot differ, and one digest that does is critical at once. Its
-    alert has the group `weights`, and is over with the next digest that is equal. Parameters that
-    DDP was told to ignore differ by design: leave them out with `exclude=`.
+    **Weights** have a digest with `attach(weights_every=...)`. A weight corrupted on one rank
+    leaves the averaged gradients equal, so only this finds it. One digest that differs is critical
+    at once; its alert has the group `weights`, and is over with the next equal digest. Leave out
+    parameters that DDP ignores by `exclude=`.
 
-    `origin.step` is the first frame in which ranks differed; of weights it is the first digest that
-    shows it, and `origin.last_good_step` the last one that was equal. With three ranks or more
-    `origin.rank` is the one that differs from most others. Where no value is that of more than half
-    of them, as of two ranks, it is the one that has its own gradient after the reduction, too
-    (`attach(local=True)`): it was left out; or the one whose weights moved 10 times as far as the
-    others' since they were equal. Else it is null, and `notes` says "odd one unknown".
-    `origin.value` is the relative
-    difference, Inf where only some are finite; of weights that of their norms or largest
-    magnitudes, 0 where only the bits differ.
+    `origin.step` is the first frame, or the first digest, in which ranks differed;
+    `origin.last_good_step` the last equal digest. `origin.rank` is the one that differs from most
+    others, of three ranks or more. Without a majority it is the rank that has its own gradient
+    after the reduction (`attach(local=True)`), or whose weights moved 10 times as far as the
+    others' since they were equal; else null, and `notes` says "odd one unknown". `origin.value` is
+    the relative difference, Inf where only some are finite; of weights that of their norms or
+    largest magnitudes, 0 where only the bits differ.
     """
 
     name = "rank_divergence"

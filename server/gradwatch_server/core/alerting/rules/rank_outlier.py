@@ -111,17 +111,16 @@ class OutlierMemory:
 class RankOutlierRule(LayerRule):
     """One rank's own gradient of a layer far above that of the other ranks.
 
-    It needs `attach(local=True)`, which measures gradients before they are averaged, and three
-    ranks or more with the same layers. The largest local norm is compared with the median of the
-    others': more than `ratio` times that in 6 of 8 frames, always the same rank, is a warning, more
-    than `factor` times in one frame is info, as a single hard sample may do as much. Layers whose
-    usual local norm is below 1/10,000 of the largest layer's are not judged: theirs may be
-    rounding. Nor are layers in which some rank mostly is that far above, as in tables of which each
-    batch touches a few rows. What is non-finite is told of by `nonfinite`.
+    It needs `attach(local=True)` and three ranks or more with the same layers. The largest local
+    norm is compared with the median of the others': more than `ratio` times that in 6 of 8 frames
+    on the same rank is a warning, more than `factor` times in one frame is info, as a single hard
+    sample may do as much. Layers whose usual local norm is below 1/10,000 of the largest layer's
+    are not judged (rounding), nor those in which some rank mostly is that far above, as in tables
+    of which each batch touches a few rows. `nonfinite` tells of what is non-finite.
 
-    It finds hardware that computes wrongly as far as norms can (large faults only), and data that
-    one rank alone has. `origin.rank` is the rank, `origin.value` its local norm, `origin.usual` the
-    median of the others, `origin.step` the first of those frames.
+    It finds large faults of hardware, and data that one rank alone has. `origin.value` is the
+    rank's local norm, `origin.usual` the median of the others, `origin.step` the first of those
+    frames.
     """
 
     name = "rank_outlier"

@@ -23,10 +23,9 @@ RECORDS: Final = "records"
 class RecordsLostRule(Rule):
     """Records that a rank can no longer supply: full buffers, or a collection that was dropped.
 
-    It is about the run: its alert has the group `records` and no layers. `origin.rank` is the rank
-    that lost the first of them, `origin.step` the step after its last stored one, `origin.value`
-    how many are lost so far, of all `origin.ranks`. More losses while it fires belong to it. Its id
-    is made of the rank and the first lost number, in place of the group.
+    Its alert has the group `records` and no layers. `origin.rank` is the rank that lost the first
+    of them, `origin.step` the step after its last stored one, `origin.value` the number lost so
+    far, of all `origin.ranks`. Its id is made of the rank and the first lost number.
     """
 
     name = "records_lost"

@@ -105,9 +105,9 @@ class SilentBugRule(Rule):
 class NotLearningRule(SilentBugRule):
     """The learning rate is 0, so that no step changes a weight.
 
-    The record has the rate of the first parameter group, or the largest of all groups where that
-    is 0. A warm-up that begins at 0 is over before the rule speaks. `origin.step` is the first of
-    the steps that were measured. A job that is resumed where this lasted goes on counting.
+    The rate is that of the first parameter group, or the largest of all groups where that is 0. A
+    warm-up that begins at 0 is over before the rule speaks. `origin.step` is the first of the steps
+    that were measured. A job that is resumed where this lasted goes on counting.
     """
 
     name = "not_learning"
@@ -130,9 +130,9 @@ class RepeatedGradientRule(SilentBugRule):
     """Every norm of a step is that of the step before, bit for bit.
 
     The gradients are old ones, as where `backward()` is not called, or the batch is the same again
-    and the weights do not move. A loss that is linear in the weights, as `model(x).sum()` of one
-    linear layer, has such a gradient too. Compared are frames in which the same layers have a
-    gradient that is finite and not all zero. `origin.step` is the second of the equal ones.
+    and the weights do not move. (A loss that is linear in the weights, as `model(x).sum()` of one
+    linear layer, has such a gradient too.) Frames with the same layers and finite gradients that
+    are not all zero are compared. `origin.step` is the second of the equal ones.
     """
 
     name = "repeated_gradient"
@@ -153,11 +153,10 @@ class RepeatedGradientRule(SilentBugRule):
 class NotZeroedRule(SilentBugRule):
     """Gradients are not emptied between two steps: each step takes those of all before once more.
 
-    The client looks, as a backward pass begins, at the gradients of up to three parameters: they
-    are those that the step before has used, and not zero. Where `zero_grad()` is called, anywhere
-    between `step()` and the next pass, they are none, or zero. Passes of one step, as
-    micro-batches, add up by design and do not count. On CUDA, in float64 and of parameters above
-    16,384 elements it is not known where gradients are clipped; of FSDP2's it never is.
+    As a backward pass begins, the client looks at the gradients of up to three parameters: they are
+    those that the step before has used, and not zero. Passes of one step, as micro-batches, do not
+    count. On CUDA, in float64 and of parameters above 16,384 elements it is not known where
+    gradients are clipped; of FSDP2's it never is.
     """
 
     name = "not_zeroed"
@@ -178,9 +177,9 @@ class NotZeroedRule(SilentBugRule):
 class SameBatchRule(SilentBugRule):
     """All ranks have the same batch: a job of many does the work of one.
 
-    Each rank tells of its own gradient before the reduction: the sum of a few small ones
-    (`local_probe`). If these of all ranks are equal, bit for bit, in many steps in a row, and the
-    losses, if they are given, so are the batches. Ranks that hold shards are not compared.
+    Each rank tells the sum of a few small gradients of its own before the reduction
+    (`local_probe`). If these are equal on all ranks, bit for bit, in many steps in a row, and the
+    losses too, so are the batches. Ranks that hold shards are not compared.
     """
 
     name = "same_batch"

@@ -25,10 +25,10 @@ GROUP = "pace"
 class SlowRule(Rule):
     """Steps that take longer than they ever did, and go on doing so.
 
-    It is about the run: its alert has the group `pace` and no layers. The mean of the logarithm of
-    the step time over 16 and 64 frames is judged, so that single evaluations and checkpoints are
-    none. `rank` is null in a job of several ranks: they wait for each other, and all are slow.
-    A run without any step is told by `liveness`.
+    Its alert has the group `pace` and no layers. The mean of the logarithm of the step time over 16
+    and 64 frames is judged, so that single evaluations and checkpoints do not count. `rank` is null
+    in a job of several ranks: they wait for each other. A run without any step is told by
+    `liveness`.
     """
 
     name = "slow"

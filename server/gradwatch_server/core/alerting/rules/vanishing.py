@@ -27,25 +27,21 @@ STILL_FRAMES: Final = 8
 class VanishingRule(ModuleRule):
     """A module whose gradient is below `limit` in all its layers, or far below what it was.
 
-    A module is the layers that share a name up to the last dot. One alone may be small: the bias of
-    an attention's keys has a gradient of zero by mathematics, and its weight is alive. A module
-    vanishes where
+    A module is the layers that share a name up to the last dot: the bias of an attention's keys has
+    a gradient of zero by mathematics, and its weight is alive. A module vanishes where
 
     * the L2 norm of every layer of it is below `limit` on some rank, or
     * it is 10,000 times below the upper half of the modules, per element, in each of its first 16
-      frames, in the front half of the model: no gradient comes through the depth, or
-    * its norm, and what it has apart from what all modules have in common, fell below a quarter in
-      the mean of 16 or 64 frames, and the loss is no better for it; or all modules fell to a tenth
-      within four frames.
+      frames, in the front half of the model, or
+    * its norm, alone and relative to all modules, fell below a quarter in the mean of 16 or 64
+      frames and the loss is no better; or all modules fell to a tenth within four frames.
 
-    It is `info` where the module never was above ten times the limit, so that there is nothing
-    that it came down from. A module that is exactly zero after it was alive is the matter of the
-    rule `dead_layer`, which knows idle experts; `/health` counts it here all the same. It is
-    critical where all modules that were alive are below the limit, or where the loss has not moved
-    for 8 frames either.
-
-    A layer that explodes on another rank counts as exploding. Its origin is the smallest layer
-    below the limit, or the module that fell farthest, with the step at which it began to fall.
+    It is `info` where the module never was above ten times the limit, critical where all modules
+    that were alive are below the limit or the loss has not moved for 8 frames either. A module that
+    is exactly zero after it was alive is the matter of the rule `dead_layer`; `/health` counts it
+    here all the same. A layer that explodes on another rank counts as exploding. The origin is the
+    smallest layer below the limit, or the module that fell farthest, with the step at which it
+    began to fall.
     """
 
     name = "vanishing"

@@ -70,16 +70,16 @@ class UnchangedMemory:
 class WeightsUnchangedRule(LayerRule):
     """A layer has a gradient, steps are taken, and its weights stay as they are, bit for bit.
 
-    The client reads up to 4,096 elements of each layer before the optimizer's step and after it, in
+    The client reads up to 4,096 elements of each layer before and after the optimizer's step, in
     one step of eight (`updates_every`). None of them has changed, neither in that step nor since
-    they were read before, and their gradient is not zero everywhere. The layer is in a parameter
-    group whose learning rate is 0, the optimizer holds another copy of it, or each update is lost
-    to rounding, as in bfloat16 without float32 master weights. Layers whose `requires_grad` is off
-    have no gradient, and are never told.
+    they were read before, and their gradient is not zero everywhere: the parameter group has a
+    learning rate of 0, the optimizer holds another copy, or each update is lost to rounding, as in
+    bfloat16 without float32 master weights. Layers whose `requires_grad` is off have no gradient,
+    and are never told.
 
     A learning rate or a gradient so small that float32 would lose the update is passed over:
-    schedules end so, and trainings that have converged. Biases and scales of bfloat16 and float16
-    that lose theirs stay `info`: trainings in pure bfloat16 have some, and learn.
+    schedules end so. Biases and scales of bfloat16 and float16 that lose theirs stay `info`:
+    trainings in pure bfloat16 have some, and learn.
     """
 
     name = "weights_unchanged"
