@@ -53,8 +53,8 @@ def table() -> str:
         for parameter in _parameters(route, described):
             routes_of.setdefault(parameter, []).append(f"`{name.partition(' ')[2]}`")
     rows += ["\n", PARAMETERS_HEAD]
-    for (parameter, meaning), paths in sorted(routes_of.items()):
-        rows.append(f"| `{parameter}` | {', '.join(paths)} | {meaning} |\n")
+    for (name, meaning), paths in sorted(routes_of.items()):
+        rows.append(f"| `{name}` | {', '.join(paths)} | {meaning} |\n")
     return "".join(rows)
 
 

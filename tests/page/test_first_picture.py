@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from playwright.sync_api import expect
+
 from tests.page.browsing import OpenTab
-from tests.page.feeding import feed
+from tests.page.feeding import LAYERS, feed
 from tests.support.aggregator import Aggregator
 from tests.support.waiting import wait_until
 
@@ -38,6 +40,32 @@ def test_the_data_are_asked_for_once_and_before_the_modules_are_there(
     assert held
     assert not {"/runs/gpt/ranks", "/runs/gpt"} & set(early)
     assert [asked.count(part) for part in PARTS] == [1, 1, 1]
+
+
+def test_what_vanishes_from_the_start_is_shown_by_its_size(
+    tab: OpenTab, aggregator: Aggregator
+) -> None:
+    """It has no usual norm from which it could have changed; a choice of the user goes first."""
+    peer = aggregator.peer(run="deep").attach(LAYERS)
+    for step in range(24):
+        peer.stats(step, [10.0 ** (at - 12) for at in range(len(LAYERS))], loss=7.0)
+    peer.acked()
+
+    def told() -> bool:
+        alerts = aggregator.json("/runs/deep/alerts")
+        return any(own["rule"] == "vanishing" and own["severity"] != "info" for own in alerts)
+
+    wait_until(told, "the warning")
+    shown = tab("/?run=deep").until_live()
+    pressed = shown.page.locator(".segmented [aria-pressed=true]")
+
+    expect(pressed).to_have_text("size")
+    pressed.press("v")
+    expect(pressed).to_have_text("change")
+    shown.page.wait_for_url("**view=change**")
+    pressed.press("v")
+    shown.page.wait_for_url(lambda url: "view=" not in url)
+    expect(pressed).to_have_text("size")
 
 
 AHEAD = "m.askAhead('/rules');"

@@ -73,7 +73,7 @@ def train(endpoint: str, until: Any, **settings: Any) -> dict[str, Any]:
 
         def is_done() -> bool:
             loss = model(torch.ones(2, 4)).pow(2).mean()
-            (loss * torch.nan if watch.stats()["collected"] >= 60 else loss).backward()
+            (loss * torch.nan if int(watch.stats()["collected"]) >= 60 else loss).backward()
             watch.annotate(loss=loss)
             optimizer.step()
             optimizer.zero_grad()

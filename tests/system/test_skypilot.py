@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
 
 from tests.support.aggregator import Aggregator
 from tests.support.waiting import PATIENCE_S, wait_until

@@ -52,7 +52,7 @@ export class HeatKeys {
       n: () => this.nextFault(1),
       N: () => this.nextFault(-1),
       f: () => panel.toggleFold(),
-      v: () => panel.page.go({ view: panel.view === "size" ? "" : "size" }),
+      v: () => panel.look(panel.view === "size" ? "change" : "size"),
       t: () => panel.toggleTable(),
       "+": () => this.zoom(0.5),
       w: () => this.zoom(0.5),

@@ -16,6 +16,7 @@ import { HeatPointer } from "./pointer.js";
 import { worstTable } from "./worst.js";
 
 const MOST_HEIGHT = 460;
+const VIEWS = ["change", "size"];
 
 /** The picture; `page.go` takes what is chosen in it. */
 export class HeatPanel {
@@ -100,8 +101,8 @@ export class HeatPanel {
       },
       [...COLUMNS].map(([name, text]) => element("option", { value: name }, text)),
     );
-    this.views = ["change", "size"].map((view) =>
-      button(view, () => this.page.go({ view: view === "size" ? "size" : "" })),
+    this.views = VIEWS.map((view) =>
+      button(view, () => this.look(view)),
     );
     this.folding = button("By module", () => this.toggleFold(), {
       title: "One row for each module (f)",
@@ -117,7 +118,18 @@ export class HeatPanel {
   }
 
   get view() {
-    return this.state.view === "size" ? "size" : "change";
+    return VIEWS.includes(this.state.view) ? this.state.view : this.firstView;
+  }
+
+  /** Return the view that shows a fault without being touched: what is too small or too large from
+   * the first step on has no usual norm to change from. */
+  get firstView() {
+    return this.alerts.some(isFromTheStart) ? "size" : "change";
+  }
+
+  /** Choose a view. */
+  look(view) {
+    this.page.go({ view: view === this.firstView ? "" : view });
   }
 
   get folded() {
@@ -268,4 +280,8 @@ export class HeatPanel {
   close() {
     this.cursor.close();
   }
+}
+
+function isFromTheStart({ rule, severity, origin }) {
+  return ["vanishing", "exploding"].includes(rule) && severity !== "info" && origin?.usual === null;
 }
