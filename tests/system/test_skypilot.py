@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
 
 from tests.support.aggregator import Aggregator
 from tests.support.waiting import PATIENCE_S, wait_until
+from tests.support.yaml_files import documents
 
 ROOT: Final = Path(__file__).parents[2]
 
@@ -36,7 +36,7 @@ dist.destroy_process_group()
 def test_both_nodes_are_one_run(aggregator: Aggregator, tmp_path: Path) -> None:
     aggregator.start()
     (tmp_path / "train.py").write_text(TRAIN)
-    task = yaml.safe_load((ROOT / "docs" / "examples" / "train_sky.yaml").read_text("utf-8"))
+    (task,) = documents((ROOT / "docs" / "examples" / "train_sky.yaml").read_text("utf-8"))
     assert set(task["file_mounts"]) == {task["envs"]["GRADWATCH_KEYS"]}
     bin_directory = Path(sys.executable).parent
     environ = os.environ | {
