@@ -56,6 +56,13 @@ def test_what_vanishes_from_the_start_is_shown_by_its_size(
         return any(own["rule"] == "vanishing" and own["severity"] != "info" for own in alerts)
 
     wait_until(told, "the warning")
+    loud = aggregator.peer(run="loud").attach(LAYERS)
+    for step in range(4):
+        loud.stats(step, [500.0] * len(LAYERS), loss=7.0)
+    loud.acked()
+    wait_until(lambda: aggregator.json("/runs/loud/alerts"), "what is told as info")
+    shown = tab("/?run=loud").until_live()
+    expect(shown.page.locator(".segmented [aria-pressed=true]")).to_have_text("change")
     shown = tab("/?run=deep").until_live()
     pressed = shown.page.locator(".segmented [aria-pressed=true]")
 

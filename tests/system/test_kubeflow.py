@@ -142,6 +142,9 @@ def test_posts_have_their_distance_and_more_after_an_error(posts: list[dict[str,
     status.record(stats(300, 0.25), 150.0)
     status.post(150.0)
     assert posts[-1]["progressPercentage"] == 99
+    num_posts = len(posts)
+    status.post(300.0)
+    assert len(posts) == num_posts, "without news nothing is posted"
 
     nobody = KubeflowStatus("http://127.0.0.1:9", None, faults)
     nobody.record(stats(1, 0.5), 0.0)

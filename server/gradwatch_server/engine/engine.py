@@ -317,7 +317,8 @@ class Engine(threading.Thread):
         changes = self._fold(batch.by_run())
         self._ingest.listen()
         saves = self._checkpointer.due(self.clock.now_ns(), self._state)
-        has_rows = bool(batch.lines or saves or self.curves.is_changed)
+        has_new = self.curves.is_changed or self._transaction.has_silences
+        has_rows = bool(batch.lines or saves or has_new)
         if has_rows and not self._commit(batch.lines, changes, saves):
             return
         self._acknowledge(batch)

@@ -108,6 +108,11 @@ class Transaction:
         self._wait = wait
         self._silences_version = state.silences.version
 
+    @property
+    def has_silences(self) -> bool:
+        """Presence of silences that the store does not have: one may fit no run that there is."""
+        return self._state.silences.version != self._silences_version
+
     def commit(
         self,
         lines: Sequence[Line],
@@ -151,11 +156,11 @@ class Transaction:
         saves: Sequence[RunSave],
     ) -> int:
         """Write once; return the cursor of the newest alert event."""
-        store, silences = self._store, self._state.silences
+        store = self._store
+        silences = {_SILENCES: encode(self._state.silences)} if self.has_silences else {}
         with store.transaction():
             store.log.append(lines)
             self._recorder.write()
             self._checkpointer.write_forgotten(self._clock.now_ns())
-            is_changed = silences.version != self._silences_version
-            store.state.save({_SILENCES: encode(silences)} if is_changed else {}, saves)
+            store.state.save(silences, saves)
             return store.alert_events.add(events) if events else self._published.cursor

@@ -90,6 +90,29 @@ def watched(aggregator: Sink, new_trainer: NewTrainer) -> NewTrainer:
     return make
 
 
+def test_the_status_of_a_kubeflow_job_is_left_to_the_trainer(
+    watched: NewTrainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Transformers 5 posts one itself: two would take turns."""
+    monkeypatch.setenv("KUBEFLOW_TRAINER_SERVER_URL", "http://127.0.0.1:9")
+    statuses: list[object] = []
+
+    class Look(TrainerCallback):
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            watch = callback._training.watch
+            assert isinstance(watch, gradwatch.Watch)
+            statuses.append(watch._sender._status)
+
+    trainer = watched(max_steps=2)
+    (callback,) = (
+        own for own in trainer.callback_handler.callbacks if isinstance(own, GradwatchCallback)
+    )
+    trainer.add_callback(Look())
+    trainer.train()
+
+    assert statuses == [None, None]
+
+
 def logged(trainer: Trainer) -> list[dict[str, float]]:
     """Return what the Trainer logged of each step."""
     return [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.entries import Resumed
 from gradwatch_server.engine import recovery
 from gradwatch_server.engine.alert_commands import AddSilence, RemoveSilence
+from gradwatch_server.engine.engine import Engine
 from gradwatch_server.storage.rows import StorageError, StorageFault
 from gradwatch_wire import Bye
 from gradwatch_wire.health import Phase, RankState
@@ -113,6 +115,27 @@ def test_a_session_goes_on_where_it_was(start: Start) -> None:
     assert (view.attempt, view.stored) == (1, 4)
     bodies = [entry.body for entry in running.entries()]
     assert [isinstance(body, Resumed) for body in bodies].count(True) == 1
+
+
+def test_silences_are_there_before_the_first_round(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader that comes as the aggregator does is not told that there are none."""
+    running = start()
+    until_ns = running.engine.clock.now_ns() + YEAR_NS
+    made = running.engine.commands.submit(
+        AddSilence("gpt", "exploding", "*", until_ns, "ann", "")
+    ).result(PATIENCE_S)
+    seen: list[str] = []
+
+    def begin(engine: Engine) -> None:
+        seen.extend(own.id for own in engine.published.silences)
+        threading.Thread.start(engine)
+
+    monkeypatch.setattr(Engine, "start", begin)
+    again(start, running)
+
+    assert seen == [made.id]
 
 
 @pytest.mark.usefixtures("on_demand")

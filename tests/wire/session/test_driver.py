@@ -33,13 +33,17 @@ class Others:
         send(b"other")
 
 
+MAX_IN_FLIGHT = 1_000
+
+
 class Process:
     """A driver, a connection that takes so many messages, and a clock that the test moves."""
 
     def __init__(self, others: Others | None = None) -> None:
         self.now_s = 1000.0
         self.outbox = Outbox(1 << 20)
-        session = Session(SESSION, Hello(run="test", rank=0, world=1), self.outbox, 1000)
+        hello = Hello(run="test", rank=0, world=1)
+        session = Session(SESSION, hello, self.outbox, MAX_IN_FLIGHT)
         self.driver = SessionDriver(session, self.now_s, others)
         self.room = 10_000
 
@@ -106,6 +110,11 @@ def test_a_record_is_a_sign_of_life_and_a_backlog_is_none(process: Process) -> N
     process.now_s += BEAT_EVERY_S
     sent = [type(record) for record in process.records()]
     assert sent == [*[Event] * MAX_BATCH, Beat]
+
+    process.produce(*[Event(name="mark", step=step) for step in range(MAX_IN_FLIGHT)])
+    while len(sent := process.records()) == MAX_BATCH:
+        process.now_s += BEAT_EVERY_S
+    assert {type(record) for record in sent} == {Event, Beat}
 
 
 def test_a_hello_that_the_connection_did_not_take_is_sent_in_the_next_round() -> None:
