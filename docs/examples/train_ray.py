@@ -19,7 +19,7 @@ BAD_STEP = 10
 VARIABLES = ("GRADWATCH_ENDPOINT", "GRADWATCH_KEYS", "GRADWATCH_SPILL", "GRADWATCH_OVERHEAD")
 
 
-def train(config):
+def train(config: dict[str, str]) -> None:
     """Train on one worker; the data of rank 1 is bad at one step."""
     torch.manual_seed(0)
     model = prepare_model(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1)))

@@ -13,6 +13,7 @@ from gradwatch_server.core.alerting.alert import Alert, isotime
 from gradwatch_server.core.alerting.flags import Flags, num_layers
 from gradwatch_server.core.alerting.rules.base import HealthShare
 from gradwatch_server.core.alerting.rules.liveness import MIN_GAPS
+from gradwatch_server.core.alerting.rules.registry import REGISTRY
 from gradwatch_server.core.alerting.sentences import Trouble
 from gradwatch_server.core.arrays import FloatArray
 from gradwatch_server.core.frames.window import Series
@@ -113,18 +114,19 @@ def _missing(view: RunView, ranks: list[dict[str, Any]]) -> Iterator[Finding]:
 
 
 def last_good_step(series: Series, firing: Sequence[Alert]) -> int | None:
-    """Return the newest step that was good, before all critical alerts that fire.
+    """Return the newest step that was good, before all faults that fire.
 
     That is one with a finite norm, or one that a rule knows to have been right, which may be newer:
     a sentinel has looked at it, and no frame is of it. None if that is not known: the window has no
     such step, or began after the first bad one. Steps of before a jump back are left out, as their
-    numbers came again.
+    numbers came again. A fault is a warning, or worse, of a rule that spoils steps; a hang is none.
 
     Args:
         series: Numbers per step of the window.
         firing: The alerts that fire.
     """
-    ends = [_last_good_of(alert) for alert in firing if alert.severity is Severity.CRITICAL]
+    faults = (own for own in firing if own.severity is not Severity.INFO)
+    ends = [_last_good_of(own) for own in faults if REGISTRY[own.rule].spoils_steps]
     end, is_certain = min(ends, default=(None, False))
     back = np.flatnonzero(np.diff(series.steps) <= 0)
     own = slice(int(back[-1]) + 1 if len(back) else 0, None)

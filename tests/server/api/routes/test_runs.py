@@ -38,6 +38,26 @@ def test_health_says_what_to_go_back_to(
 
 
 @pytest.mark.slow
+def test_a_warning_about_gradients_ends_the_good_steps_and_a_crash_does_not(
+    attach: Callable[..., Any], health: Callable[..., Any]
+) -> None:
+    peer = attach()
+    for step in range(45):
+        peer.stats(step, (1.0 + step / 100 if step < 40 else 0.0, 1.0), loss=1.0)
+    peer.acked()
+    assert health(step=44, status="degraded")["last_good_step"] == 39
+    for step in range(45, 50):
+        peer.stats(step, (1.0 + step / 100, 1.0), loss=1.0)
+    peer.send(Bye(reason="exception"))
+    peer.acked()
+
+    report = health(status="critical")
+
+    assert [own["rule"] for own in report["alerts"]["items"]] == ["liveness"]
+    assert report["last_good_step"] == 49
+
+
+@pytest.mark.slow
 def test_what_health_does_not_know_is_null(
     attach: Callable[..., Any], health: Callable[..., Any]
 ) -> None:

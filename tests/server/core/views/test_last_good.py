@@ -28,8 +28,11 @@ class _Origin:
 
 
 class _Alert:
-    def __init__(self, first: int, severity: Severity, last_good: int | None = None) -> None:
-        self.first_step, self.severity, self.origin = first, severity, _Origin(last_good)
+    def __init__(
+        self, first: int, severity: Severity, last_good: int | None = None, rule: str = "loss"
+    ) -> None:
+        self.first_step, self.severity, self.rule = first, severity, rule
+        self.origin = _Origin(last_good)
 
 
 def find(known: Series, *alerts: Any) -> int | None:
@@ -45,13 +48,16 @@ def test_without_an_alert_it_is_the_newest_finite_one(
     assert find(series([10, 11, 12], *norms)) == expected
 
 
-def test_a_critical_alert_says_where_it_went_wrong() -> None:
-    """The earliest of them; a warning does not."""
+def test_the_earliest_fault_says_where_it_went_wrong() -> None:
+    """What is told as info is none, nor is what leaves the weights as they were."""
     critical, warning = Severity.CRITICAL, Severity.WARNING
     known = series([10, 11, 12, 13])
 
     assert find(known, _Alert(12, critical), _Alert(13, critical)) == 11
-    assert find(known, _Alert(11, warning)) == 13
+    assert find(known, _Alert(13, critical), _Alert(11, warning)) == 10
+    assert find(known, _Alert(11, Severity.INFO)) == 13
+    for rule in ("liveness", "slow", "records_lost", "loss_scaler", "not_learning"):
+        assert find(known, _Alert(11, critical, rule=rule)) == 13
     assert find(known, _Alert(13, critical, last_good=10)) == 10
 
 

@@ -24,6 +24,7 @@ class GainRule(Rule):
 
     name = "gain"
     takes = (GainFrame,)
+    spoils_steps = False
     formula = """
         more than `share` of the measured transitions have `gain < low` or `gain > high`; it is held
         while more than `clear` of them have.

@@ -34,6 +34,7 @@ class GroupsRule(Rule):
     name = "groups"
     signs = Sign.GROUPS
     takes = (Frame,)
+    spoils_steps = False
     formula = """
         `(l2 of seed / sqrt(elements of seed)) / (l2 of host / sqrt(elements of host)) < limit`;
         held while it is `< clear`.

@@ -59,6 +59,7 @@ class LivenessRule(Rule):
 
     name = "liveness"
     takes = (Liveness,)
+    spoils_steps = False
     formula = """
         failed: the reason in a BYE is `exception`. Lost: no sign of life for `session_timeout_s`.
         Silent: none for `silent_s`, or `behind_frames` frames in a row that closed two steps or

@@ -144,6 +144,7 @@ class LossScalerRule(Rule):
     name = "loss_scaler"
     follows = ("nonfinite", "loss", "loss_scaler")
     takes = (Frame,)
+    spoils_steps = False
     signs = Sign.LOSS_SCALE
     memory: ClassVar[type | None] = ScalerMemory
     formula = """

@@ -31,6 +31,7 @@ class RecordsLostRule(Rule):
     name = "records_lost"
     signs = Sign.LOST
     takes = (DeclaredLoss, Frame)
+    spoils_steps = False
     formula = "a client says that it can no longer supply a record."
     tuning = """
         Give the client more memory (`buffer_bytes`) or a disk (`spill`) rather than turning it off:

@@ -111,6 +111,7 @@ class NotLearningRule(SilentBugRule):
     """
 
     name = "not_learning"
+    spoils_steps = False
     formula = "the learning rate is 0 in `for_steps` frames in a row."
     tuning = 'Where a rate of 0 is meant, as in an evaluation that steps: `runs = ["!eval-*"]`.'
     source = """
@@ -183,6 +184,7 @@ class SameBatchRule(SilentBugRule):
     """
 
     name = "same_batch"
+    spoils_steps = False
     formula = """
         with `reduction` = `mean`, `local_probe` is equal on all ranks, and so is `loss` where it
         is given, in `for_steps` frames in a row.

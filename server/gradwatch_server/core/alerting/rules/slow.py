@@ -34,6 +34,7 @@ class SlowRule(Rule):
     name = "slow"
     recurs = True
     takes = (Frame,)
+    spoils_steps = False
     signs = Sign.UNUSUAL
     formula = """
         the mean step time of 16 or 64 frames is above the record of 256 frames, and its rise above

@@ -83,6 +83,7 @@ class WeightsUnchangedRule(LayerRule):
     """
 
     name = "weights_unchanged"
+    spoils_steps = False
     signs = Sign.SILENT_BUG
     memory: ClassVar[type | None] = UnchangedMemory
     yields_to = ("vanishing",)
