@@ -232,8 +232,10 @@ def test_the_address_says_what_is_shown(tab: OpenTab, fed: Any) -> None:
 def test_one_part_that_fails_leaves_the_others(tab: OpenTab, fed: Any) -> None:
     shown = tab("/?run=gpt&layer=transformer.h.2.attn&step=3")
     shown.allow("404")
-    shown.page.locator(".drawer .failed:visible").wait_for()
-    assert POISONED in shown.text(".drawer .failed:visible")  # the nearest names
+    # The first of two: its curves fail, and its numbers.
+    failed = shown.page.locator(".drawer .failed:visible").first
+    failed.wait_for()
+    assert POISONED in failed.inner_text()  # the nearest names
     assert "step" in shown.text(".verdict .facts")
     assert shown.page.locator(".alerts li").count() == 1
     shown.page.locator(".ruler .bad").wait_for()
