@@ -214,7 +214,7 @@ def _send_steadily(senders: Sequence[Sender], pipe: Pipe, report: Callable[[], N
     step, due_s = 0, time.monotonic()
     while True:
         for sender in senders:
-            norm = 1.0 + step % 7 / 10  # the same again and again would be told as a fault
+            norm = 1.0 + step % 7 / 10  # equal norms raise `repeated_gradient`
             sender.append(stats_of(step, [norm] * len(LAYERS), loss=norm), due_s)
         step, due_s = step + 1, due_s + 1.0 / RATE
         while True:

@@ -1,4 +1,4 @@
-"""The table in docs/http.md: every route of `/openapi.json`, with its parameters and an example."""
+"""The tables in docs/http.md: every route of `/openapi.json`, an example, and all parameters."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ EXAMPLES: Final = {
 
 
 class _Idle:
-    """An engine of which nothing is asked: the app asks it when a request comes."""
+    """Stand-in for an engine: this app is described, and serves no request."""
 
     published = None
     budget_use = BudgetUse()

@@ -1,4 +1,4 @@
-"""What a run's page asks for until its first picture is there: each thing once, and early."""
+"""First picture of a run: its requests, each once and early, and the view it begins with."""
 
 from __future__ import annotations
 

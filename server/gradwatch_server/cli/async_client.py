@@ -1,4 +1,4 @@
-"""The client of the live view: one connection, and no answer twice."""
+"""The client of the live view: an answer that did not change is not sent again."""
 
 from __future__ import annotations
 

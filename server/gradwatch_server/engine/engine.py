@@ -317,8 +317,8 @@ class Engine(threading.Thread):
         changes = self._fold(batch.by_run())
         self._ingest.listen()
         saves = self._checkpointer.due(self.clock.now_ns(), self._state)
-        has_new = self.curves.is_changed or self._transaction.has_silences
-        has_rows = bool(batch.lines or saves or has_new)
+        is_changed = self.curves.is_changed or self._transaction.has_unsaved_silences
+        has_rows = bool(batch.lines or saves or is_changed)
         if has_rows and not self._commit(batch.lines, changes, saves):
             return
         self._acknowledge(batch)

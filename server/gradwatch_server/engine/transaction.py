@@ -109,8 +109,8 @@ class Transaction:
         self._silences_version = state.silences.version
 
     @property
-    def has_silences(self) -> bool:
-        """Presence of silences that the store does not have: one may fit no run that there is."""
+    def has_unsaved_silences(self) -> bool:
+        """Presence of changed silences: one that fits no run yet is in no run's log."""
         return self._state.silences.version != self._silences_version
 
     def commit(
@@ -157,7 +157,7 @@ class Transaction:
     ) -> int:
         """Write once; return the cursor of the newest alert event."""
         store = self._store
-        silences = {_SILENCES: encode(self._state.silences)} if self.has_silences else {}
+        silences = {_SILENCES: encode(self._state.silences)} if self.has_unsaved_silences else {}
         with store.transaction():
             store.log.append(lines)
             self._recorder.write()

@@ -36,7 +36,7 @@ def send_hello(session: Session[Any], send: Send, now_s: float) -> None:
 def send_records(session: Session[Any], send: Send) -> bool:
     """Send records as far as the session and the connection let us, up to `MAX_BATCH`.
 
-    Return whether some were sent, and none is left to be.
+    Return whether the newest record there is was sent in this round.
     """
     for num_sent in range(MAX_BATCH):
         message = session.peek()
@@ -90,7 +90,7 @@ class SessionDriver:
         if self.others is not None and not self.is_closing:
             self.others.send(send, now_s)
         if send_records(self.session, send):
-            self.session.speak(now_s)
+            self.session.postpone_beat(now_s)
         since_s = now_s - self._stepped_at_s
         beat = self.session.beat(self.last_step, since_s, now_s, self.is_training)
         if beat is not None:

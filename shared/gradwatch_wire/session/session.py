@@ -140,8 +140,8 @@ class Session(Generic[S]):
         """End of the backlog: true if the next record is not made yet, or is gone."""
         return self.source.get(self._cursor) is None
 
-    def speak(self, now_s: float) -> None:
-        """Count the newest record as a BEAT: it says as much, and costs the aggregator less."""
+    def postpone_beat(self, now_s: float) -> None:
+        """Put off the next BEAT: the newest record was sent, and says as much."""
         self._beat_at_s = now_s
 
     def due(self, now_s: float) -> bytes | None:

@@ -117,10 +117,10 @@ def test_a_session_goes_on_where_it_was(start: Start) -> None:
     assert [isinstance(body, Resumed) for body in bodies].count(True) == 1
 
 
-def test_silences_are_there_before_the_first_round(
+def test_a_silence_of_no_run_yet_is_stored_and_read_before_the_first_round(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reader that comes as the aggregator does is not told that there are none."""
+    """It is in no run's log; and a reader that comes early is not told that there is none."""
     running = start()
     until_ns = running.engine.clock.now_ns() + YEAR_NS
     made = running.engine.commands.submit(

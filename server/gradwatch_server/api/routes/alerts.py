@@ -23,9 +23,7 @@ router = APIRouter()
 MAX_CURSOR: Final = (1 << 63) - 1
 
 Cursor = Annotated[int, Query(ge=0, lt=1 << 63, description="Cursor of the last event seen.")]
-Before = Annotated[
-    int, Query(ge=1, le=MAX_CURSOR, description="Cursor of the first event that is too new.")
-]
+Before = Annotated[int, Query(ge=1, le=MAX_CURSOR, description="Cursor; only older events.")]
 Firing = Annotated[bool, Query(description="Only alerts that fire in runs that live.")]
 Limit = Annotated[int, Query(ge=1, le=1000, description="Number of events.")]
 Run = Annotated[str | None, Query(description="Only this run.")]

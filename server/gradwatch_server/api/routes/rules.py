@@ -13,7 +13,7 @@ from gradwatch_server.core.views.rules import describe_rules
 router = APIRouter()
 
 Run = Annotated[
-    str | None, Query(description="Run of which each rule names the layers it watches.")
+    str | None, Query(description="Run; each rule has the number of its watched layers.")
 ]
 
 

@@ -82,7 +82,7 @@ async def read_run(client: AsyncClient, run: str, text: str) -> dict[str, Any]:
     """
     columns = [("column", name) for name in RUN_COLUMNS]
     path = run_path(run, "series") + query_of(*columns, ("last", STEPS), ("points", STEPS))
-    # In turn: where one of two fails, the other would outlive the client of both.
+    # One after the other: of two at once, one that fails leaves the other to a closed client.
     report, series = await client.get(run_path(run, "health")), await client.get(path)
     curves = {own["column"]: _curve_of(own) for own in series["series"]}
     step = series["last_step"]

@@ -114,12 +114,12 @@ def _missing(view: RunView, ranks: list[dict[str, Any]]) -> Iterator[Finding]:
 
 
 def last_good_step(series: Series, firing: Sequence[Alert]) -> int | None:
-    """Return the newest step that was good, before all faults that fire.
+    """Return the newest step that was good, before the first fault that fires.
 
     That is one with a finite norm, or one that a rule knows to have been right, which may be newer:
     a sentinel has looked at it, and no frame is of it. None if that is not known: the window has no
     such step, or began after the first bad one. Steps of before a jump back are left out, as their
-    numbers came again. A fault is a warning, or worse, of a rule that spoils steps; a hang is none.
+    numbers came again. A fault is a warning or a critical alert of a rule that spoils steps.
 
     Args:
         series: Numbers per step of the window.

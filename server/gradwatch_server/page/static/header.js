@@ -80,7 +80,9 @@ export class Header {
     const firing = await getJson("/alerts/latest", { firing: true, limit: MOST });
     const worst = SEVERITIES.find((one) => firing.some(({ severity }) => severity === one));
     this.firing.hidden = !firing.length;
-    if (firing.length) fill(this.firing, severityOf(worst, `${whole(firing.length)}${firing.length < MOST ? "" : " or more"} firing`));
+    if (!firing.length) return;
+    const more = firing.length < MOST ? "" : " or more";
+    fill(this.firing, severityOf(worst, `${whole(firing.length)}${more} firing`));
   }
 
   showFreshness({ text, kind }) {

@@ -49,7 +49,7 @@ def test_without_an_alert_it_is_the_newest_finite_one(
 
 
 def test_the_earliest_fault_says_where_it_went_wrong() -> None:
-    """What is told as info is none, nor is what leaves the weights as they were."""
+    """Neither `info` nor a rule that leaves checkpoints good is a fault."""
     critical, warning = Severity.CRITICAL, Severity.WARNING
     known = series([10, 11, 12, 13])
 

@@ -80,7 +80,7 @@ class Rule(BaseModel, ABC):
         recurs: Whether an alert that begins soon after the last one of its rule and group was over
             is the same once more, and `info` likewise. For rules whose alerts are over within a
             few frames; not where time passes without steps.
-        spoils_steps: Whether a checkpoint of a step in which it is bad is none to go back to.
+        spoils_steps: Whether a checkpoint that was made during its alert is no good one.
         health: Share of the health score that the layers it flags count towards; with None
             `/health` does not count them at all.
         memory: Dataclass of what it knows of an attempt, made without arguments; None if it judges

@@ -50,7 +50,7 @@ class LivenessRule(Rule):
       BEAT); it is told up to 5 s late.
 
     An attempt has one alert, in the group `run` and without layers. `origin.kind` is one of these
-    words, or `failed and lost` where the first of them is not known within 5 s; a change of it is
+    words, or `failed and lost` where both came within 5 s; a change of it is
     told. `origin.ranks` are the ranks that it is about, of a hang those with the lowest last step
     (`origin.step`); `origin.notes` has the last step of each rank. The cause of a hang names the
     functions of the ranks, by their Python stacks. It is over when ranks are heard of again, have

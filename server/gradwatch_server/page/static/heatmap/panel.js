@@ -101,9 +101,7 @@ export class HeatPanel {
       },
       [...COLUMNS].map(([name, text]) => element("option", { value: name }, text)),
     );
-    this.views = VIEWS.map((view) =>
-      button(view, () => this.look(view)),
-    );
+    this.views = VIEWS.map((view) => button(view, () => this.look(view)));
     this.folding = button("By module", () => this.toggleFold(), {
       title: "One row for each module (f)",
     });
@@ -121,8 +119,7 @@ export class HeatPanel {
     return VIEWS.includes(this.state.view) ? this.state.view : this.firstView;
   }
 
-  /** Return the view that shows a fault without being touched: what is too small or too large from
-   * the first step on has no usual norm to change from. */
+  // A layer that is too small or too large from its first step on has no usual norm, so no change.
   get firstView() {
     return this.alerts.some(isFromTheStart) ? "size" : "change";
   }
