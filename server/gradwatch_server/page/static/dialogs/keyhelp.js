@@ -24,6 +24,7 @@ const HELP = [
   ["Home End", "in the heatmap: first and last step"],
   ["Enter", "open the layer at this step"],
   ["+ - a d", "zoom and move in time; w s zoom as well"],
+  ["z Z", "in the heatmap: fewer and more rows"],
   ["0", "all steps"],
 ];
 

@@ -28,6 +28,8 @@ export class HeatKeys {
     };
     if (moves[event.key]) {
       const [newRow, newColumn] = moves[event.key]();
+      const beyond = newRow - clamp(newRow, panel.rows.length);
+      if (beyond) panel.showFrom(panel.firstRow + beyond);
       panel.cursor.moveTo({
         row: clamp(newRow, panel.rows.length),
         column: clamp(newColumn, panel.cells.columns),
@@ -58,6 +60,8 @@ export class HeatKeys {
       w: () => this.zoom(0.5),
       "-": () => this.zoom(2),
       s: () => this.zoom(2),
+      z: () => panel.zoomRows(0.5),
+      Z: () => panel.zoomRows(2),
       a: () => this.pan(-0.25),
       d: () => this.pan(0.25),
     };
@@ -82,7 +86,7 @@ export class HeatKeys {
         : (faults.findLast((column) => column < now) ?? faults[faults.length - 1]);
     const [alert] = begins.find(([, column]) => column === next) ?? [];
     const layer = cells.names.indexOf(namedLayers(alert)[0] ?? "");
-    const row = panel.rows.findIndex((each) => each.kind !== "head" && each.layers.includes(layer));
+    const row = panel.rowOf(layer);
     panel.surface.focus();
     cursor.moveTo(row >= 0 ? { row, column: next } : panel.worstAt(next));
   }

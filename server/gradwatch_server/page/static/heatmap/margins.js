@@ -1,7 +1,7 @@
 // What stands around the heatmap: names of rows, marks beside them, and the steps above.
 
 import { button, element, fill, printable } from "../element.js";
-import { modulesOf, namedLayers } from "./names.js";
+import { namedLayers } from "./names.js";
 import { whole } from "../numbers.js";
 
 const LEAST_LABEL = 13; // pixels
@@ -77,36 +77,40 @@ export class Margins {
 
   // Rows too thin for a name: one name for each module, where there is room.
   brackets(made, hasRoom) {
-    let row = 0;
-    for (const module of modulesOf(this.cells.names)) {
-      const middle = (this.top(row) + this.top(row + module.layers.length)) / 2;
-      row += module.layers.length;
+    for (const { module, first, layers } of this.modules()) {
+      const middle = Math.max(7, (this.top(first) + this.top(first + layers.length)) / 2);
       if (hasRoom(middle))
-        made.push(
-          this.labelOf(
-            { kind: "fold", label: module.name, module: module.name, layers: module.layers },
-            middle,
-          ),
-        );
+        made.push(this.labelOf({ kind: "fold", label: module, module, layers }, middle));
     }
   }
 
   gutterBrackets() {
     if (this.folded) return [];
-    let row = 0;
-    return modulesOf(this.cells.names).map(({ layers }) => {
+    return this.modules().map(({ first, layers }) => {
       const bracket = element("i");
-      bracket.style.top = `${this.top(row) + 1}px`;
-      bracket.style.height = `${Math.max(1, this.top(row + layers.length) - this.top(row) - 2)}px`;
-      row += layers.length;
+      const height = this.top(first + layers.length) - this.top(first);
+      bracket.style.top = `${this.top(first) + 1}px`;
+      bracket.style.height = `${Math.max(1, height - 2)}px`;
       return bracket;
     });
+  }
+
+  // The modules of the rows that are shown, one for each layer.
+  modules() {
+    const found = [];
+    this.rows.forEach(({ module, layers }, row) => {
+      const last = found[found.length - 1];
+      if (last?.module === module) last.layers.push(...layers);
+      else found.push({ module, first: row, layers: [...layers] });
+    });
+    return found;
   }
 
   labelOf(row, middle) {
     const isModule = row.kind !== "layer";
     const arrow = row.kind === "head" ? "▾ " : this.folded && row.kind === "fold" ? "▸ " : "";
-    const after = isModule && this.labels.clientWidth > 150 ? ` (${row.layers.length})` : "";
+    const isCounted = isModule && row.layers.length > 1 && this.labels.clientWidth > 150;
+    const after = isCounted ? ` (${row.layers.length})` : "";
     const room = Math.floor((this.labels.clientWidth - 8) / LETTER) - arrow.length - after.length;
     const label = `${arrow}${endOf(row.label, Math.max(4, room))}${after}`;
     const act = () =>

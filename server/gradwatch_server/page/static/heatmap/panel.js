@@ -15,8 +15,10 @@ import { colouring, paint, pool, sizeRange } from "./picture.js";
 import { HeatPointer } from "./pointer.js";
 import { worstTable } from "./worst.js";
 
-const MOST_HEIGHT = 460;
+const [LEAST_HEIGHT, MOST_HEIGHT] = [260, 460]; // pixels, of a picture with many rows
+const ABOVE = 540; // pixels of the page above the picture, and below it to the end of its legend
 const VIEWS = ["change", "size"];
+const LEAST_ROWS = 8;
 
 /** The picture; `page.go` takes what is chosen in it. */
 export class HeatPanel {
@@ -25,6 +27,8 @@ export class HeatPanel {
     this.cells = null;
     this.alerts = [];
     this.order = "registered";
+    this.firstRow = 0; // of all rows, the first that is shown
+    this.mostRows = Infinity;
     this.cursor = new HeatCursor(this);
     this.pointer = new HeatPointer(this);
     this.keys = new HeatKeys(this);
@@ -75,6 +79,7 @@ export class HeatPanel {
         this.column,
         element("span", { class: "segmented" }, this.views),
         this.folding,
+        this.unzooming,
         this.tabling,
         this.note,
       ),
@@ -105,6 +110,7 @@ export class HeatPanel {
     this.folding = button("By module", () => this.toggleFold(), {
       title: "One row for each module (f)",
     });
+    this.unzooming = button("All rows", () => this.zoomRows(Infinity), { title: "(Z)" });
     this.tabling = button("As table", () => this.toggleTable(), {
       "aria-pressed": "false",
       title: "The worst layers as a table (t)",
@@ -148,7 +154,8 @@ export class HeatPanel {
     this.picture.hidden = this.legend.hidden = isEmpty;
     this.message.hidden = !isEmpty;
     if (isEmpty) return setText(this.message, this.nothing());
-    this.rows = rowsOf(cells.names, { fold: this.folded, open: new Set(this.state.open) });
+    this.allRows = rowsOf(cells.names, { fold: this.folded, open: new Set(this.state.open) });
+    this.cutRows();
     this.column.value = this.state.column ?? "l2";
     this.views.forEach((each) =>
       each.setAttribute("aria-pressed", String(each.textContent === this.view)),
@@ -167,13 +174,45 @@ export class HeatPanel {
     if (!this.table.hidden) this.drawTable();
   }
 
+  // Take the rows that are shown of all.
+  cutRows() {
+    const count = Math.min(this.mostRows, this.allRows.length);
+    this.firstRow = Math.max(0, Math.min(this.firstRow, this.allRows.length - count));
+    this.rows = this.allRows.slice(this.firstRow, this.firstRow + count);
+    this.unzooming.hidden = count === this.allRows.length;
+  }
+
+  /** Show so many times as many rows, around that of the cursor. */
+  zoomRows(factor) {
+    const middle = this.firstRow + (this.cursor.place?.row ?? this.rows.length >> 1);
+    const count = Math.max(LEAST_ROWS, Math.round(this.rows.length * factor));
+    this.mostRows = count < this.allRows.length ? count : Infinity;
+    this.showFrom(middle - (count >> 1));
+  }
+
+  showFrom(row) {
+    this.firstRow = Number.isFinite(row) ? row : 0;
+    this.draw();
+  }
+
+  /** Return the row of a layer, which is shown from then on; -1 where none has it. */
+  rowOf(layer) {
+    const row = this.allRows.findIndex(
+      ({ kind, layers }) => kind !== "head" && layers.includes(layer),
+    );
+    const isShown = row >= this.firstRow && row < this.firstRow + this.rows.length;
+    if (row >= 0 && !isShown) this.showFrom(row - (this.rows.length >> 1));
+    return row < 0 ? row : row - this.firstRow;
+  }
+
   drawPicture() {
     const ratio = window.devicePixelRatio || 1;
     const least = this.folded ? 14 : 1;
-    const cell = Math.max(least, Math.min(18, Math.floor(MOST_HEIGHT / this.rows.length)));
+    const most = Math.min(MOST_HEIGHT, Math.max(LEAST_HEIGHT, window.innerHeight - ABOVE));
+    const cell = Math.max(least, Math.min(18, Math.floor(most / this.rows.length)));
     this.height = this.folded
       ? cell * this.rows.length
-      : Math.max(64, Math.min(MOST_HEIGHT, cell * this.rows.length));
+      : Math.max(64, Math.min(most, cell * this.rows.length));
     // The surface is never changed from outside by a class: its height is that of its rows.
     this.surface.style.height = `${this.height + 2}px`;
     this.margins.resize(this.height);
