@@ -71,6 +71,25 @@ class Reduction(StrEnum):
     UNKNOWN = "unknown"
 
 
+class Mark(StrEnum):
+    """Values of `marks` in a manifest: how a layer lies on the ranks, as its parameter says."""
+
+    TENSOR = "tensor"
+    EXPERT = "expert"
+    SHARED = "shared"
+
+
+class Dimension(StrEnum):
+    """Keys of `meshes` in a manifest: dimensions in which a job is parallel."""
+
+    PIPELINE = "pipeline"
+    TENSOR = "tensor"
+    EXPERT = "expert"
+    EXPERT_TENSOR = "expert_tensor"
+    CONTEXT = "context"
+    DATA = "data"
+
+
 class LayerOrder(StrEnum):
     """In which order a manifest lists the layers."""
 

@@ -12,6 +12,10 @@ from typing import Final
 
 from gradwatch_wire.limits import MAX_RANKS
 
+UNKNOWN_PLACEMENT: Final = "unknown"
+"""Placement of a layer whose rank does not know how the layer lies on the ranks: no number of
+shards makes it whole."""
+
 _TEXT: Final = re.compile(r"(?:(.+) )?(0|[1-9]\d{0,4})/([1-9]\d{0,4})", re.ASCII | re.DOTALL)
 
 

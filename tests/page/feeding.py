@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from gradwatch_wire import Column, Stats
 from tests.support.aggregator import Aggregator
@@ -50,9 +50,10 @@ def feed(
     steps: range = range(STEPS),
     poison_step: int | None = POISON_STEP,
     names: Sequence[str] = LAYERS,
+    **declared: Any,
 ) -> Peer:
     """Send a run of one rank, with one poisoned layer at a step; it stays attached."""
-    peer = aggregator.peer(run=run).attach(names)
+    peer = aggregator.peer(run=run).attach(names, **declared)
     more(peer, steps, poison_step, names)
     aggregator.shows(peer)
     return peer

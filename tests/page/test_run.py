@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 
-from gradwatch_wire import Bye
+from gradwatch_wire import Bye, Column
 from tests.page.browsing import OpenTab
-from tests.page.feeding import LAYERS, POISON_STEP, POISONED, STEPS, feed, more, norm_of
+from tests.page.feeding import LAYERS, NAN, POISON_STEP, POISONED, STEPS, feed, more, norm_of
 from tests.support.aggregator import Aggregator
 from tests.support.records import stats_of
 
 READOUT = ".readout"
 SURFACE = ".heat .surface"
+READ_AT = "h.77.w7 · step 4 · "
 
 PIXELS = """([rows, columns]) => {
   const canvas = document.querySelector(".heat canvas");
@@ -110,6 +111,55 @@ def test_the_rank_that_was_first_is_named_among_the_ranks(tab: OpenTab, fed: Any
     rank.wait_for()
 
     assert f"first NaN or Inf, step {POISON_STEP}" in rank.inner_text()
+
+
+def test_a_rank_of_a_parallel_job_has_its_place(tab: OpenTab, aggregator: Aggregator) -> None:
+    """Beside its state, and among the facts of an alert about it."""
+    meshes = {"pipeline": Column.pack("<u4", [4, 0]), "tensor": Column.pack("<u4", [0, 1])}
+    feed(aggregator, "split", range(4), 2, meshes=meshes)
+    (alert,) = aggregator.json("/runs/split/alerts")
+    shown = tab("/?run=split").until_live()
+    rank = shown.page.locator(".ranks li").first
+    rank.wait_for()
+    assert "pipeline stage 1, tensor 0" in rank.inner_text()
+
+    shown = tab(f"/?run=split&alert={alert['id']}").until_live()
+    facts = shown.page.locator("dl.facts").first
+    facts.wait_for()
+    assert "pipeline stage 1, tensor 0" in facts.inner_text()
+
+
+def test_rows_around_a_narrow_fault_are_made_larger(tab: OpenTab, aggregator: Aggregator) -> None:
+    """Of 1,000 layers one is bad: `n` finds it, `z` gives its row a name, arrows go on from it."""
+    names = [f"h.{number // 10}.w{number % 10}" for number in range(1000)]
+    peer = aggregator.peer(run="deep").attach(names)
+    for step in range(6):
+        norms = [1.0 + 0.01 * ((number * 7 + step) % 5) for number in range(1000)]
+        norms[777] = NAN if step == 4 else norms[777]
+        peer.stats(step, norms)
+    peer.acked()
+    aggregator.shows(peer)
+    shown = tab("/?run=deep").until_live()
+    shown.page.locator(".heat canvas[width]").wait_for()
+    labels, everything = (
+        shown.page.locator(".heat .labels button"),
+        shown.page.get_by_text("All rows"),
+    )
+    named = labels.get_by_text("77.w7", exact=True)
+
+    shown.page.keyboard.press("n")
+    assert named.count() == 0
+    assert not everything.is_visible()
+    for _ in range(6):
+        shown.page.keyboard.press("z")
+    named.wait_for()
+    assert shown.page.locator(".heat .gutter .bad").count() == 1
+    assert READ_AT in shown.page.locator(READOUT).inner_text()
+    for _ in range(12):
+        shown.page.keyboard.press("ArrowDown")
+    assert "h.78.w9" in shown.page.locator(READOUT).inner_text()
+    everything.click()
+    named.wait_for(state="detached")
 
 
 def test_steps_on_the_ruler_are_round(tab: OpenTab, fed: Any) -> None:

@@ -144,6 +144,8 @@ WRONG: Final[dict[tuple[str, str], Callable[[], dict[str, object]]]] = {
     ("blocks", "ValueError"): lambda: {"blocks": [nn.Linear(2, 2)]},
     ("activations", "TypeError"): lambda: {"activations": 3},
     ("activations", "ValueError"): lambda: {"activations": [nn.Linear(2, 2)]},
+    ("parallel", "TypeError"): lambda: {"parallel": ["data"]},
+    ("parallel", "ValueError"): lambda: {"parallel": {"rows": [0]}},
     ("columns", "TypeError"): lambda: {"columns": 5},
     ("columns", "ValueError"): lambda: {"columns": ["l3"]},
     ("report_every", "ValueError"): lambda: {"report_every": 0},

@@ -113,7 +113,10 @@ class BlockGains(Observer):
 
 
 def find_blocks(
-    blocks: Iterable[nn.Module] | None, model: nn.Module | Mapping[str, nn.Module]
+    blocks: Iterable[nn.Module] | None,
+    model: nn.Module | Mapping[str, nn.Module],
+    *,
+    is_stage: bool = False,
 ) -> dict[str, nn.Module]:
     """Return the blocks by name: their name in the model, else `block.0`, `block.1`, ...
 
@@ -138,6 +141,9 @@ def find_blocks(
         msg = "blocks: one module is in the list twice; its outputs could not be told apart"
         raise ValueError(msg)
     named = {"": model} if isinstance(model, nn.Module) else model
-    modules = (pair for prefix, top in named.items() for pair in unwrapped_modules(top, prefix))
-    known = {id(module): name for name, module in modules}
+    known = {
+        id(module): name
+        for prefix, top in named.items()
+        for name, module in unwrapped_modules(top, prefix, is_stage=is_stage)
+    }
     return {known.get(id(m)) or f"block.{i}": m for i, m in enumerate(found)}

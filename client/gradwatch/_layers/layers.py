@@ -23,16 +23,30 @@ class Layer:
 
 
 def find_layers(
-    model: nn.Module | Mapping[str, nn.Module], include: Patterns, exclude: Patterns
+    model: nn.Module | Mapping[str, nn.Module],
+    include: Patterns,
+    exclude: Patterns,
+    *,
+    is_stage: bool = False,
+    may_be_empty: bool = False,
 ) -> list[Layer]:
     """Return the parameters to watch, in the order of registration; those without elements not.
+
+    Args:
+        model: The model, or named ones.
+        include: Patterns of those to watch, None for all.
+        exclude: Patterns of those not to watch.
+        is_stage: Whether it is one stage of a pipeline; see `unwrapped_modules`.
+        may_be_empty: Whether a model without parameters is a rank that other ranks train beside.
 
     Raises:
         TypeError: If *model* is no module and no dict of named ones, or a pattern is no string.
         ValueError: If there is nothing to watch, a pattern matches nothing, two names are equal,
             or a parameter is of a kind that cannot be watched.
     """
-    layers = [Layer(name, parameter) for name, parameter in _parameters(model)]
+    layers = [Layer(name, parameter) for name, parameter in _parameters(model, is_stage=is_stage)]
+    if not layers and may_be_empty:
+        return []
     names = [layer.name for layer in layers]
     if repeated := [name for name, count in Counter(names).items() if count > 1]:
         msg = f"model: two parameters are called {repeated[0]!a}; give the modules other names"
@@ -57,7 +71,7 @@ def find_layers(
 
 
 def _parameters(
-    model: nn.Module | Mapping[str, nn.Module],
+    model: nn.Module | Mapping[str, nn.Module], *, is_stage: bool
 ) -> Iterator[tuple[str, nn.Parameter]]:
     """Yield each parameter once, under its first name, as `named_parameters` does."""
     named = {"": model} if isinstance(model, nn.Module) else model
@@ -72,7 +86,7 @@ def _parameters(
         if not isinstance(module, nn.Module):
             msg = f"model: {prefix!r} is no torch.nn.Module but {type(module).__name__}"
             raise TypeError(msg)
-        for path, owner in unwrapped_modules(module, prefix):
+        for path, owner in unwrapped_modules(module, prefix, is_stage=is_stage):
             for name, parameter in owner._parameters.items():
                 if parameter is not None and id(parameter) not in seen:
                     seen.add(id(parameter))

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from gradwatch._layers.layers import Layer
+from gradwatch._layers.parallel import Parallel, mark_of
 from gradwatch._layers.pieces import piece_slices
-from gradwatch._layers.shards import find_shard
 from gradwatch_wire import Column, Manifest
 from gradwatch_wire.columns import STATISTIC_COLUMNS
 from gradwatch_wire.limits import MAX_MANIFESTS
@@ -47,6 +47,7 @@ class Manifests:
         num_pieces: Manifests per set of layers; see `pieces`.
         modules: Names of the modules whose outputs are measured.
         optimizers: Optimizers that train the layers.
+        parallel: Groups of this rank.
     """
 
     def __init__(
@@ -56,7 +57,9 @@ class Manifests:
         num_pieces: int = 1,
         modules: Sequence[str] = (),
         optimizers: Sequence[Optimizer] = (),
+        parallel: Parallel | None = None,
     ) -> None:
+        self._parallel = parallel or Parallel()
         self._layers = layers
         self._groups = groups
         self._num_pieces = num_pieces
@@ -144,7 +147,10 @@ class Manifests:
         self._num_made += 1
         layers = [self._layers[index] for index in indices]
         places = {index: place for place, index in enumerate(indices)}
-        shards = tuple(find_shard(gradient) for gradient in gradients)
+        pairs = list(zip([layer.parameter for layer in layers], gradients, strict=True))
+        shards = tuple(self._parallel.shard_of(*pair) for pair in pairs)
+        numel = [own.numel() * self._parallel.count_of(own) for own, _ in pairs]
+        marks = tuple(mark_of(parameter) for parameter, _ in pairs)
         if not self._trained:
             self._trained = find_trained(self._optimizers)
         trained = [self._trained.get(id(layer.parameter), _UNTRAINED) for layer in layers]
@@ -153,7 +159,7 @@ class Manifests:
         return Manifest(
             manifest_id=self._num_made,
             names=tuple(layer.name for layer in layers),
-            numel=Column.pack("<u8", [layer.parameter.numel() for layer in layers]),
+            numel=Column.pack("<u8", numel),
             dtypes=tuple(str(gradient.dtype).removeprefix("torch.") for gradient in gradients),
             shards=shards if any(shards) else (),
             columns=tuple(column.name for column in STATISTIC_COLUMNS),
@@ -167,6 +173,8 @@ class Manifests:
             unused=tuple(self._layers[index].name for index in idle.unused),
             optimizer=optimizers.pop() if len(optimizers) == 1 else "",
             beta2=None if all(map(math.isnan, beta2)) else Column.pack("<f8", beta2),
+            marks=marks if any(marks) else (),
+            meshes=self._parallel.columns(),
         )
 
 

@@ -20,7 +20,11 @@ _ALLOWED = "True, patterns of module names, or modules"
 
 
 def find_modules(
-    activations: Modules, model: nn.Module | Mapping[str, nn.Module], layers: Sequence[Layer]
+    activations: Modules,
+    model: nn.Module | Mapping[str, nn.Module],
+    layers: Sequence[Layer],
+    *,
+    is_stage: bool = False,
 ) -> dict[str, nn.Module]:
     """Return the chosen modules by their names in the user's own model, in order of registration.
 
@@ -35,10 +39,11 @@ def find_modules(
     if activations is None or activations is False:
         return {}
     tops = {"": model} if isinstance(model, nn.Module) else model
-    known = _called(tops)
+    known = _called(tops, is_stage=is_stage)
     if activations is True:
         watched = {id(layer.parameter) for layer in layers}
-        chosen = {name for prefix, top in tops.items() for name in _outline(top, prefix, watched)}
+        blocks = {id(part) for top in tops.values() for part in _outline(top, watched)}
+        chosen = {name for name, module in known.items() if id(innermost(module)) in blocks}
     else:
         chosen = _given(activations, known)
     found = {name: module for name, module in known.items() if name in chosen}
@@ -51,7 +56,7 @@ def find_modules(
     return {name or type(innermost(module)).__name__: module for name, module in found.items()}
 
 
-def _called(tops: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
+def _called(tops: Mapping[str, nn.Module], *, is_stage: bool) -> dict[str, nn.Module]:
     """Return all modules that have a forward pass, once each, under their first names.
 
     Of a wrapper and what it wraps the wrapper: its hooks run outside of compiled graphs and
@@ -60,7 +65,7 @@ def _called(tops: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
     found: dict[str, nn.Module] = {}
     seen: set[int] = set()
     for prefix, top in tops.items():
-        for name, module in unwrapped_modules(top, prefix):
+        for name, module in unwrapped_modules(top, prefix, is_stage=is_stage):
             core = innermost(module)
             if name not in found and id(core) not in seen and _has_forward(core):
                 found[name] = module
@@ -102,25 +107,25 @@ def _name_of(module: nn.Module, names: Mapping[int, str]) -> str:
     return name
 
 
-def _outline(module: nn.Module, name: str, watched: set[int], *, top: bool = True) -> Iterator[str]:
-    """Yield the names of the blocks, and of the modules beside the lists that these are in."""
+def _outline(module: nn.Module, watched: set[int], *, top: bool = True) -> Iterator[nn.Module]:
+    """Yield the blocks, and the modules beside the lists that these are in."""
     core = innermost(module)
     is_list = isinstance(core, _LISTS)
     if not top and not is_list and not any(isinstance(each, _LISTS) for each in core.modules()):
-        yield name
+        yield core
         return
     inner = [
-        (f"{name}.{key}" if name else key, child)
-        for key, child in core._modules.items()
+        innermost(child)
+        for child in core._modules.values()
         if child is not None and any(id(p) in watched for p in child.parameters())
     ]
     if not inner and top:
-        yield name
-    for path, child in inner:
-        if is_list and not isinstance(innermost(child), _LISTS):
-            yield path
+        yield core
+    for child in inner:
+        if is_list and not isinstance(child, _LISTS):
+            yield child
         else:
-            yield from _outline(child, path, watched, top=False)
+            yield from _outline(child, watched, top=False)
 
 
 def module_ranks(

@@ -13,8 +13,9 @@ from gradwatch_wire.limits import MAX_PARTS, MAX_RECORD_BYTES
 
 _ROOM_BYTES: Final = MAX_RECORD_BYTES - (1 << 16)  # the rest is for all but the layers
 _STATS_BYTES: Final = 8 * len(STATISTIC_COLUMNS)
-_MANIFEST_BYTES: Final = 72
-"""At most so many are in a manifest for a layer besides its name: size, dtype, shard, beta2."""
+_MANIFEST_BYTES: Final = 80
+"""At most so many are in a manifest for a layer besides its name: size, dtype, shard, beta2, mark.
+"""
 _INDEX_BYTES: Final = 3
 _MODULE_BYTES: Final = 8
 """At most so many are in a manifest for a module besides its name, or in a record."""
@@ -50,7 +51,7 @@ def find_pieces(
             f"{_ROOM_BYTES // 2} are sent; choose fewer"
         )
         raise ValueError(msg)
-    name_bytes = max(len(layer.name.encode()) for layer in layers)
+    name_bytes = max((len(layer.name.encode()) for layer in layers), default=0)
     declared = name_bytes + _MANIFEST_BYTES + _INDEX_BYTES * num_groups
     num_pieces = -(-len(layers) * max(declared, _STATS_BYTES) // room_bytes)
     if num_pieces * max(1, num_optimizers) > MAX_PARTS:
@@ -60,7 +61,7 @@ def find_pieces(
             f"most {MAX_PARTS} are read; choose layers with include="
         )
         raise ValueError(msg)
-    return num_pieces
+    return max(num_pieces, 1)
 
 
 def piece_slices(num_layers: int, num_pieces: int) -> list[slice]:

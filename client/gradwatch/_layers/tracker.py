@@ -7,6 +7,7 @@ network grows. Which parameter a layer is, is decided by its name.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from operator import getitem, is_
 from typing import Any
 
@@ -29,6 +30,7 @@ class LayerTracker:
         layers: Those found at first. It is written to: a layer keeps its index, one that is gone
             gets an empty parameter without gradient, new ones come after them.
         faults: Is told of a model that can no longer be read.
+        is_stage: Whether the model is one stage of a pipeline.
     """
 
     def __init__(
@@ -38,9 +40,10 @@ class LayerTracker:
         exclude: Patterns,
         layers: list[Layer],
         faults: Faults,
+        *,
+        is_stage: bool = False,
     ) -> None:
-        self._model = model
-        self._patterns = (include, exclude)
+        self._find = partial(find_layers, model, include, exclude, is_stage=is_stage)
         self._layers = layers
         self._faults = faults
         # FSDP exchanges parameters during the passes itself, and refuses others.
@@ -53,7 +56,7 @@ class LayerTracker:
         if self._is_as_noted():
             return []
         try:
-            found = {layer.name: layer for layer in find_layers(self._model, *self._patterns)}
+            found = {layer.name: layer for layer in self._find()}
         except (TypeError, ValueError) as error:
             self._faults.note("layers", f"the model was changed and is not read anew: {error}")
             return []

@@ -16,16 +16,33 @@ _WRAPPER_CHILDREN: Final = frozenset(
 )
 
 
-def unwrapped_modules(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
+def unwrapped_modules(
+    module: nn.Module, prefix: str, *, is_stage: bool = False
+) -> Iterator[tuple[str, nn.Module]]:
     """Yield a module and all in it, under the names of the user's own model.
 
     A wrapper and what it wraps have the same name; a module that is registered twice comes twice.
+
+    Args:
+        module: The module.
+        prefix: Its name.
+        is_stage: Whether it is one stage of a pipeline: a list counts its items from 0 in each. An
+            item with a `layer_number`, as Megatron counts blocks from 1 over the whole model, is
+            named by that.
     """
     yield prefix, module
     for name, child in module._modules.items():
         if child is not None:
-            inner = prefix if _is_wrapped(module, name) else f"{prefix}.{name}" if prefix else name
-            yield from unwrapped_modules(child, inner)
+            own = _number_of(child, name) if is_stage else name
+            inner = prefix if _is_wrapped(module, name) else f"{prefix}.{own}" if prefix else own
+            yield from unwrapped_modules(child, inner, is_stage=is_stage)
+
+
+def _number_of(child: nn.Module, name: str) -> str:
+    number: object = getattr(innermost(child), "layer_number", None)
+    if name.isdecimal() and isinstance(number, int) and number > 0:
+        return str(number - 1)
+    return name
 
 
 def innermost(module: nn.Module) -> nn.Module:
@@ -57,8 +74,13 @@ def is_autograd_compiled() -> bool:
     return dynamo is not None and bool(getattr(dynamo.config, "compiled_autograd", False))
 
 
-def find_reduction(modules: Sequence[nn.Module], world: int) -> Reduction:
+def find_reduction(modules: Sequence[nn.Module], world: int, data: Sequence[int] = ()) -> Reduction:
     """Return how the ranks' gradients are put together by the end of the backward pass.
+
+    Args:
+        modules: Those that are watched.
+        world: Ranks of the job.
+        data: Ranks that hold the same, this one among them; empty where that is not known.
 
     Raises:
         ValueError: If one of the modules is a `FullyShardedDataParallel`.
@@ -75,22 +97,22 @@ def find_reduction(modules: Sequence[nn.Module], world: int) -> Reduction:
                 "use torch.distributed.fsdp.fully_shard"
             )
             raise ValueError(msg)
-    if any(_is_of_a_group(part) for part in parts):
+    if any(_is_of_a_group(part, data) for part in parts):
         return Reduction.UNKNOWN
     if any(isinstance(part, tuple(wrappers)) for part in parts):
         return Reduction.MEAN
-    return Reduction.NONE if world == 1 else Reduction.UNKNOWN
+    return Reduction.NONE if world == 1 or len(data) == 1 else Reduction.UNKNOWN
 
 
-def _is_of_a_group(part: nn.Module) -> bool:
+def _is_of_a_group(part: nn.Module, data: Sequence[int]) -> bool:
     """Tell whether DDP averages some of the ranks only: what the others hold may be other weights.
 
     So it is where layers are also divided over ranks in a way that their tensors do not tell.
     """
     if not isinstance(part, nn.parallel.DistributedDataParallel):
         return False
-    size: int = part.process_group.size()
-    return size < dist.get_world_size()
+    ranks = dist.get_process_group_ranks(part.process_group)
+    return len(ranks) < dist.get_world_size() and set(ranks) != set(data)
 
 
 def is_fully_sharded(module: nn.Module) -> bool:

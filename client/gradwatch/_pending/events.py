@@ -1,4 +1,4 @@
-"""EVENT records: a step that a GradScaler skipped, and how often is measured from a step on."""
+"""Records without columns: a skipped step, the pace, and the manifest of a rank without layers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gradwatch._pending.numbers import Values
 from gradwatch._pending.record import PendingRecord
-from gradwatch_wire import Event
+from gradwatch_wire import Column, Event, Manifest
 from gradwatch_wire.names import EventName
 
 
@@ -46,3 +46,17 @@ class PendingPace(PendingRecord):
 
     def _make(self, values: Sequence[Sequence[float]]) -> list[Event]:  # noqa: ARG002 - none
         return [self._event]
+
+
+class PendingManifest(PendingRecord):
+    """The manifest of a rank without layers, for which no step waits.
+
+    Args:
+        step: The first step.
+    """
+
+    def __init__(self, step: int) -> None:
+        super().__init__(step, Values((), ()))
+
+    def _make(self, values: Sequence[Sequence[float]]) -> list[Manifest]:  # noqa: ARG002 - none
+        return [Manifest(manifest_id=1, names=(), numel=Column.pack("<u8", []), dtypes=())]

@@ -67,7 +67,7 @@ class SampleAccumulator:
 
         What was seen during the pass itself stays.
         """
-        if sample.manifest_id == self.latest.manifest_id:
+        if set(sample.layers) <= set(self.latest.layers):
             _keep_local(self.latest, sample)
         if self.num_samples == 1:
             self.__init__(sample)  # type: ignore[misc]  # as new
@@ -274,10 +274,14 @@ def _keep_local(known: StepSample, sample: StepSample) -> None:
     sample.outputs = known.outputs
     if probe := known.device_scalars.get(Scalar.LOCAL_PROBE):
         sample.device_scalars[Scalar.LOCAL_PROBE] = probe
-    for device, columns in known.columns.items():
-        if LOCAL_L2 in columns:
-            sample.columns[device][LOCAL_L2] = columns[LOCAL_L2]
-        sample.columns[device] |= digest_in(columns)
+    for device, places in sample.places.items():
+        columns = known.columns[device]
+        kept = digest_in(columns) | {name: columns[name] for name in {LOCAL_L2} & columns.keys()}
+        of_layer = {known.layers[place]: at for at, place in enumerate(known.places[device])}
+        order = [of_layer[sample.layers[place]] for place in places]
+        if kept and order != list(range(len(of_layer))):  # a new measurement claims no order
+            kept = {name: column[order] for name, column in kept.items()}
+        sample.columns[device] |= kept
     sample.scaled |= known.scaled & {LOCAL_L2, Scalar.LOCAL_PROBE}
 
 

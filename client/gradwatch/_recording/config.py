@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from gradwatch._layers.layers import Layer
+from gradwatch._layers.parallel import Parallel
 from gradwatch._layers.tracker import LayerTracker
 from gradwatch_wire.names import Reduction
 
@@ -33,6 +34,7 @@ class WatchConfig:
         reduction: How the ranks' gradients have been put together at the point of collection.
         num_pieces: Records that a set of layers is divided into.
         module_names: Modules whose outputs are measured.
+        parallel: Groups of this rank.
     """
 
     layers: Sequence[Layer]
@@ -49,6 +51,12 @@ class WatchConfig:
     reduction: Reduction
     num_pieces: int = 1
     module_names: Sequence[str] = ()
+    parallel: Parallel = field(default_factory=Parallel)
+
+    @property
+    def may_reduce(self) -> bool:
+        """Possibility that the script itself reduces gradients after the backward pass."""
+        return self.reduction == Reduction.UNKNOWN or bool(self.parallel.meshes)
 
     def identities(self) -> frozenset[int]:
         """Return the identities of the watched parameters."""

@@ -12,7 +12,13 @@ from gradwatch._faults import Faults
 from gradwatch._layers.layers import Layer
 from gradwatch._layers.shards import is_partial
 from gradwatch._recording.config import WatchConfig
-from gradwatch._statistics.gradients import dense, is_distributed, is_plain, num_unstored
+from gradwatch._statistics.gradients import (
+    dense,
+    gradient_of,
+    is_distributed,
+    is_plain,
+    num_unstored,
+)
 from gradwatch._statistics.statistics import statistics
 
 
@@ -62,6 +68,8 @@ class GradientReader:
             if (gradient := layer.parameter.grad) is not None
             and (members is None or index in members)
         }
+        if len(given) < (len(self._layers) if members is None else len(members)):
+            given = self._with_main(given, members)
         if not self._unsound and all(map(is_plain, given.values())):
             return ReadGradients(given, given)
         found = ReadGradients()
@@ -86,6 +94,18 @@ class GradientReader:
                 found.given[index] = gradient
         self._tell(odd)
         return found if not odd else found.without(odd)
+
+    def _with_main(
+        self, given: dict[int, Tensor], members: frozenset[int] | None
+    ) -> dict[int, Tensor]:
+        """Return the gradients with those that Megatron keeps in `main_grad`, and not in `grad`."""
+        main = {
+            index: gradient
+            for index in (range(len(self._layers)) if members is None else members)
+            if index not in given
+            and (gradient := gradient_of(self._layers[index].parameter)) is not None
+        }
+        return dict(sorted((given | main).items())) if main else given
 
     def sound(self, found: ReadGradients, columns: Sequence[str]) -> ReadGradients:
         """Return those that can be measured one by one: all of them together could not."""

@@ -34,10 +34,6 @@ from gradwatch._statistics.capture import in_capture
 from gradwatch._statistics.sentinel import Alarms
 from gradwatch_wire.names import Label, Point
 
-_CHANGED: Final = (
-    "gradients were changed between the end of the backward pass and collect(), which measured "
-    "them anew: these norms may be after clipping; call collect() before it, or not at all"
-)
 _UNSEEN: Final = (
     "no backward pass was seen before an optimizer's step, whose gradients were read as it began: "
     "these norms may be after clipping; call collect() before it"
@@ -285,7 +281,7 @@ class Recorder:
             known.add(again)
         else:
             known.replace_latest(again)
-            self._faults.tell_once("after clipping", _CHANGED)
+            self._sampler.tell_changed()
 
     def collected_again(self) -> None:
         """Tell that `collect` was called several times in one step."""

@@ -27,6 +27,12 @@ FREE_COLUMNS: Final = (L2, NANS, INFS)
 """What costs nothing besides the norm: NaN and Inf are counted where the norm shows some."""
 
 
+_CHANGED: Final = (
+    "gradients were changed between the end of the backward pass and collect(), which measured "
+    "them anew: these norms may be after clipping; call collect() before it, or not at all"
+)
+
+
 class GradientSampler:
     """Reads the gradients as they are. Runs in the training thread and only enqueues.
 
@@ -53,6 +59,7 @@ class GradientSampler:
         self._manifests = Manifests(
             *(config.layers, config.groups, config.num_pieces, config.module_names),
             config.optimizers,
+            config.parallel,
         )
         self._undeclared: list[Manifest] = []
         self._reader = GradientReader(config, faults)
@@ -182,9 +189,16 @@ class GradientSampler:
             self._faults.note("not watched", why)
 
     def is_changed(self, sample: StepSample) -> bool:
-        """Tell whether any of the gradients was written to or replaced since they were sampled."""
+        """Tell whether any of the gradients may have been changed since they were sampled."""
         layers = self._config.layers
+        if self._config.may_reduce:  # a collective leaves the version of a tensor as it was
+            return True
         return sample.versions != _versions([layers[i].parameter.grad for i in sample.layers])
+
+    def tell_changed(self) -> None:
+        """Tell that gradients were changed and measured anew, if no reduction explains it."""
+        if not self._config.may_reduce:
+            self._faults.tell_once("after clipping", _CHANGED)
 
     def take_manifests(self) -> list[Manifest]:
         """Return the manifests that no record has taken along yet.

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import torch
+from torch import Tensor
 
 from gradwatch._faults import Faults
 from gradwatch._layers.layers import Layer
+from gradwatch._layers.parallel import Parallel
 from gradwatch._recording.step_sample import StepSample
 from gradwatch._statistics.updates import WeightSample, size_of_update, take_sample
+from gradwatch_wire.columns import UNCHANGED
 
 
 class WeightUpdates:
@@ -19,9 +22,17 @@ class WeightUpdates:
         layers: Watched parameters; the list changes as the model does.
         updates_every: Steps of which the first one that is collected is looked at; 0 for none.
         faults: Where errors are noted; nothing is raised into training.
+        parallel: Groups of this rank.
     """
 
-    def __init__(self, layers: Sequence[Layer], updates_every: int, faults: Faults) -> None:
+    def __init__(
+        self,
+        layers: Sequence[Layer],
+        updates_every: int,
+        faults: Faults,
+        parallel: Parallel | None = None,
+    ) -> None:
+        self._parallel = parallel or Parallel()
         self._layers = layers
         self._updates_every = updates_every
         self._faults = faults
@@ -56,7 +67,18 @@ class WeightUpdates:
                 if layers != own:
                     places = [layers.index(layer) for layer in own]
                     columns = {name: column[places] for name, column in columns.items()}
-                sample.columns[device] |= columns
+                sample.columns[device] |= self._of_wholes(columns, own)
+
+    def _of_wholes(self, columns: dict[str, Tensor], layers: Sequence[int]) -> dict[str, Tensor]:
+        """Return the columns as parts of those of whole layers, as DTensors have them already."""
+        counts = [self._parallel.count_of(self._layers[i].parameter) for i in layers]
+        if max(counts, default=1) == 1:
+            return columns
+        shares = {True: [1.0 / count for count in counts], False: [count**-0.5 for count in counts]}
+        return {
+            name: column * column.new_tensor(shares[name == UNCHANGED])
+            for name, column in columns.items()
+        }
 
     def forget(self, optimizer: int) -> None:
         """Drop what was read: no step was taken."""

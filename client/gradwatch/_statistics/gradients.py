@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -43,6 +43,12 @@ def dense(gradient: Tensor) -> Tensor:
             msg = f"a gradient of class {type(gradient).__name__}, without elements of its own, "
             raise TypeError(msg + "cannot be measured")
     return own
+
+
+def gradient_of(parameter: Any) -> Tensor | None:
+    """Return the gradient of a parameter: Megatron adds it to `main_grad`, and empties `grad`."""
+    gradient: Tensor | None = parameter.grad
+    return getattr(parameter, "main_grad", None) if gradient is None else gradient
 
 
 def is_plain(gradient: Tensor) -> bool:

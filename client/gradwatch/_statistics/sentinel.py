@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch._utils import _flatten_dense_tensors
 
-from gradwatch._statistics.gradients import dense, is_plain
+from gradwatch._statistics.gradients import dense, gradient_of, is_plain
 from gradwatch_wire.health import SENTINEL_FACTOR
 
 ALARMING: Final = SENTINEL_FACTOR**2
@@ -107,6 +107,7 @@ class _Part:
     def __post_init__(self) -> None:
         for each in self.parameters:
             is_small = each.numel() < MAX_ELEMENTS and each.dtype in SMALL_DTYPES
+            is_small = is_small and not hasattr(each, "main_grad")
             is_small = is_small and (each.grad is None or is_plain(each.grad))
             (self.small if is_small else self.large).append(each)
 
@@ -119,8 +120,9 @@ class _Part:
             flat = flat if flat.dtype is torch.float32 else flat.float()
             total = flat.dot(flat).item()
         for each in self.large:
-            if each.grad is not None:
-                total += _sum_of_squares(dense(each.grad))
+            gradient = gradient_of(each)
+            if gradient is not None:
+                total += _sum_of_squares(dense(gradient))
         return total
 
     def is_alarming(self, total: float) -> bool:

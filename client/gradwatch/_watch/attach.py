@@ -8,7 +8,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
@@ -24,12 +24,14 @@ from gradwatch._hooks.probe import LocalProbe
 from gradwatch._hooks.training_hooks import TrainingHooks
 from gradwatch._hooks.weights import WeightDigests
 from gradwatch._layers.groups import Group, find_groups
-from gradwatch._layers.layers import find_layers
+from gradwatch._layers.layers import Layer, find_layers
 from gradwatch._layers.modules import Modules, find_modules
 from gradwatch._layers.names import Patterns
+from gradwatch._layers.parallel import Parallel, find_meshes, has_marks
 from gradwatch._layers.pieces import find_pieces
 from gradwatch._layers.tracker import LayerTracker
 from gradwatch._layers.wrappers import find_reduction, is_autograd_compiled
+from gradwatch._pending.events import PendingManifest
 from gradwatch._recording.config import WatchConfig
 from gradwatch._recording.loss_scale import is_scaler
 from gradwatch._recording.observer import Observer
@@ -62,10 +64,14 @@ from gradwatch._watch.null import NullWatch
 from gradwatch._watch.watch import Watch
 from gradwatch_wire import Json
 from gradwatch_wire.limits import SESSION_BYTES
-from gradwatch_wire.names import Reduction
+from gradwatch_wire.names import Dimension, Reduction
 from gradwatch_wire.session.endpoint import find_endpoints
 from gradwatch_wire.session.outbox import Outbox
 from gradwatch_wire.session.session import Session
+
+if TYPE_CHECKING:  # a build of torch may lack them
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
 
 BUFFER_BYTES: Final = 32 << 20
 MIN_BUFFER_BYTES: Final = 1 << 16
@@ -98,6 +104,7 @@ def attach(
     scaler: GradScaler | None = None,
     blocks: Sequence[nn.Module] | nn.ModuleList | nn.Sequential | None = None,
     activations: Modules = False,
+    parallel: Mapping[str, ProcessGroup | DeviceMesh | Sequence[int]] | None = None,
     columns: Sequence[str] | None = None,
     report_every: int = 1,
     local: bool = False,
@@ -149,6 +156,11 @@ def attach(
         activations: Modules whose outputs to measure, by which a NaN or an Inf that is born in the
             forward pass is placed: patterns of their names, or modules. `True`: the blocks, which
             are the items of the model's outermost lists of modules, and the modules beside them.
+        parallel: Groups of this rank by parallel dimension: `tensor`, `pipeline`, `expert`,
+            `expert_tensor`, `context` and `data` to a process group, a mesh of one dimension, or
+            its global ranks. How a parameter lies on them is said by its marks, as Megatron and
+            DeepSpeed set them. Default: groups that Megatron made, and meshes called `tp`, `pp`,
+            `ep`, `cp` and `dp`.
         columns: Statistics to collect, of `l2`, `l1`, `linf`, `zeros`, `nans`, `infs`; `l2` always.
             Default: those that come for free, which is all of them on CUDA with Triton, else `l2`
             with NaN and Inf counted where the norm shows some.
@@ -158,7 +170,7 @@ def attach(
             rank has a name. Costs a norm per parameter in the backward pass.
         weights_every: Steps between digests of the weights, by which replicas of them are compared
             exactly: a corrupted weight leaves the averaged gradients equal. 0: none. Default: 100
-            where DDP or FSDP averages the ranks' gradients, else none.
+            where DDP or FSDP averages the ranks' gradients, or a `data` group is known, else none.
         updates_every: Steps of which one shows how far each layer's weights move: a sample of them
             is read before the optimizer's step and after it. 0: none.
         expected: Signs of a bug that looks healthy which are meant so, of `not_learning`,
@@ -202,17 +214,22 @@ def attach(
         check_count("weights_every", weights_every, 0)
     check_count("updates_every", updates_every, 0)
     check_count("spill_bytes", spill_bytes, MIN_SPILL_BYTES)
-    layers = find_layers(model, include, exclude)
+    identity = find_identity(run)
+    meshes = find_meshes(parallel, identity.rank, identity.world)
+    replicas = meshes.get(Dimension.DATA, ())
+    is_stage = len(meshes.get(Dimension.PIPELINE, ())) > 1
+    layers = find_layers(model, include, exclude, is_stage=is_stage, may_be_empty=bool(meshes))
+    lies = Parallel(identity.rank, identity.world, meshes, has_marks(layers))
     check_devices(layers)
     check_membership(optimizers, layers)
     modules = [model] if isinstance(model, nn.Module) else list(model.values())
-    identity = find_identity(run)
-    named_groups, named_blocks = find_groups(groups, layers), find_blocks(blocks, model)
-    measured = find_modules(activations, model, layers)
+    named_groups = find_groups(groups, layers)
+    named_blocks = find_blocks(blocks, model, is_stage=is_stage)
+    measured = find_modules(activations, model, layers, is_stage=is_stage)
     faults = Faults()
     config = WatchConfig(
         layers=layers,
-        tracker=LayerTracker(model, include, exclude, layers, faults),
+        tracker=LayerTracker(model, include, exclude, layers, faults, is_stage=is_stage),
         groups=named_groups,
         optimizers=optimizers,
         scaler=scaler_in_use,
@@ -222,9 +239,10 @@ def attach(
         columns=checked_columns(columns),
         report_every=report_every,
         is_autograd_compiled=is_autograd_compiled(),
-        reduction=find_reduction(modules, identity.world),
+        reduction=find_reduction(modules, identity.world, replicas),
         num_pieces=find_pieces(layers, len(named_groups), len(optimizers), tuple(measured)),
         module_names=tuple(measured),
+        parallel=lies,
     )
     targets, key = _from_rank(find_endpoints(endpoint), identity.rank), find_key(keys)
     session_id, hello = os.urandom(SESSION_BYTES), identity.hello(checked_expected(expected))
@@ -253,7 +271,8 @@ def attach(
         if hookable and (local or identity.world > 1):
             observers.append(LocalNorms(layers, faults) if local else LocalProbe(layers, faults))
         if weights_every is None:
-            weights_every = WEIGHTS_EVERY if config.reduction == Reduction.MEAN else 0
+            has_replicas = config.reduction == Reduction.MEAN or len(replicas) > 1
+            weights_every = WEIGHTS_EVERY if has_replicas else 0
         if weights_every:
             observers.append(WeightDigests(layers, weights_every, schedule, faults))
         if named_blocks:
@@ -262,7 +281,7 @@ def attach(
             observers.append(Activations(measured, modules, layers, faults))
         for observer in observers:
             undo.callback(observer.close)
-        updates = WeightUpdates(layers, updates_every, faults)
+        updates = WeightUpdates(layers, updates_every, faults, lies)
         recorder = Recorder(
             config, schedule, sampler, observers, updates, readback, sender.put, faults
         )
@@ -270,11 +289,13 @@ def attach(
         hooks = TrainingHooks(config, recorder, schedule, faults)
         undo.callback(hooks.close)
         recorder.observed.hook_again = weakref.WeakMethod(hooks.watch)
-        sender.start()
+        _start(sender, layers, first_step)
         undo.pop_all()
     watch = Watch(recorder, hooks, sender, faults, identity)
     _tell_start(identity, len(layers), targets)
-    _tell_untrained(find_untrained(optimizers, layers), faults)
+    # Those of a data group may share the parameters out, as under ZeRO.
+    _tell_untrained([] if len(replicas) > 1 else find_untrained(optimizers, layers), faults)
+    _tell_unknown(lies.unknown(layers), faults)
     return watch
 
 
@@ -323,6 +344,17 @@ def _tell_untrained(names: Sequence[str], faults: Faults) -> None:
         why = "require a gradient and are in no optimizer that was given, so they are not watched"
         what = f"optimizer: {len(names)} parameters ({some}) {why}"
         faults.tell_once("not watched", f"{what}; pass all optimizers, or name them in exclude=")
+
+
+def _tell_unknown(unknown: str, faults: Faults) -> None:
+    if unknown:
+        faults.tell_once("parallel", unknown)
+
+
+def _start(sender: Sender, layers: Sequence[Layer], first_step: int) -> None:
+    if not layers:  # so that no step waits for this rank
+        sender.put(PendingManifest(first_step))
+    sender.start()
 
 
 class _Steps:

@@ -87,6 +87,8 @@ class Session:
         behind_frames: Frames in a row that closed two steps or more ahead of it.
         stack: Python stack of its training thread in its last hang, the innermost frame first.
         stack_step: Step that was under way then.
+        place: Place of the rank in the groups of the job, in words; empty if it is not known.
+        is_bare: Whether its rank has no layers: then no step waits for it.
         revision: Counts the entries that are of it; readers keep what is unchanged.
 
     Attributes:
@@ -119,6 +121,8 @@ class Session:
     behind_frames: int = 0
     stack: str = ""
     stack_step: int = -1
+    place: str = ""
+    is_bare: bool = False
     revision: int = 0
 
     def __post_init__(self) -> None:
@@ -188,6 +192,7 @@ class Session:
             stats.last_good_step,
             StepNumbers.read(stats.history, stats.step) if stats.history else None,
             stats.batch,
+            self.place,
         )
 
     @property

@@ -27,6 +27,9 @@ def work(rank, path):
     groups = [dist.new_group([each]) for each in range(2)]
     alone = DistributedDataParallel(nn.Linear(1, 1), process_group=groups[rank])
     assert find_reduction([alone], 2) == "unknown"
+    assert find_reduction([alone], 2, (0, 1)) == "unknown"
+    assert find_reduction([alone], 2, (rank,)) == "mean"
+    assert find_reduction([nn.Linear(1, 1)], 2, (rank,)) == "none"
     assert find_reduction([DistributedDataParallel(nn.Linear(1, 1))], 2) == "mean"
     dist.destroy_process_group()
 

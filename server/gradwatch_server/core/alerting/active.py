@@ -423,8 +423,9 @@ def _origin_of(
     the usual one.
     """
     origin = find(raised)
-    if batch := frame.batch_of(origin.rank, origin.step):
-        origin = replace(origin, batch=batch)
+    batch, place = frame.batch_of(origin.rank, origin.step), frame.place_of(origin.rank)
+    if batch or place:
+        origin = replace(origin, batch=batch, place=place)
     if origin.kind is not None or origin.last_good_step is not None:
         return origin  # the records themselves date what is not finite
     before = context.window.step_before(origin.step)

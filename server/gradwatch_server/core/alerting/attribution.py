@@ -19,6 +19,7 @@ from gradwatch_server.core.alerting.evidence import (
 from gradwatch_server.core.alerting.forward import forward_was_bad
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame, RankPart
+from gradwatch_server.core.frames.replicas import by_layout
 from gradwatch_wire.columns import L2, NANS
 from gradwatch_wire.names import Scalar
 
@@ -89,8 +90,8 @@ def nonfinite_ranks(frame: Frame) -> tuple[int, ...]:
     outputs of its modules, and its loss. A kind of evidence singles ranks out if another rank shows
     by it that it was fine. If all that show it are bad (NaN weights, a loss that is that of all
     ranks), it may be second-hand to each; they are returned if there is nothing better. Without
-    evidence a rank is named only if it is the only one there is, or not every rank is bad, and none
-    of them in a shard of a layer.
+    evidence a rank is named only if it is the only one there is, or not every rank is bad, and no
+    shard of a layer is so on all that hold it.
     """
     seen = ranks_of(frame.parts)
     if len(seen) == 1 and frame.coverage == 1.0:
@@ -206,4 +207,11 @@ def _bad_gradients(frame: Frame) -> tuple[int, ...]:
 
 
 def _is_in_shard(frame: Frame) -> bool:
-    return any((part.nonfinite & part.layout.is_sharded).any() for part in frame.parts)
+    """Tell whether a shard is bad on all ranks that hold it: a reduction may have made it so."""
+    for alike in by_layout(frame.parts):
+        is_sharded = alike[0].layout.is_sharded
+        if np.count_nonzero(is_sharded):
+            bad = np.logical_and.reduce([part.nonfinite for part in alike])
+            if (bad & is_sharded).any():
+                return True
+    return False

@@ -56,6 +56,7 @@ class Origin:
         last_good_step: The last step known to have been right: it began after that, at `step` at
             the latest. None where that is not known.
         batch: What the batch of `rank` at `step` was, as the training script says; else empty.
+        place: Place of `rank` in the groups of a parallel job, in words; else empty.
     """
 
     step: int
@@ -79,6 +80,7 @@ class Origin:
     cause: str = ""
     last_good_step: int | None = None
     batch: str = ""
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,8 @@ class FirstBad:
 
     `layers` are the first few of those that were non-finite, of which `layer` may not be known.
     It began after `last_good_step`, if that is known, at `step` at the latest. `batch` is what the
-    training script says of the batch of that rank and step.
+    training script says of the batch of that rank and step, `place` where the rank is in the groups
+    of a parallel job.
     """
 
     step: int
@@ -142,6 +145,7 @@ class FirstBad:
     num_layers: int = 0
     last_good_step: int | None = None
     batch: str = ""
+    place: str = ""
 
 
 def find_first_bad(frame: Frame, names: tuple[str, ...]) -> FirstBad | None:
@@ -167,6 +171,7 @@ def find_first_bad(frame: Frame, names: tuple[str, ...]) -> FirstBad | None:
             num_layers=int(np.count_nonzero(flagged)),
             last_good_step=frame.last_good_step,
             batch=frame.batch_of(one_rank(found.ranks), frame.bad_step),
+            place=frame.place_of(one_rank(found.ranks)),
         )
     if frame.loss is None or (kind := nonfinite_kind(frame.loss)) is None:
         return None
@@ -181,6 +186,7 @@ def find_first_bad(frame: Frame, names: tuple[str, ...]) -> FirstBad | None:
         module=forward.module if forward and not frame.is_after_gap else None,
         last_good_step=frame.last_good_step,
         batch=frame.batch_of(one_rank(ranks), frame.step),
+        place=frame.place_of(one_rank(ranks)),
     )
 
 

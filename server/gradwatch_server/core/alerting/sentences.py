@@ -127,6 +127,7 @@ def _message(alert: Alert) -> str:
     text = headline(alert)
     text += f"; {alert.origin.cause}" if alert.origin.cause else ""
     text += f"; batch {shown(alert.origin.batch)}" if alert.origin.batch else ""
+    text += f"; rank {alert.origin.rank} is {alert.origin.place}" if alert.origin.place else ""
     if alert.num_flaps:
         text += f"; over and back {alert.num_flaps:,} time{_s(alert.num_flaps)}"
     if alert.resolved_step is not None:

@@ -20,6 +20,7 @@ from gradwatch_server.core.attempt.open_frames import OpenFrames
 from gradwatch_server.core.attempt.ranks import Ranks
 from gradwatch_server.core.entries import Progress
 from gradwatch_server.core.frames.assembler import Gathered
+from gradwatch_server.core.frames.distribution import find_place
 from gradwatch_server.core.frames.frame import Frame, RankPart
 from gradwatch_server.core.frames.gains import RankGains
 from gradwatch_server.core.frames.idle import Idle
@@ -274,7 +275,10 @@ class Attempt:
         """
         if self.retired:
             return
-        layout = self.layers.declare(manifest, layers_bytes)
+        session.place = find_place(manifest, session.hello.rank)
+        self.ranks.note_layers(session, is_bare=not manifest.names)
+        self.closed.num_bare = len(self.ranks.bare)
+        layout = self.layers.declare(manifest, layers_bytes, session.hello.rank)
         if layout is None:
             self._note_unresolved(session)
             return
@@ -373,7 +377,7 @@ class Attempt:
         if awaits_others:
             since_ns = max(self.started_ns, self.signs.resumed_ns)
             awaits_others = now_ns - since_ns < ATTACH_GRACE_NS
-        alive = self.ranks.alive
+        alive = self.ranks.awaited
         if len(self.layers.names) > WIDE_LAYERS:
             limit = 1
         frames = self.open.frames.close(

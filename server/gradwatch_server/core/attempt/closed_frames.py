@@ -103,6 +103,7 @@ class ClosedFrames:
         epoch: How often the steps had gone back.
         predecessor: The attempt before, until the first frame tells whether this one goes on from
             it.
+        num_bare: Ranks without layers: no frame lacks them.
 
     Attributes:
         recorder: Receiver of the history, None for none.
@@ -128,6 +129,7 @@ class ClosedFrames:
     num_frames: int = 0
     epoch: int = 0
     predecessor: Predecessor | None = None
+    num_bare: int = 0
 
     def __post_init__(self) -> None:
         self.recorder: FrameRecorder | None = None
@@ -154,7 +156,7 @@ class ClosedFrames:
         rules = self._follow(rules)
         if self.predecessor is not None:
             self._take_over(self.predecessor, gathered.step)
-        frame = merge(gathered, len(self.layers.names), self.world)
+        frame = self._merge(gathered)
         context = self._describe()
         self.judge.add(frame, context.names, context.numel, rules.false_alerts_per_100k_steps)
         flags = find_flags(frame, rules, context)
@@ -178,6 +180,10 @@ class ClosedFrames:
         self.last_frame = frame.let_records_go()
         self.last_flags = flags
         self.num_frames += 1
+
+    def _merge(self, gathered: Gathered[RankPart]) -> Frame:
+        world = max(1, self.world - self.num_bare)
+        return merge(gathered, len(self.layers.names), world, self.layers.distribution)
 
     def _record(self, frame: Frame, score: float, recorder: FrameRecorder) -> None:
         noise_scale = self.noise_scale.at(frame.step)
@@ -206,7 +212,7 @@ class ClosedFrames:
             now_ns: The time it is.
             rules: Those in force.
         """
-        merged = merge(Gathered(place[1], -1, now_ns, (part,)), len(self.layers.names), self.world)
+        merged = self._merge(Gathered(place[1], -1, now_ns, (part,)))
         late = LateFrame(**{own.name: getattr(merged, own.name) for own in fields(merged)})
         if self.first_bad is None or place < self.first_bad_at:
             self.first_bad = find_first_bad(late, self._describe().names) or self.first_bad

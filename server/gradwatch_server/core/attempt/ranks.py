@@ -23,6 +23,7 @@ class Ranks:
     Attributes:
         alive: Ranks that have neither ended nor been lost.
         behind: Ranks that frames closed ahead of.
+        bare: Ranks without layers.
     """
 
     sessions: dict[int, Session] = field(default_factory=dict)
@@ -31,10 +32,21 @@ class Ranks:
         own = self.sessions.items()
         self.alive = {rank for rank, session in own if session.state is RankState.ALIVE}
         self.behind = {rank for rank, session in own if session.behind_frames}
+        self.bare = {rank for rank, session in own if session.is_bare}
 
     def join(self, session: Session) -> None:
         """Add a rank's session."""
         self.sessions[session.hello.rank] = session
+
+    @property
+    def awaited(self) -> set[int]:
+        """Set of the living ranks that have layers."""
+        return self.alive - self.bare if self.bare else self.alive
+
+    def note_layers(self, session: Session, *, is_bare: bool) -> None:
+        """Note whether a rank has layers."""
+        session.is_bare = is_bare
+        (self.bare.add if is_bare else self.bare.discard)(session.hello.rank)
 
     def set_state(self, session: Session, state: RankState) -> None:
         """Note that a session ended, is lost, or is back."""
@@ -56,7 +68,7 @@ class Ranks:
                 self.sessions[rank].behind_frames = 0
             self.behind.clear()
             return
-        for rank in self.alive:
+        for rank in self.awaited:
             session = self.sessions[rank]
             if session.last_step <= frame.step - BEHIND_STEPS:
                 session.behind_frames += 1

@@ -60,6 +60,7 @@ class RankPart:
             was or that is not known.
         history: Steps since the rank's last record, None if there are none.
         batch: What its batch was, as the training script says; empty if it does not.
+        place: Place of its rank in the groups of the job, in words; empty if that is not known.
     """
 
     rank: int
@@ -77,6 +78,7 @@ class RankPart:
     last_good_step: int = -1
     history: StepNumbers | None = None
     batch: str = ""
+    place: str = ""
 
     @cached_property
     def values(self) -> Mapping[str, FloatArray]:
@@ -185,8 +187,9 @@ class Frame:
         columns: (columns, layers) in the order of `FRAME_COLUMNS`, at this step: the largest over
             ranks; NaN where not measured.
         num_partial: How many sharded layers lack a shard.
-        total_norm: Largest over ranks of the L2 norm of all layers together; with sharded layers
-            the L2 norm of the layers put together, None if one lacks a shard.
+        total_norm: Largest over ranks of the L2 norm of all layers together. Where layers are
+            sharded, or ranks hold different ones, the L2 norm of the layers put together, each
+            once; None if one lacks a shard.
         loss: Mean over the ranks that gave one, weighted by samples if all of these gave their
             number; NaN if one of them was NaN; None without any.
         loss_scale: Smallest over the records that gave one, None without a GradScaler.
@@ -240,6 +243,10 @@ class Frame:
         if rank is None or step != self.step:
             return ""
         return next((part.batch for part in self.parts if part.rank == rank), "")
+
+    def place_of(self, rank: int | None) -> str:
+        """Return the place of a rank in the groups of the job, empty if it is not known."""
+        return next((part.place for part in self.parts if part.rank == rank), "")
 
     def history(self) -> StepNumbers | None:
         """Return the steps since the frame before, over all ranks; None if there are none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2s
@@ -14,11 +15,13 @@ import numpy as np
 
 from gradwatch_server.budgets import UNLIMITED
 from gradwatch_server.core.arrays import BoolArray, IndexArray, numbers
+from gradwatch_server.core.frames.distribution import Distribution, find_stage
 from gradwatch_server.core.frames.layout import Layout, Shards
 from gradwatch_server.core.frames.sizes import names_bytes
 from gradwatch_wire import Manifest
 from gradwatch_wire.limits import MAX_GROUPS, MAX_LAYERS
-from gradwatch_wire.shards import Shard, parse_shard
+from gradwatch_wire.names import Dimension
+from gradwatch_wire.shards import UNKNOWN_PLACEMENT, Shard, parse_shard
 
 LAYER_BYTES: Final = 5_000
 """Memory of the baselines of a layer, its last norms and its counts, measured with tracemalloc."""
@@ -26,6 +29,9 @@ LAYER_BYTES: Final = 5_000
 MEMBER_BYTES: Final = 64
 """What a layer takes as a member of a group."""
 
+
+_EXPERT: Final = re.compile(rf"^{Dimension.EXPERT}\b")
+"""Placement of the experts that a rank holds, as a client says it of plain parameters."""
 
 MAX_NUMEL: Final = (1 << 63) - 1
 """Largest number of elements of a layer: more that a manifest claims is cut."""
@@ -42,6 +48,7 @@ class Layers:
         shards: In how many shards each is held, 1 of a whole one; the most that a rank said.
         beta2: Decay of the second moment in the optimizer of each, NaN where it has none.
         optimizer: Class of the optimizer, empty where it is not known.
+        distribution: Layers that several pipeline stages hold, and those that are not known.
 
     Attributes:
         num_bytes: Memory of names and groups, and of what is known of each layer.
@@ -53,6 +60,7 @@ class Layers:
     shards: list[int] = field(default_factory=list)
     beta2: list[float] = field(default_factory=list)
     optimizer: str = ""
+    distribution: Distribution = field(default_factory=Distribution)
     _groups: dict[str, set[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -62,7 +70,7 @@ class Layers:
         num_members = sum(map(len, self._groups.values()))
         self.num_bytes = layers_bytes(self.names) + MEMBER_BYTES * num_members
 
-    def declare(self, manifest: Manifest, limit: int = UNLIMITED) -> Layout | None:
+    def declare(self, manifest: Manifest, limit: int = UNLIMITED, rank: int = 0) -> Layout | None:
         """Give each layer of the manifest a place; None if they are too many.
 
         Ranks of one layout get one object, by which their records are known to be alike.
@@ -70,6 +78,7 @@ class Layers:
         Args:
             manifest: What a rank declared.
             limit: Bytes that names and groups may take; groups beyond it are left out.
+            rank: The rank.
         """
         new = [name for name in manifest.names if name not in self._places]
         num_bytes = self.num_bytes + layers_bytes(new)
@@ -92,10 +101,15 @@ class Layers:
         index = np.array([self._places[name] for name in manifest.names], dtype=np.int64)
         self._add_groups(manifest, index.tolist(), limit)
         shards = _shards(manifest.shards)
+        stage = find_stage(manifest, rank)
+        if manifest.marks or stage is not None:
+            self.distribution.add(index.tolist(), manifest.marks, stage)
         if shards is not None:
             for place, count in zip(index.tolist(), shards.count.tolist(), strict=True):
                 self.shards[place] = max(self.shards[place], count)
-        return self.share(Layout(index, shards, manifest.modules))
+            placed = zip(index.tolist(), manifest.shards, strict=True)
+            self.distribution.unknown.update(own for own, text in placed if _is_unknown(text))
+        return self.share(Layout(index, shards, manifest.modules, stage))
 
     def places(self, names: Iterable[str]) -> IndexArray:
         """Return the places of those names that a manifest has given one."""
@@ -109,6 +123,7 @@ class Layers:
             key += layout.shards.partition.tobytes() + layout.shards.number.tobytes()
         # No name of one set of modules can be taken for several of another.
         key += repr(layout.modules).encode() if layout.modules else b""
+        key += b"" if layout.stage is None else b"stage %d" % layout.stage
         return self._layouts.setdefault(key, layout)
 
     def _add_groups(self, manifest: Manifest, index: list[int], limit: int) -> None:
@@ -147,12 +162,19 @@ def _shards(texts: tuple[str, ...]) -> Shards | None:
     if all(count == 1 for _, _, count in known.values()):
         return None
     partition, number, count = np.array([known[text] for text in texts], dtype=np.int64).T
-    return Shards(partition, number, count)
+    expert = np.array([_EXPERT.search(text) is not None for text in texts], dtype=np.bool_)
+    return Shards(partition, number, count, expert)
+
+
+def _is_unknown(text: str) -> bool:
+    return text.startswith(f"{UNKNOWN_PLACEMENT} ")
 
 
 def _read(text: str) -> tuple[int, int, int]:
     """Return partition, number and count of what a manifest says of one layer."""
     shard = parse_shard(text)
+    if shard is not None and shard.placement == UNKNOWN_PLACEMENT:
+        return _partition(shard), shard.number, shard.count + 1  # of which one never comes
     if shard is None or shard.count == 1:
         return 0, 0, 1
     return _partition(shard), shard.number, shard.count

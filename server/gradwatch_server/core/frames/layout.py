@@ -21,11 +21,13 @@ class Shards:
             whole layer.
         number: Which of them, from 0.
         count: How many there are, 1 for a whole layer.
+        expert: Whether a rank may lack its shard: no token of its batch went there.
     """
 
     partition: IndexArray
     number: IndexArray
     count: IndexArray
+    expert: BoolArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,6 +37,7 @@ class LayoutState:
     index: IndexArray
     shards: Shards | None
     modules: tuple[str, ...]
+    stage: int | None = None
 
 
 class Layout(Shared):
@@ -44,6 +47,7 @@ class Layout(Shared):
         index: (own layers,) position of each in the attempt's layers.
         shards: Shards that the rank holds of them, None if every layer is whole.
         modules: Names of the modules that a record has magnitudes of.
+        stage: Pipeline stage of the ranks, None without a pipeline.
 
     Attributes:
         in_order: Whether its layers are the first ones of the attempt, in their order.
@@ -60,12 +64,17 @@ class Layout(Shared):
         "modules",
         "num_layers",
         "shards",
+        "stage",
     )
 
     def __init__(
-        self, index: IndexArray, shards: Shards | None = None, modules: tuple[str, ...] = ()
+        self,
+        index: IndexArray,
+        shards: Shards | None = None,
+        modules: tuple[str, ...] = (),
+        stage: int | None = None,
     ) -> None:
-        self.index, self.shards, self.modules = index, shards, modules
+        self.index, self.shards, self.modules, self.stage = index, shards, modules, stage
         self.in_order = np.array_equal(index, np.arange(len(index)))
         self.num_layers = len(index)
         self.column_bytes = ARRAY_BYTES + self.num_layers * MAX_ITEM_BYTES
@@ -82,14 +91,14 @@ class Layout(Shared):
     def num_bytes(self) -> int:
         """Bytes that it takes in memory."""
         held = self.shards
-        shards = () if held is None else (held.partition, held.number, held.count)
+        shards = () if held is None else (held.partition, held.number, held.count, held.expert)
         return sum(map(array_bytes, (self.index, *shards))) + names_bytes(self.modules)
 
     def to_state(self) -> LayoutState:
         """Return the facts of it."""
-        return LayoutState(self.index, self.shards, self.modules)
+        return LayoutState(self.index, self.shards, self.modules, self.stage)
 
     @classmethod
     def from_state(cls, state: LayoutState) -> Self:
         """Return the layout with these facts."""
-        return cls(state.index, state.shards, state.modules)
+        return cls(state.index, state.shards, state.modules, state.stage)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final, TypeAlias
@@ -11,10 +12,12 @@ import numpy as np
 
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray, any_true
 from gradwatch_server.core.frames.assembler import Gathered
+from gradwatch_server.core.frames.distribution import Distribution
 from gradwatch_server.core.frames.frame import Frame, RankPart
 from gradwatch_server.core.frames.layout import Layout, Shards
 from gradwatch_server.core.frames.replicas import Replicas, compare, gather_replicas
 from gradwatch_server.core.frames.rows import (
+    BESIDE_GRADIENT,
     COUNT_ROWS,
     FRAME_COLUMNS,
     L2_MIN,
@@ -44,8 +47,13 @@ Block: TypeAlias = tuple[Layout, FloatArray]
 """Rows, as `rows` describes them, of the layers of a layout: (rows, own layers)."""
 
 
-def join(blocks: Sequence[Block]) -> tuple[list[Block], int]:
+def join(blocks: Sequence[Block], *, has_all: bool = False) -> tuple[list[Block], int]:
     """Replace the blocks of sharded layers by one of whole layers.
+
+    Args:
+        blocks: The blocks.
+        has_all: Whether all ranks are among them: then one that lacks its shard of an expert had
+            no token for it, and its gradient there is zero.
 
     Returns:
         The blocks, and how many layers lack a shard: these are left out, or without their norms if
@@ -55,25 +63,31 @@ def join(blocks: Sequence[Block]) -> tuple[list[Block], int]:
     sharded = [block for block in blocks if block[0].shards is not None]
     if not sharded:
         return whole, 0
-    joined, num_partial = _put_together(sharded)
+    joined, num_partial = _put_together(sharded, has_all=has_all)
     return [*whole, joined], num_partial
 
 
-def _put_together(blocks: Sequence[Block]) -> tuple[Block, int]:
+def _put_together(blocks: Sequence[Block], *, has_all: bool) -> tuple[Block, int]:
     layer, shards = _side_by_side([layout for layout, _ in blocks])
     order = np.lexsort((shards.number, shards.partition, layer))
     layer, partition, number, count = (
         array[order] for array in (layer, shards.partition, shards.number, shards.count)
     )
+    expert = shards.expert[order]
     rows = np.concatenate([block for _, block in blocks], axis=1)[:, order]
 
     starts = _starts(layer, partition, number)
     rows = merge_replicas(rows, starts)
     layer, partition, count = layer[starts], partition[starts], count[starts]
+    expert = expert[starts]
 
     starts = _starts(layer, partition)
     complete = np.diff(starts, append=len(layer)) == count[starts]
     rows, layer = merge_shards(rows, starts), layer[starts]
+    if has_all:
+        rested = expert[starts] & ~complete
+        rows[np.ix_(BESIDE_GRADIENT, rested)] = np.nan
+        complete |= rested
     num_partial = len(np.setdiff1d(layer, layer[complete]))
 
     kept = complete | _nonfinite(rows)
@@ -91,6 +105,7 @@ def _side_by_side(layouts: Sequence[Layout]) -> tuple[IndexArray, Shards]:
         partition=np.concatenate([own.partition for own in shards]),
         number=np.concatenate([own.number for own in shards]),
         count=np.concatenate([own.count for own in shards]),
+        expert=np.concatenate([own.expert for own in shards]),
     )
 
 
@@ -101,17 +116,37 @@ def _starts(*keys: IndexArray) -> IndexArray:
     return np.flatnonzero(np.concatenate([first, changes]))
 
 
-def merge(gathered: Gathered[RankPart], num_layers: int, world: int) -> Frame:
-    """Put the records of one step together."""
+def merge(
+    gathered: Gathered[RankPart],
+    num_layers: int,
+    world: int,
+    distribution: Distribution | None = None,
+) -> Frame:
+    """Put the records of one step together.
+
+    Args:
+        gathered: The records.
+        num_layers: Layers of the attempt.
+        world: Ranks that hold layers.
+        distribution: Layers that several pipeline stages hold, if there may be any.
+    """
     parts = gathered.items
     replicas = gather_replicas(parts)
     blocks = [(own.parts[0].layout, _merge_alike(own.distinct)) for own in replicas]
     whole, num_partial = not [layout for layout, _ in blocks if layout.shards is not None], 0
     if not whole:
-        blocks, num_partial = join(blocks)
+        blocks, num_partial = join(blocks, has_all=_has_all(parts, world))
     rows, present = _place(blocks, num_layers)
     bad = _nonfinite(rows)
     bad &= present
+    counted, unclear = present, None
+    if distribution is not None and not distribution.is_plain:
+        copies, unclear = distribution.masks(num_layers)
+        unclear &= present
+        num_partial += int(np.count_nonzero(unclear))
+        withhold(rows, unclear)
+        present &= ~unclear | bad
+        counted = present & ~copies
     for array in (present, bad, rows):
         array.setflags(write=False)  # readers in other threads hold them
     l2 = rows[ROW_OF[L2]]
@@ -122,6 +157,10 @@ def merge(gathered: Gathered[RankPart], num_layers: int, world: int) -> Frame:
     has_nonfinite = any_true(bad)
     bad_step = _bad_step(gathered, scalars)
     last_good_step = min([part.last_good_step for part in parts])
+    disagreement = compare(replicas, num_layers) if len(parts) > 1 else None
+    if disagreement is not None and unclear is not None:  # they may be different layers
+        disagreement.weights &= ~unclear
+        disagreement.weights_seen &= ~unclear
     return Frame(
         step=gathered.step,
         bad_step=bad_step,
@@ -134,7 +173,9 @@ def merge(gathered: Gathered[RankPart], num_layers: int, world: int) -> Frame:
         measured=_measured(frozenset(columns)),
         columns=rows[: len(FRAME_COLUMNS)],
         num_partial=num_partial,
-        total_norm=_of_ranks(replicas) if whole else _joined(l2[present], num_partial),
+        total_norm=_of_ranks(replicas)
+        if whole and counted is present and _hold_all(replicas, present)
+        else _joined(l2[counted], num_partial),
         loss=loss,
         point=_common({own.get(Label.POINT) for own in labels}),
         loss_scale=_smallest(scalars[Scalar.LOSS_SCALE]) if Scalar.LOSS_SCALE in scalars else None,
@@ -143,7 +184,7 @@ def merge(gathered: Gathered[RankPart], num_layers: int, world: int) -> Frame:
         step_time_s=_largest(scalars[Scalar.STEP_TIME_S])
         if Scalar.STEP_TIME_S in scalars
         else None,
-        disagreement=compare(replicas, num_layers) if len(parts) > 1 else None,
+        disagreement=disagreement,
         has_nonfinite=has_nonfinite,
         is_finite=not has_nonfinite and math.isfinite(loss or 0.0),
         has_all_layers=0 not in present.tobytes(),
@@ -246,6 +287,23 @@ def _bad_step(gathered: Gathered[RankPart], scalars: Mapping[str, list[float]]) 
         named = [*named, histories[0].bad_step]
     steps = [step for step in named if gathered.after < step <= gathered.step]
     return int(min(steps, default=gathered.step))
+
+
+def _has_all(parts: Sequence[RankPart], world: int) -> bool:
+    """Tell whether all records of all ranks are there."""
+    counts = Counter(part.rank for part in parts)
+    return len(counts) == world and all(counts[part.rank] == part.parts for part in parts)
+
+
+def _hold_all(replicas: Sequence[Replicas], present: BoolArray) -> bool:
+    """Tell whether each rank has all layers that are there, and not others than another rank."""
+    if len(replicas) == 1:
+        return True
+    held: dict[int, int] = {}
+    for own in replicas:
+        for part in own.parts:
+            held[part.rank] = held.get(part.rank, 0) + part.layout.num_layers
+    return min(held.values()) == np.count_nonzero(present)
 
 
 def _of_ranks(replicas: Sequence[Replicas]) -> float:

@@ -13,8 +13,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from gradwatch_server.core.arrays import BoolArray, FloatArray
+from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
 from gradwatch_server.core.frames.frame import Disagreement, RankPart
+from gradwatch_server.core.frames.layout import Layout
 from gradwatch_wire.columns import (
     INFS,
     L1,
@@ -90,35 +91,84 @@ def compare(gathered: Sequence[Replicas], num_layers: int) -> Disagreement | Non
     a client sends them where it knows that ranks are averaged, or was told to compare them.
 
     Ranks that hold the same shard of a layer are compared; different shards are not. Nor are the
-    gradients of a step that was not taken: those of a micro-batch may not be reduced yet.
+    gradients of a step that was not taken: those of a micro-batch may not be reduced yet. Those of
+    experts are averaged by the script, nobody knows when.
 
     Args:
         gathered: The records of one step by layout.
         num_layers: How many layers the attempt has.
     """
     found: Disagreement | None = None
+    firsts: list[RankPart] = []
     for own in gathered:
+        digested = [part for part in own.parts if part.weight_bits is not None]
+        firsts += digested[:1]
         if len(own.parts) < 2:
             continue
         is_reduced = all(labels.get(Label.REDUCTION) == Reduction.MEAN for labels in own.labels)
-        digested = [part for part in own.parts if part.weight_bits is not None]
         if not is_reduced and len(digested) < 2:
             continue
         if found is None:
             found = Disagreement.of_nothing(num_layers)
         index = own.parts[0].layout.index
         if is_reduced and _is_one_moment(own.labels):
-            found.exact[index] = _largest(own.distinct, EXACT)
-            found.sums[index] = _largest(own.distinct, SUMS)
+            _compare_gradients(own, found)
         if len(digested) > 1:
-            found.weights[index] = _digests_differ(digested)
+            found.weights[index] |= _digests_differ(digested)
             found.weights_seen[index] = True
+    if len(firsts) > 1:
+        found = found or Disagreement.of_nothing(num_layers)
+        _compare_layouts(firsts, found)
     if found is not None:
         paths = {labels.get(Label.PATH) for own in gathered for labels in own.labels}
         found.is_uniform = len(paths) < 2
         is_alike = not [own for own in gathered if len(own.distinct) > 1]
         found.is_equal = is_alike and not np.count_nonzero(found.weights_seen)
     return found
+
+
+def _compare_gradients(own: Replicas, found: Disagreement) -> None:
+    """Add the differences between the ranks of one layout; another may have other shards."""
+    layout = own.parts[0].layout
+    for kept, names in ((found.exact, EXACT), (found.sums, SUMS)):
+        new = _largest(own.distinct, names)
+        if layout.shards is not None:
+            new[layout.shards.expert] = np.nan
+        kept[layout.index] = np.fmax(kept[layout.index], new)
+
+
+def _compare_layouts(parts: Sequence[RankPart], found: Disagreement) -> None:
+    """Compare the weights of ranks that hold the same shard, and other layers beside it.
+
+    Args:
+        parts: A record of each layout with digests.
+        found: What is known of the ranks of each layout.
+    """
+    keys = np.concatenate([_keys(part.layout) for part in parts], axis=1)
+    bits = np.concatenate([part.weight_bits for part in parts if part.weight_bits is not None])
+    order = np.lexsort(keys[::-1])
+    keys, bits = keys[:, order], bits[order]
+    is_same = (keys[:, 1:] == keys[:, :-1]).all(axis=0)
+    layers = keys[0, 1:]
+    found.weights_seen[layers[is_same]] = True
+    found.weights[layers[is_same & (bits[1:] != bits[:-1])]] = True
+
+
+def _keys(layout: Layout) -> IndexArray:
+    """Return (3, own layers) layer, partition and number of the shard."""
+    if layout.shards is None:
+        return np.stack([layout.index, *np.zeros((2, layout.num_layers), dtype=np.int64)])
+    return np.stack([layout.index, layout.shards.partition, layout.shards.number])
+
+
+def _holders(parts: Iterable[RankPart], layer: int) -> Iterable[list[tuple[RankPart, int]]]:
+    """Return the records of ranks that hold the same shard of a layer, and its place in each."""
+    found: dict[tuple[int, ...], list[tuple[RankPart, int]]] = {}
+    for part in parts:
+        for place in np.flatnonzero(part.layout.index == layer).tolist():
+            key = tuple(_keys(part.layout)[:, place].tolist())
+            found.setdefault(key, []).append((part, place))
+    return found.values()
 
 
 def odd_ranks(
@@ -134,11 +184,8 @@ def odd_ranks(
         weights: Whether it is the digest of the weights in which they do.
     """
     compared: tuple[int, ...] = ()
-    for alike in by_layout(parts):
-        places = np.flatnonzero(alike[0].layout.index == layer)
-        if not len(places):
-            continue
-        values = _values_of(alike, int(places[0]), weights=weights)
+    for alike in _holders(parts, layer):
+        values = _values_of(alike, weights=weights)
         counts = Counter(values.values())
         if len(counts) < 2:
             continue
@@ -203,7 +250,9 @@ def weight_norms(parts: Iterable[RankPart], layers: BoolArray) -> FloatArray:
         first = next((part for part in alike if part.weight_bits is not None), None)
         if first is not None and first.columns.keys() >= _WEIGHT_NORMS:
             index = first.layout.index
-            found[:, index] = np.stack([first.values[WEIGHT_L2], first.values[WEIGHT_LINF]])
+            norms = np.stack([first.values[WEIGHT_L2], first.values[WEIGHT_LINF]])
+            # Of a layer whose shards differ there is no one norm.
+            found[:, index] = np.where(first.layout.is_sharded, np.nan, norms)
     return np.where(layers, found, np.nan)
 
 
@@ -213,22 +262,25 @@ def weight_differences(parts: Iterable[RankPart], num_layers: int) -> FloatArray
     for alike in by_layout(parts):
         digested = [part for part in alike if part.weight_bits is not None]
         if len(digested) > 1:
-            found[alike[0].layout.index] = _largest(digested, (WEIGHT_L2, WEIGHT_LINF))
+            index = alike[0].layout.index
+            differences = _largest(digested, (WEIGHT_L2, WEIGHT_LINF))
+            found[index] = np.maximum(found[index], differences)
     return found
 
 
-def _values_of(alike: list[RankPart], place: int, *, weights: bool) -> dict[int, str]:
+def _values_of(alike: list[tuple[RankPart, int]], *, weights: bool) -> dict[int, str]:
     """Return for each rank the text of what it has in a layer, exact numbers if these differ."""
     if weights:
         return {
             part.rank: str(part.weight_bits[place])
-            for part in alike
+            for part, place in alike
             if part.weight_bits is not None
         }
     for names in (EXACT, SUMS):
+        shared = _shared([part for part, _ in alike], names)
         values = {
-            part.rank: repr([float(_column(part, name)[place]) for name in _shared(alike, names)])
-            for part in alike
+            part.rank: repr([float(_column(part, name)[place]) for name in shared])
+            for part, place in alike
         }
         if len(set(values.values())) > 1:
             return values

@@ -20,6 +20,7 @@ from gradwatch_wire.columns import (
     MEASURED_COLUMNS,
     STATISTIC_COLUMNS,
     UPDATE_COLUMNS,
+    ZEROS,
     Combine,
     StatisticColumn,
 )
@@ -98,6 +99,11 @@ NORM_ROWS: Final[list[int]] = _NORMS.tolist()
 
 COUNT_ROWS: Final[list[int]] = _COUNTS_NONFINITE.tolist()
 """Rows that count what is not finite."""
+
+BESIDE_GRADIENT: Final = np.array(
+    [n for n, row in enumerate(ROWS) if row.name in {ZEROS, *UPDATE_COLUMNS}], dtype=np.int64
+)
+"""Rows that a shard without a gradient adds to: it counts zeros, and has weights."""
 
 _UNKNOWN_IF_PARTIAL: Final = _numbers(
     ROWS, lambda row: not (row.counts_nonfinite or row.nan_is_value)

@@ -108,7 +108,9 @@ def _missing(view: RunView, ranks: list[dict[str, Any]]) -> Iterator[Finding]:
             yield Status.INCOMPLETE, f"{count} record{'s' if count > 1 else ''} {what}"
     if view.frame is not None and view.frame.coverage < 1.0 and not told:
         yield Status.INCOMPLETE, f"last step has {view.frame.coverage:.0%} of its ranks"
-    if view.frame is not None and view.frame.num_partial:
+    if view.unknown_layers:
+        yield Status.INCOMPLETE, view.unknown_layers
+    elif view.frame is not None and view.frame.num_partial:
         shards = f"shards of {view.frame.num_partial} layers missing at the last step"
         yield Status.INCOMPLETE, shards
 

@@ -73,5 +73,6 @@ def describe_rank(rank: RankView, last_seen: LastSeen, now_ns: int) -> dict[str,
         "pid": rank.pid,
         "reason": rank.reason,
         "pace": rank.pace,
+        "place": rank.place or None,
         "stack": rank.stack or None,
     }

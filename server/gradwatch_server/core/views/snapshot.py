@@ -52,6 +52,7 @@ class RankView:
     reason: str
     gaps: tuple[LostRange, ...]
     pace: str = ""
+    place: str = ""
     stack: str = ""
     revision: int = field(default=0, repr=False, compare=False)
 
@@ -81,6 +82,7 @@ class RunView:
         is_relearnt: Whether its checkpoint could not be read at the start.
         built_ns: When it was built, nanoseconds since the epoch.
         run_revision: Number of the run's newest committed entry for readers, see `PublishedState`.
+        unknown_layers: Reason why norms of layers are not known, empty if they are.
     """
 
     name: str
@@ -118,6 +120,7 @@ class RunView:
     others: tuple[RunView, ...] = field(default=(), repr=False, compare=False)
     built_ns: int = field(default=0, repr=False, compare=False)
     run_revision: int = field(default=0, repr=False, compare=False)
+    unknown_layers: str = ""
 
     def of_attempt(self, number: int) -> RunView | None:
         """Return the view of an attempt, None if there is none."""
@@ -270,6 +273,7 @@ def _view_attempt(
         is_live=is_live,
         revision=attempt.revision,
         gaps=attempt.signs.gaps(),
+        unknown_layers=attempt.layers.distribution.why_unknown(names),
         others=() if before is None else before.others,
     )
 
@@ -310,6 +314,7 @@ def _view_session(session: Session) -> RankView:
         unresolved=session.num_unresolved,
         reason=session.reason,
         pace=session.pace,
+        place=session.place,
         stack=session.hang_stack,
         gaps=session.losses.ranges(),
         revision=session.revision,

@@ -111,6 +111,7 @@ def test_health_of_a_run_with_an_inf(
         "num_layers": 1,
         "last_good_step": None,
         "batch": "",
+        "place": "",
     }
 
 

@@ -65,6 +65,7 @@ def test_health_is_told_and_exits_as_asked(
         "num_layers": 1,
         "last_good_step": None,
         "batch": "",
+        "place": "",
     }
 
 

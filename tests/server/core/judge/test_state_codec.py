@@ -68,7 +68,8 @@ def test_a_changed_byte_is_seen() -> None:
 
 
 def test_a_shared_object_is_saved_once_and_is_one_again() -> None:
-    layout = Layout(np.arange(1000), Shards(*np.ones((3, 1000), dtype=np.int64)))
+    one = np.ones(1000, dtype=np.int64)
+    layout = Layout(np.arange(1000), Shards(one, one, one, one > 1))
     both = decode(encode([layout, layout]), list[Layout])
 
     assert both[0] is both[1]

@@ -75,6 +75,7 @@ def test_the_shape_is_the_one_of_the_design() -> None:
         "num_layers": 0,
         "last_good_step": None,
         "batch": "",
+        "place": "",
     }
     assert json.loads(json.dumps(health, allow_nan=False)) == health
 
@@ -441,6 +442,7 @@ def test_first_bad_stays_the_first() -> None:
         "num_layers": 1,
         "last_good_step": None,
         "batch": "",
+        "place": "",
     }
     job.start()
     assert job.health()["first_bad"] is None

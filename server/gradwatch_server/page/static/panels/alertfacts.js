@@ -70,6 +70,7 @@ function factsOf(alert) {
   return [
     [isLiveness ? "last step" : "first bad step", whole(alert.first_step)],
     [isLiveness ? "of" : "first on", ranks.length ? `rank ${ranks.join(", ")}` : "rank not known"],
+    ["place of the rank", origin.place ?? ""],
     ["batch", origin.batch ? nameOf(origin.batch, 4096) : ""],
     ["layer", origin.layer ? nameOf(origin.layer, 4096) : ""],
     [

@@ -50,7 +50,7 @@ function itemOf(rank, odd) {
       ),
       `rank ${rank.rank}`,
     ),
-    element("span", { class: "soft" }, [rank.state, ...odd].join(" · ")),
+    element("span", { class: "soft" }, [rank.state, rank.place, ...odd].filter(Boolean).join(" · ")),
   );
 }
 

@@ -298,3 +298,59 @@ def test_of_two_replicas_that_both_moved_none_is_named(job: Callable[..., Any]) 
     late.all(0, {0: {"columns": digest(4, 5, 6, l2=1.01)}, 1: {"columns": theirs}})
     origin = late.alerts[-1].origin
     assert (origin.rank, origin.last_good_step) == (None, None)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (1, 3, 0, 2)])
+def test_replicas_of_one_shard_differ_whichever_shard_comes_last(order: tuple[int, ...]) -> None:
+    """Ranks 0 and 2 hold one half of a layer, 1 and 3 the other; rank 2 has another weight."""
+    job = Cluster(world=4, names=("cut",))
+    for rank in range(4):
+        job.open(rank)
+        job.declare(rank, shards=(f"Shard(0) {rank % 2}/2",))
+    told: list[Any] = []
+    for rank in order:
+        own = digest(12, l2=2.0) if rank == 2 else digest(7 + rank % 2)
+        record = stats_of(0, [1.0])
+        told += job.send(rank, replace(record, columns={**record.columns, **own}))
+
+    (alert,) = told
+    assert (alert.rule, alert.origin.value) == ("rank_divergence", pytest.approx(0.5))
+    assert set(alert.origin.ranks) == {0, 2}
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0)])
+@pytest.mark.parametrize(("shard", "is_told"), [("Shard(0)", True), ("expert", False)])
+def test_gradients_of_one_shard_differ_whichever_shard_comes_last(
+    order: tuple[int, ...], shard: str, is_told: bool
+) -> None:
+    """Likewise gradients, except for experts, which the script averages at some time."""
+    job = Cluster(world=4, names=("cut",))
+    for rank in range(4):
+        job.open(rank)
+        job.declare(rank, shards=(f"{shard} {rank % 2}/2",))
+    told = [
+        alert
+        for step in range(2)
+        for rank in order
+        for alert in job.send(
+            rank, stats_of(step, [1.0], linf=[0.6 if rank == 2 else 0.5], labels=MEAN)
+        )
+    ]
+
+    assert [alert.rule for alert in told] == ["rank_divergence"] * is_told
+    assert not told or set(told[0].origin.ranks) == {0, 2}
+
+
+@pytest.mark.parametrize("odd", [None, 1])
+def test_ranks_that_hold_the_same_and_other_layers_beside_it_are_compared(odd: int | None) -> None:
+    """Tensor parallel: each rank has its part of one layer, and the whole of another."""
+    job = Cluster(world=2, names=("norm", "cut"))
+    told: list[Any] = []
+    for rank in range(2):
+        job.open(rank)
+        job.declare(rank, shards=("", f"tensor {rank}/2"))
+        record = stats_of(0, [1.0, 1.0])
+        own = digest(7 + (rank == odd), 20 + rank)
+        told += job.send(rank, replace(record, columns={**record.columns, **own}))
+
+    assert [alert.layers for alert in told] == ([] if odd is None else [("norm",)])
