@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from gradwatch_server.core.attempt import Attempt
 from gradwatch_server.core.frames.distribution import Distribution, find_place, find_stage
+from gradwatch_server.core.state_codec import decode, encode
 from gradwatch_wire import Column
 from tests.support.core import Cluster
 from tests.support.records import manifest_of
@@ -132,6 +134,7 @@ def test_no_step_waits_for_a_rank_without_layers_and_none_lacks_it() -> None:
     job.stats(0, 0, 2.0)
     assert job.health()["window"]["coverage"] == 1.0
     assert job.health()["step"] == 0
+    assert decode(encode(job.attempt), Attempt).ranks.awaited == {0}
 
     job.declare(1, ("a",), manifest_id=2)
     job.stats(0, 1, 2.0)
