@@ -24,6 +24,7 @@ class Ranks:
         alive: Ranks that have neither ended nor been lost.
         behind: Ranks that frames closed ahead of.
         bare: Ranks without layers.
+        awaited: Living ranks that have some.
     """
 
     sessions: dict[int, Session] = field(default_factory=dict)
@@ -33,20 +34,17 @@ class Ranks:
         self.alive = {rank for rank, session in own if session.state is RankState.ALIVE}
         self.behind = {rank for rank, session in own if session.behind_frames}
         self.bare = {rank for rank, session in own if session.is_bare}
+        self._await_ranks()
 
     def join(self, session: Session) -> None:
         """Add a rank's session."""
         self.sessions[session.hello.rank] = session
 
-    @property
-    def awaited(self) -> set[int]:
-        """Set of the living ranks that have layers."""
-        return self.alive - self.bare if self.bare else self.alive
-
     def note_layers(self, session: Session, *, is_bare: bool) -> None:
         """Note whether a rank has layers."""
         session.is_bare = is_bare
         (self.bare.add if is_bare else self.bare.discard)(session.hello.rank)
+        self._await_ranks()
 
     def set_state(self, session: Session, state: RankState) -> None:
         """Note that a session ended, is lost, or is back."""
@@ -55,6 +53,10 @@ class Ranks:
             self.alive.add(session.hello.rank)
         else:
             self.alive.discard(session.hello.rank)
+        self._await_ranks()
+
+    def _await_ranks(self) -> None:
+        self.awaited = self.alive - self.bare if self.bare else self.alive
 
     def wait_anew(self, now_ns: int) -> None:
         """Count from now for those that live: nobody could reach the aggregator before."""

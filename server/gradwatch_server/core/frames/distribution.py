@@ -57,11 +57,6 @@ class Distribution:
             if stage is not None and self.stage_of.setdefault(int(place), stage) != stage:
                 self.unclear.add(int(place))
 
-    @property
-    def is_plain(self) -> bool:
-        """Absence of anything that a frame would have to regard."""
-        return not self.unclear and self.copies <= self.originals
-
     def masks(self, num_layers: int) -> tuple[BoolArray, BoolArray]:
         """Return (layers,) which are copies of others, and which are not known."""
         masks = np.zeros((2, num_layers), dtype=np.bool_)

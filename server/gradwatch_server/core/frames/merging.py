@@ -140,7 +140,7 @@ def merge(
     bad = _nonfinite(rows)
     bad &= present
     counted, unclear = present, None
-    if distribution is not None and not distribution.is_plain:
+    if distribution is not None and (distribution.unclear or distribution.copies):
         copies, unclear = distribution.masks(num_layers)
         unclear &= present
         num_partial += int(np.count_nonzero(unclear))

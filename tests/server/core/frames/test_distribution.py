@@ -47,7 +47,6 @@ def test_a_name_in_two_stages_is_of_no_known_layer_unless_it_is_a_copy() -> None
     ]
     assert lies.why_unknown("abcd").startswith("b: norms not known: name in several pipeline")
     assert Distribution().why_unknown("abcd") == ""
-    assert Distribution().is_plain
 
 
 @pytest.mark.parametrize("is_copy", [True, False])
