@@ -157,3 +157,30 @@ def test_no_step_waits_for_a_rank_without_parameters(aggregator: Aggregator, tra
     assert (health["step"], health["window"]["coverage"]) == (LAST, 1.0)
     assert health["reasons"] == []
     assert aggregator.json("/runs/cut/alerts") == []
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("way", ["tp", "fsdp"])
+def test_pipelines_of_torch_with_dtensors_or_fsdp_in_each_stage(
+    aggregator: Aggregator, train: Train, way: str, schedule: str
+) -> None:
+    """Groups are found by the names of the meshes; only the last stage has a loss."""
+    aggregator.start()
+    arguments = ("--run", "cut", "--way", way, "--schedule", schedule)
+    printed = train(4, *arguments, worker="pipelining_worker.py").wait()
+    reports = [json.loads(output.splitlines()[-1]) for output in printed]
+    health = aggregator.health_of_ended("cut")
+    frame = aggregator.json(f"/runs/cut/frames/{LAST}?worst=99")
+    inner = "tensor" if way == "tp" else "data"
+
+    assert [report["faults"] for report in reports] == [""] * 4
+    assert all("call collect() after schedule.step()" in output for output in printed)
+    assert health["reasons"] == []
+    assert [rank["place"] for rank in health["ranks"]] == [
+        f"pipeline stage {rank // 2}, {inner} {rank % 2}" for rank in range(4)
+    ]
+    found = {own["name"]: own["l2"] for own in frame["layers"]}
+    assert found == pytest.approx(reports[0]["layers"], rel=1e-5)
+    assert frame["norm"] == pytest.approx(math.hypot(*reports[0]["layers"].values()), rel=1e-5)
+    assert frame["loss"] == pytest.approx(reports[0]["loss"], rel=1e-5)

@@ -51,6 +51,12 @@ NO_GROUP: Final = "it is marked as divided, and no {dimension} group is known"
 NOT_SUMMED: Final = "`sequence_parallel`: the ranks of the tensor group sum its gradient later"
 
 
+SCALED_LATER: Final = (
+    "parallel: schedules of torch.distributed.pipelining divide gradients by the number of "
+    "micro-batches after the last backward pass; call collect() after schedule.step()"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Parallel:
     """Groups of one rank by parallel dimension.
@@ -108,6 +114,11 @@ class Parallel:
         if getattr(parameter, "sequence_parallel", False):
             return NOT_SUMMED
         return "" if self.is_marked else NO_MARKS
+
+    def advice(self) -> str:
+        """Return where `collect` has to be called so that gradients are complete, mostly empty."""
+        is_stage = len(self.meshes.get(Dimension.PIPELINE, ())) > 1
+        return SCALED_LATER if is_stage and "torch.distributed.pipelining" in sys.modules else ""
 
     def unknown(self, layers: Iterable[Layer]) -> str:
         """Return a sentence about the layers of which that is so, empty without any."""

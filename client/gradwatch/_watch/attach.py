@@ -6,7 +6,7 @@ import gc
 import logging
 import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
@@ -295,7 +295,7 @@ def attach(
     _tell_start(identity, len(layers), targets)
     # Those of a data group may share the parameters out, as under ZeRO.
     _tell_untrained([] if len(replicas) > 1 else find_untrained(optimizers, layers), faults)
-    _tell_unknown(lies.unknown(layers), faults)
+    _tell_parallel((lies.unknown(layers), lies.advice()), faults)
     return watch
 
 
@@ -346,9 +346,9 @@ def _tell_untrained(names: Sequence[str], faults: Faults) -> None:
         faults.tell_once("not watched", f"{what}; pass all optimizers, or name them in exclude=")
 
 
-def _tell_unknown(unknown: str, faults: Faults) -> None:
-    if unknown:
-        faults.tell_once("parallel", unknown)
+def _tell_parallel(messages: Iterable[str], faults: Faults) -> None:
+    for message in filter(None, messages):
+        faults.tell_once(message, message)
 
 
 def _start(sender: Sender, layers: Sequence[Layer], first_step: int) -> None:

@@ -100,6 +100,6 @@ def _places(manifest: Manifest, rank: int) -> list[tuple[Dimension, int]]:
     groups = [
         (dimension, numbers(manifest.meshes[dimension]).astype(np.int64).tolist())
         for dimension in Dimension
-        if dimension in manifest.meshes
+        if dimension in manifest.meshes and manifest.meshes[dimension].code == "<u4"
     ]
     return [(each, ranks.index(rank)) for each, ranks in groups if len(ranks) > 1 and rank in ranks]

@@ -32,6 +32,8 @@ def test_the_place_of_a_rank_is_told_in_the_order_of_the_dimensions() -> None:
     assert find_place(manifest, 5) == "pipeline stage 0, tensor 1, expert tensor 0, data 1"
     assert (find_stage(manifest, 5), find_stage(manifest, 4)) == (0, None)
     assert find_place(manifest_of(("a",)), 5) == ""
+    odd = {"tensor": Column.pack("<f8", [5.0, math.nan]), "rows": Column.pack("<u4", [5, 6])}
+    assert find_place(manifest_of(("a",), meshes=odd), 5) == ""
 
 
 def test_a_name_in_two_stages_is_of_no_known_layer_unless_it_is_a_copy() -> None:
