@@ -115,8 +115,8 @@ def rising_ranks(frame: Frame, layers: BoolArray, usual_loss: float | None) -> t
     By the best evidence that there is: the ranks' own gradients before the reduction; else what
     they have after it, where that has to be equal and is not; else their losses. What one rank has
     must be 5 times what any other has, and of losses 5 times the usual as well. Where each rank
-    shows the first of these and none stands out, the others are not asked. Of two ranks it is the
-    larger: something has risen.
+    that has the layers shows the first of these and none stands out, the others are not asked. Of
+    two ranks it is the larger: something has risen.
 
     Args:
         frame: The frame in which it began.
@@ -126,7 +126,7 @@ def rising_ranks(frame: Frame, layers: BoolArray, usual_loss: float | None) -> t
     if frame.coverage < 1.0 or len(ranks_of(frame.parts)) < 2:
         return ()
     own = _norms_of(frame.parts, layers, local=True)
-    if len(own) == len(ranks_of(frame.parts)):
+    if len(own) == len({p.rank for p in frame.parts if layers[p.layout.index].any()}):
         # A norm that no rank had before the reduction came later: it is of none of them.
         together = math.hypot(*frame.l2_max[layers & frame.present].tolist())
         return standing_out(own) if together <= len(own) * max(own.values()) else ()

@@ -320,3 +320,12 @@ def test_of_many_ranks_two_that_stand_out_are_not_one() -> None:
     parts = [part_of([9.0], rank=r, local_l2=[n]) for r, n in enumerate([500.0, 1.0, 101.0, 1.0])]
 
     assert rising_ranks(frame_of(*parts), np.ones(1, dtype=np.bool_), None) == ()
+
+
+def test_ranks_without_the_layers_are_not_asked() -> None:
+    """Ranks 0 and 1 are one pipeline stage, 2 and 3 the other; rank 3 has the bad batch."""
+    own = [[3.0], [3.1], [3.0], [300.0]]
+    parts = [part_of([9.0], rank=r, index=[r // 2], local_l2=own[r]) for r in range(4)]
+
+    assert rising_ranks(frame_of(*parts), np.array([False, True]), None) == (3,)
+    assert rising_ranks(frame_of(*parts), np.array([True, False]), None) == ()
