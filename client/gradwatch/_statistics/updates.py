@@ -14,6 +14,8 @@ from torch._utils import _flatten_dense_tensors
 from torch.nn import Parameter
 
 from gradwatch._statistics.gradients import dense, is_packed
+from gradwatch._statistics.segments import are_small, norms_of, sums_of
+from gradwatch._statistics.sentinel import SMALL_DTYPES
 from gradwatch._statistics.statistics import statistics
 from gradwatch_wire.columns import L2, UNCHANGED, UPDATE_RMS, WEIGHT_RMS, ZEROS
 
@@ -84,17 +86,26 @@ def size_of_update(before: WeightSample) -> dict[str, Tensor]:
     if after.stored != before.stored or not after.numbers.numel():
         return {}
     update = after.numbers - before.numbers
-    both = [*update.split(after.sizes), *after.numbers.split(after.sizes)]
-    found = statistics(both, (L2, ZEROS)).values
+    norms, zeros = _norms_and_zeros(update, after)
     wholes = tuple([parameter.numel() for parameter in after.parameters])
     sizes, parts, factors = _shares(after.sizes, after.stored, wholes, after.device)
-    rms = found[L2].view(2, -1) * factors
-    zeros = found[ZEROS][: len(sizes)]
+    rms = norms.view(2, -1) * factors
     unchanged = zeros * parts / sizes
     is_same = zeros == sizes
     if not _is_on_host(before.device) or is_same.any():
         unchanged.masked_fill_(is_same & ~_has_gradient(after), math.nan)
     return {UPDATE_RMS: rms[0], WEIGHT_RMS: rms[1], UNCHANGED: unchanged}
+
+
+def _norms_and_zeros(update: Tensor, after: WeightSample) -> tuple[Tensor, Tensor]:
+    """Return (2 weights,) norms of updates and weights, and (weights,) zeros of the updates."""
+    sizes = after.sizes
+    if _is_on_host(after.device) and update.dtype in SMALL_DTYPES and are_small(sizes * 2):
+        norms = norms_of(torch.cat([update, after.numbers]), sizes * 2)
+        return norms, sums_of(update.eq(0.0).to(torch.float64), sizes)
+    both = [*update.split(sizes), *after.numbers.split(sizes)]
+    found = statistics(both, (L2, ZEROS)).values
+    return found[L2], found[ZEROS][: len(sizes)]
 
 
 def _stored(tensor: Tensor) -> Tensor | None:
