@@ -50,7 +50,6 @@ NO_MARKS: Final = (
 NO_GROUP: Final = "it is marked as divided, and no {dimension} group is known"
 NOT_SUMMED: Final = "`sequence_parallel`: the ranks of the tensor group sum its gradient later"
 
-
 SCALED_LATER: Final = (
     "parallel: schedules of torch.distributed.pipelining divide gradients by the number of "
     "micro-batches after the last backward pass; call collect() after schedule.step()"

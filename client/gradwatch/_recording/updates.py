@@ -71,6 +71,8 @@ class WeightUpdates:
 
     def _of_wholes(self, columns: dict[str, Tensor], layers: Sequence[int]) -> dict[str, Tensor]:
         """Return the columns as parts of those of whole layers, as DTensors have them already."""
+        if not self._parallel.meshes:
+            return columns
         counts = [self._parallel.count_of(self._layers[i].parameter) for i in layers]
         if max(counts, default=1) == 1:
             return columns

@@ -219,7 +219,7 @@ def attach(
     replicas = meshes.get(Dimension.DATA, ())
     is_stage = len(meshes.get(Dimension.PIPELINE, ())) > 1
     layers = find_layers(model, include, exclude, is_stage=is_stage, may_be_empty=bool(meshes))
-    lies = Parallel(identity.rank, identity.world, meshes, has_marks(layers))
+    parallelism = Parallel(identity.rank, identity.world, meshes, has_marks(layers))
     check_devices(layers)
     check_membership(optimizers, layers)
     modules = [model] if isinstance(model, nn.Module) else list(model.values())
@@ -242,7 +242,7 @@ def attach(
         reduction=find_reduction(modules, identity.world, replicas),
         num_pieces=find_pieces(layers, len(named_groups), len(optimizers), tuple(measured)),
         module_names=tuple(measured),
-        parallel=lies,
+        parallel=parallelism,
     )
     targets, key = _from_rank(find_endpoints(endpoint), identity.rank), find_key(keys)
     session_id, hello = os.urandom(SESSION_BYTES), identity.hello(checked_expected(expected))
@@ -281,7 +281,7 @@ def attach(
             observers.append(Activations(measured, modules, layers, faults))
         for observer in observers:
             undo.callback(observer.close)
-        updates = WeightUpdates(layers, updates_every, faults, lies)
+        updates = WeightUpdates(layers, updates_every, faults, parallelism)
         recorder = Recorder(
             config, schedule, sampler, observers, updates, readback, sender.put, faults
         )
@@ -295,7 +295,7 @@ def attach(
     _tell_start(identity, len(layers), targets)
     # Those of a data group may share the parameters out, as under ZeRO.
     _tell_untrained([] if len(replicas) > 1 else find_untrained(optimizers, layers), faults)
-    _tell_parallel((lies.unknown(layers), lies.advice()), faults)
+    _tell_parallel((parallelism.unknown(layers), parallelism.advice()), faults)
     return watch
 
 
