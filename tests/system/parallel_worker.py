@@ -335,8 +335,11 @@ def main() -> None:
     for step, words in enumerate(batches(trainer.data)):
         trainer.model.zero_grad()
         trainer.backward(words)
+        if args.way.startswith("zero"):
+            trainer.harm(step)
         trainer.reduce()
-        trainer.harm(step)
+        if not args.way.startswith("zero"):
+            trainer.harm(step)
         if optimizer is not None:
             watch.collect()
             optimizer.step()

@@ -99,6 +99,19 @@ def test_the_rank_whose_shard_is_bad_has_a_name_and_a_place(
     assert f"rank 3 is {PLACES[way][3]}" in alert["message"]
 
 
+@pytest.mark.parametrize("way", ["zero1", "zero2"])
+def test_the_rank_that_steps_a_layer_is_not_blamed_for_what_was_reduced_to_it(
+    aggregator: Aggregator, train: Train, way: str
+) -> None:
+    """Rank 1's NaN comes after its backward pass, where no probe sees it."""
+    aggregator.start()
+    run(train, way, "--poison-rank", "1")
+    first_bad = aggregator.health_of_ended("cut")["first_bad"]
+
+    assert (first_bad["step"], first_bad["layer"]) == (LAST, "layers.1.down.weight")
+    assert (first_bad["rank"], first_bad["place"]) == (None, "")
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("way", "rank", "layer", "is_named"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -19,7 +20,7 @@ from gradwatch_server.core.alerting.evidence import (
 from gradwatch_server.core.alerting.forward import forward_was_bad
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame, RankPart
-from gradwatch_server.core.frames.replicas import by_layout
+from gradwatch_server.core.frames.replicas import shard_keys
 from gradwatch_wire.columns import L2, NANS
 from gradwatch_wire.names import Scalar
 
@@ -91,7 +92,7 @@ def nonfinite_ranks(frame: Frame) -> tuple[int, ...]:
     by it that it was fine. If all that show it are bad (NaN weights, a loss that is that of all
     ranks), it may be second-hand to each; they are returned if there is nothing better. Without
     evidence a rank is named only if it is the only one there is, or not every rank is bad, and no
-    shard of a layer is so on all that hold it.
+    layer or shard is so on all ranks that hold it.
     """
     seen = ranks_of(frame.parts)
     if len(seen) == 1 and frame.coverage == 1.0:
@@ -103,7 +104,7 @@ def nonfinite_ranks(frame: Frame) -> tuple[int, ...]:
         if each.bad and each.fine:
             return each.bad
     bad = _bad_gradients(frame)
-    if bad and bad != seen and frame.coverage == 1.0 and not _is_in_shard(frame):
+    if bad and bad != seen and frame.coverage == 1.0 and not _is_without_replica(frame):
         return bad
     showing = next((each.bad for each in found if each.bad), ())
     return showing if len(showing) > 1 else ()
@@ -206,12 +207,16 @@ def _bad_gradients(frame: Frame) -> tuple[int, ...]:
     return ranks_of(p for p in frame.parts if is_dated(p, frame) and p.nonfinite.any())
 
 
-def _is_in_shard(frame: Frame) -> bool:
-    """Tell whether a shard is bad on all ranks that hold it: a reduction may have made it so."""
-    for alike in by_layout(frame.parts):
-        is_sharded = alike[0].layout.is_sharded
-        if np.count_nonzero(is_sharded):
-            bad = np.logical_and.reduce([part.nonfinite for part in alike])
-            if (bad & is_sharded).any():
-                return True
-    return False
+def _is_without_replica(frame: Frame) -> bool:
+    """Tell whether a layer, or a shard, is bad on all ranks that hold it.
+
+    A reduction to these, such as a reduce-scatter, may have made it so.
+    """
+    held: Counter[tuple[int, ...]] = Counter()
+    bad: Counter[tuple[int, ...]] = Counter()
+    for part in frame.parts:
+        keys = list(zip(*shard_keys(part.layout).tolist(), strict=True))
+        held.update(keys)
+        if is_dated(part, frame):
+            bad.update(key for key, is_bad in zip(keys, part.nonfinite, strict=True) if is_bad)
+    return any(count == held[key] for key, count in bad.items())

@@ -144,7 +144,7 @@ def _compare_layouts(parts: Sequence[RankPart], found: Disagreement) -> None:
         parts: A record of each layout with digests.
         found: What is known of the ranks of each layout.
     """
-    keys = np.concatenate([_keys(part.layout) for part in parts], axis=1)
+    keys = np.concatenate([shard_keys(part.layout) for part in parts], axis=1)
     bits = np.concatenate([part.weight_bits for part in parts if part.weight_bits is not None])
     order = np.lexsort(keys[::-1])
     keys, bits = keys[:, order], bits[order]
@@ -154,7 +154,7 @@ def _compare_layouts(parts: Sequence[RankPart], found: Disagreement) -> None:
     found.weights[layers[is_same & (bits[1:] != bits[:-1])]] = True
 
 
-def _keys(layout: Layout) -> IndexArray:
+def shard_keys(layout: Layout) -> IndexArray:
     """Return (3, own layers) layer, partition and number of the shard."""
     if layout.shards is None:
         return np.stack([layout.index, *np.zeros((2, layout.num_layers), dtype=np.int64)])
@@ -166,7 +166,7 @@ def _holders(parts: Iterable[RankPart], layer: int) -> Iterable[list[tuple[RankP
     found: dict[tuple[int, ...], list[tuple[RankPart, int]]] = {}
     for part in parts:
         for place in np.flatnonzero(part.layout.index == layer).tolist():
-            key = tuple(_keys(part.layout)[:, place].tolist())
+            key = tuple(shard_keys(part.layout)[:, place].tolist())
             found.setdefault(key, []).append((part, place))
     return found.values()
 

@@ -329,3 +329,28 @@ def test_ranks_without_the_layers_are_not_asked() -> None:
 
     assert rising_ranks(frame_of(*parts), np.array([False, True]), None) == (3,)
     assert rising_ranks(frame_of(*parts), np.array([True, False]), None) == ()
+
+
+@pytest.mark.parametrize(("reduction", "ranks"), [("unknown", ()), ("none", (1,))])
+def test_who_alone_holds_a_layer_may_have_got_its_nan_from_another_rank(
+    reduction: str, ranks: tuple[int, ...]
+) -> None:
+    """A sharded optimizer: each rank has layers of its own, into which all were reduced."""
+    parts = [
+        part_of(
+            [NAN if rank == 1 else 1.0], rank=rank, index=[rank], labels={"reduction": reduction}
+        )
+        for rank in range(2)
+    ]
+
+    assert nonfinite_ranks(frame_of(*parts)) == ranks
+
+
+def test_a_replica_that_is_fine_shows_that_no_reduction_made_the_other_bad() -> None:
+    """Also where the two have other layers beside it, in another order."""
+    parts = [
+        part_of([1.0, NAN], rank=0, index=[0, 1]),
+        part_of([1.0, 2.0], rank=1, index=[1, 2]),
+    ]
+
+    assert nonfinite_ranks(frame_of(*parts)) == (0,)
