@@ -14,11 +14,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwatch
 
-WAYS = ("tp+pp", "tp+dp", "ep+dp", "zero1", "zero2", "unmarked", "unnamed", "empty")
+WAYS = ("tp+pp", "tp+dp", "ep+dp", "zero1", "zero2", "torch zero", "unmarked", "unnamed", "empty")
 WIDTH, HIDDEN, WORDS, STEPS, RATE = 6, 12, 8, 4, 0.125
 
 
@@ -230,6 +231,8 @@ class Trainer:
         self.wrapped = self.model
         if self.way == "tp+dp":
             self.wrapped = DistributedDataParallel(whole, process_group=far)
+        elif self.way == "torch zero":
+            self.wrapped, self.parallel = DistributedDataParallel(whole), None
 
     def group_of(self, groups: list[list[int]], described: str) -> Any:
         made = [dist.new_group(ranks, group_desc=described) for ranks in groups]
@@ -239,6 +242,11 @@ class Trainer:
         """Return those that this rank steps: under ZeRO a fourth of them."""
         own = list(self.model.parameters())
         return own[self.rank :: 4] if self.way.startswith("zero") else own
+
+    def optimizer(self, trained: list[nn.Parameter]) -> torch.optim.Optimizer:
+        if self.way == "torch zero":
+            return ZeroRedundancyOptimizer(trained, torch.optim.SGD, lr=RATE)
+        return torch.optim.SGD(trained, lr=RATE)
 
     def backward(self, words: Tensor) -> None:
         if self.way in {"tp+pp", "unnamed"}:
@@ -319,7 +327,7 @@ def main() -> None:
     torch.set_num_threads(1)
     trainer = Trainer(args)
     trained = trainer.parameters()
-    optimizer = torch.optim.SGD(trained, lr=RATE) if trained else None
+    optimizer = trainer.optimizer(trained) if trained else None
     watch = gradwatch.attach(
         trainer.wrapped,
         optimizer,

@@ -17,12 +17,13 @@ from tests.support.job import Train
 pytestmark = pytest.mark.slow
 
 LAST = 3
-PLACES = {
+PLACES: dict[str, list[Any]] = {
     "tp+pp": [f"pipeline stage {rank // 2}, tensor {rank % 2}" for rank in range(4)],
     "tp+dp": [f"tensor {rank % 2}, data {rank // 2}" for rank in range(4)],
     "ep+dp": [f"expert {rank % 2}, data {rank // 2}" for rank in range(4)],
     "zero1": [f"data {rank}" for rank in range(4)],
     "zero2": [f"data {rank}" for rank in range(4)],
+    "torch zero": [None] * 4,
 }
 
 
