@@ -39,6 +39,7 @@ def aggregator(browser: Any, tmp_path: Path) -> Iterator[Aggregator]:
     made.close()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("run", NINE, ids=lambda run: str(run.name))
 def test_a_run_says_what_is_wrong_without_being_touched(
     tab: OpenTab, aggregator: Aggregator, run: NamedRun
