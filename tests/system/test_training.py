@@ -48,6 +48,7 @@ def test_a_nonfinite_gradient_of_one_ddp_rank_is_named_by_step_rank_and_layer(
         "num_layers": len(layers),
         "last_good_step": 19,
         "batch": "",
+        "place": "",
         "kind": kind,
         "bad_loss": bad_loss,
         "first_gradient": layers[-1],
