@@ -9,6 +9,7 @@ import pytest
 
 from gradwatch_server.core.attempt import Attempt
 from gradwatch_server.core.frames.distribution import Distribution, find_place, find_stage
+from gradwatch_server.core.frames.layers import Layers
 from gradwatch_server.core.state_codec import decode, encode
 from gradwatch_wire import Column
 from tests.support.core import Cluster
@@ -34,6 +35,15 @@ def test_the_place_of_a_rank_is_told_in_the_order_of_the_dimensions() -> None:
     assert find_place(manifest_of(("a",)), 5) == ""
     odd = {"tensor": Column.pack("<f8", [5.0, math.nan]), "rows": Column.pack("<u4", [5, 6])}
     assert find_place(manifest_of(("a",), meshes=odd), 5) == ""
+
+
+def test_ranks_of_two_stages_are_no_replicas_whatever_their_layers_are_called() -> None:
+    layers = Layers()
+    layouts = [layers.declare(manifest_of(("a",), **stages(rank)), rank=rank) for rank in range(4)]
+
+    assert layouts[0] is layouts[1]
+    assert layouts[2] is layouts[3]
+    assert layouts[0] is not layouts[2]
 
 
 def test_a_name_in_two_stages_is_of_no_known_layer_unless_it_is_a_copy() -> None:
