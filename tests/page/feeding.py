@@ -1,4 +1,4 @@
-"""What the tests of the page feed to an aggregator: rows of statistics, right or wrong."""
+"""Runs that the tests of the page feed to an aggregator: rows of statistics, right or wrong."""
 
 from __future__ import annotations
 

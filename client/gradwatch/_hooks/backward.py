@@ -27,7 +27,7 @@ from gradwatch._faults import Faults
 from gradwatch._hooks.untraced import untraced
 from gradwatch._recording.schedule import Rest, Schedule
 from gradwatch._statistics.capture import in_capture
-from gradwatch._statistics.sentinel import SMALL_DTYPES
+from gradwatch._statistics.gradients import SMALL_DTYPES
 
 MAX_TRIGGERS: Final = 3
 """Hooked parameters per owner: their cost does not grow with the model."""

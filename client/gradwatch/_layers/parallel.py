@@ -114,13 +114,18 @@ class Parallel:
             return NOT_SUMMED
         return "" if self.is_marked else NO_MARKS
 
-    def advice(self) -> str:
-        """Return where `collect` has to be called so that gradients are complete, mostly empty."""
+    @property
+    def is_divided(self) -> bool:
+        """Presence of a group of several ranks that do not hold the same."""
+        return any(len(ranks) > 1 for own, ranks in self.meshes.items() if own != Dimension.DATA)
+
+    def collect_advice(self) -> str:
+        """Return where to call `collect` so that gradients are complete; empty for anywhere."""
         is_stage = len(self.meshes.get(Dimension.PIPELINE, ())) > 1
         return SCALED_LATER if is_stage and "torch.distributed.pipelining" in sys.modules else ""
 
-    def unknown(self, layers: Iterable[Layer]) -> str:
-        """Return a sentence about the layers of which that is so, empty without any."""
+    def unknown_warning(self, layers: Iterable[Layer]) -> str:
+        """Return a warning about layers that lie on the ranks in an unknown way, empty if none."""
         whys = [(layer.name, self.why_unknown(layer.parameter)) for layer in layers]
         found = [(name, why) for name, why in whys if why]
         if not found:
@@ -178,7 +183,8 @@ def find_meshes(
         raise TypeError(msg)
     for dimension, ranks in meshes.items():
         if len(set(ranks)) < len(ranks) or rank not in ranks or not max(ranks) < world:
-            msg = f"parallel: {dimension}: ranks below {world}, {rank} among them, got {ranks}"
+            expected = f"ranks below {world}, {rank} among them"
+            msg = f"parallel: {dimension}: {expected}, got {ranks!s:.60}"  # may be thousands
             raise ValueError(msg)
     return meshes
 

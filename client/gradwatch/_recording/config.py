@@ -56,7 +56,7 @@ class WatchConfig:
     @property
     def may_reduce(self) -> bool:
         """Possibility that the script itself reduces gradients after the backward pass."""
-        return self.reduction == Reduction.UNKNOWN or bool(self.parallel.meshes)
+        return self.reduction == Reduction.UNKNOWN or self.parallel.is_divided
 
     def identities(self) -> frozenset[int]:
         """Return the identities of the watched parameters."""

@@ -18,14 +18,11 @@ from gradwatch._recording.observer import LayerOrder
 from gradwatch._recording.step_history import learning_rate
 from gradwatch._recording.step_sample import StepSample, Versions
 from gradwatch._statistics.cuda import warm_up
+from gradwatch._statistics.rows import FREE_COLUMNS
 from gradwatch._statistics.sentinel import Sentinel
 from gradwatch_wire import Manifest
-from gradwatch_wire.columns import INFS, L2, MEASURED_COLUMNS, NANS
+from gradwatch_wire.columns import L2, MEASURED_COLUMNS
 from gradwatch_wire.names import Label, Point, Scalar
-
-FREE_COLUMNS: Final = (L2, NANS, INFS)
-"""What costs nothing besides the norm: NaN and Inf are counted where the norm shows some."""
-
 
 _CHANGED: Final = (
     "gradients were changed between the end of the backward pass and collect(), which measured "

@@ -15,6 +15,9 @@ from gradwatch_wire.columns import L1, L2, LINF
 
 _STRIDED: Final = torch.strided
 
+SMALL_DTYPES: Final = frozenset({torch.float32, torch.bfloat16, torch.float16})
+"""Types whose squares and their sums float64 holds, whatever the numbers are."""
+
 CHUNK: Final = 1 << 19
 """Elements that are copied at once where a copy cannot be avoided: 4 MB in float64, of which there
 may be some at a time."""

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch._utils import _flatten_dense_tensors
 
-from gradwatch._statistics.gradients import exact_norms, flats
+from gradwatch._statistics.gradients import SMALL_DTYPES, exact_norms, flats
 from gradwatch._statistics.segments import MAX_SEGMENTS, are_small, norms_of
 from gradwatch_wire.columns import INFS, L1, L2, LINF, NANS, ZEROS
 
@@ -60,8 +60,8 @@ _TABLE: Final = (L2, L1, ZEROS, NANS, INFS, LINF)
 
 _L2, _L1, _ZEROS, _NANS, _INFS, _LINF = range(len(_TABLE))
 
-_FREE: Final = frozenset({L2, NANS, INFS})
-"""Columns that the norms of finite gradients tell."""
+FREE_COLUMNS: Final = (L2, NANS, INFS)
+"""Columns that cost nothing beside the norm: NaN and Inf are counted where the norm shows some."""
 
 _INTEGER: Final = {torch.float32: torch.int32, torch.float64: torch.int64}
 _INF_BITS: Final = {torch.float32: 0x7F80_0000, torch.float64: 0x7FF0_0000_0000_0000}
@@ -76,7 +76,7 @@ def row_statistics(gradients: Sequence[Tensor], columns: Sequence[str]) -> dict[
         RuntimeError: If torch refuses the tensors.
     """
     has_magnitudes = not {L1, LINF, ZEROS}.isdisjoint(columns)
-    if len(gradients) <= MAX_SEGMENTS and _FREE.issuperset(columns):
+    if len(gradients) <= MAX_SEGMENTS and set(columns) <= set(FREE_COLUMNS):
         norms = _norms_of_few(gradients)
         if norms is not None:
             return {name: norms if name == L2 else torch.zeros_like(norms) for name in columns}
@@ -93,7 +93,7 @@ def _norms_of_few(gradients: Sequence[Tensor]) -> Tensor | None:
     """Return (gradients,) norms of small ones that are finite; None where another way is due."""
     sizes = tuple([each.numel() for each in gradients])
     dtypes = set(map(attrgetter("dtype"), gradients))
-    if len(dtypes) > 1 or torch.float64 in dtypes or not are_small(sizes):
+    if len(dtypes) > 1 or not dtypes <= SMALL_DTYPES or not are_small(sizes):
         return None
     norms = norms_of(_flatten_dense_tensors(gradients), sizes)
     return norms if math.isfinite(norms.sum().item()) else None

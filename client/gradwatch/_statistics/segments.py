@@ -1,8 +1,8 @@
 """Norms of a few small CPU tensors: segments of one flat tensor, summed in float64.
 
-A call of torch takes longer than the numbers of a small tensor. With these calls a layer of a small
-model takes a third of the time that rows take, up to `MAX_ELEMENTS`, measured. In float64 the
-square of any narrower number is exact enough, and in range.
+A call of torch takes longer than the numbers of a small tensor, and this way has the fewest calls.
+The limits are where rows took as long, tried with 6 to 148 tensors of 60 to 10,000 elements. In
+float64 the square of any narrower number is in range, so no norm has to be certified.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch._utils import _flatten_dense_tensors
 
-from gradwatch._statistics.gradients import dense, gradient_of, is_plain
+from gradwatch._statistics.gradients import SMALL_DTYPES, dense, gradient_of, is_plain
 from gradwatch_wire.health import SENTINEL_FACTOR
 
 ALARMING: Final = SENTINEL_FACTOR**2
@@ -30,8 +30,6 @@ MAX_ALARMS: Final = 3
 
 MAX_ELEMENTS: Final = 4_096
 """Elements of a tensor below which it is cheaper to look at it together with others."""
-
-SMALL_DTYPES: Final = frozenset({torch.float32, torch.bfloat16, torch.float16})
 
 _WEIGHT: Final = 1 / 16
 _FASTEST: Final = 4.0

@@ -13,9 +13,8 @@ from torch import Tensor
 from torch._utils import _flatten_dense_tensors
 from torch.nn import Parameter
 
-from gradwatch._statistics.gradients import dense, is_packed
+from gradwatch._statistics.gradients import SMALL_DTYPES, dense, is_packed
 from gradwatch._statistics.segments import are_small, norms_of, sums_of
-from gradwatch._statistics.sentinel import SMALL_DTYPES
 from gradwatch._statistics.statistics import statistics
 from gradwatch_wire.columns import L2, UNCHANGED, UPDATE_RMS, WEIGHT_RMS, ZEROS
 

@@ -6,7 +6,7 @@ import gc
 import logging
 import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
@@ -295,7 +295,8 @@ def attach(
     _tell_start(identity, len(layers), targets)
     # Those of a data group may share the parameters out, as under ZeRO.
     _tell_untrained([] if len(replicas) > 1 else find_untrained(optimizers, layers), faults)
-    _tell_parallel((parallelism.unknown(layers), parallelism.advice()), faults)
+    _tell_parallel(parallelism.unknown_warning(layers), faults)
+    _tell_parallel(parallelism.collect_advice(), faults)
     return watch
 
 
@@ -346,8 +347,8 @@ def _tell_untrained(names: Sequence[str], faults: Faults) -> None:
         faults.tell_once("not watched", f"{what}; pass all optimizers, or name them in exclude=")
 
 
-def _tell_parallel(messages: Iterable[str], faults: Faults) -> None:
-    for message in filter(None, messages):
+def _tell_parallel(message: str, faults: Faults) -> None:
+    if message:
         faults.tell_once(message, message)
 
 

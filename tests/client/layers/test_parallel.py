@@ -1,4 +1,4 @@
-"""Which shard of a plain parameter this rank holds, as marks and groups say, if anything does."""
+"""Shard of a plain parameter that this rank holds, as far as marks and groups tell."""
 
 from __future__ import annotations
 
@@ -75,12 +75,21 @@ def test_what_no_mark_or_group_tells_is_unknown(
 
     assert why in parallel.why_unknown(parameter)
     assert parallel.shard_of(parameter, WEIGHT) == "unknown 5/8"
-    told = parallel.unknown(layers)
+    told = parallel.unknown_warning(layers)
     assert told.startswith(
         "parallel: the norms of a and 1 other layers and the total are not known"
     )
     assert why in told
     assert Parallel(0, 1).shard_of(parameter, WEIGHT) == ""
+
+
+@pytest.mark.parametrize(
+    ("meshes", "is_divided"),
+    [({}, False), ({"data": (4, 5)}, False), ({"tensor": (5,)}, False), ({"tensor": (4, 5)}, True)],
+)
+def test_a_data_group_alone_divides_nothing(meshes: dict[str, Any], is_divided: bool) -> None:
+    """Then DDP or FSDP2 reduces all, and `collect()` needs no second measurement."""
+    assert at_rank(5, **meshes).is_divided is is_divided
 
 
 def test_one_parameter_with_a_mark_tells_of_all() -> None:
@@ -98,6 +107,11 @@ def test_one_parameter_with_a_mark_tells_of_all() -> None:
         ({"data": []}, TypeError, "parallel: data: a process group, or a list of global ranks"),
         ({"data": [4, 6]}, ValueError, "parallel: data: ranks below 8, 5 among them, got .4, 6."),
         ({"data": [5, 5]}, ValueError, "parallel: data: ranks below 8, 5 among them, got .5, 5."),
+        (
+            {"data": [*range(999)]},
+            ValueError,
+            "parallel: data: ranks below 8, 5 among them, got .{60}$",
+        ),
         ({"data": [5, 8]}, ValueError, "parallel: data: ranks below 8, 5 among them, got .5, 8."),
     ],
 )

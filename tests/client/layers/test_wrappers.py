@@ -1,4 +1,4 @@
-"""What is put around the user's modules is noticed, and does not show in names."""
+"""Wrappers around the user's modules are noticed, and do not show in names."""
 
 from __future__ import annotations
 

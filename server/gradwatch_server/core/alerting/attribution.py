@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -20,7 +19,7 @@ from gradwatch_server.core.alerting.evidence import (
 from gradwatch_server.core.alerting.forward import forward_was_bad
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame, RankPart
-from gradwatch_server.core.frames.replicas import shard_keys
+from gradwatch_server.core.frames.replicas import by_layout, shard_keys
 from gradwatch_wire.columns import L2, NANS
 from gradwatch_wire.names import Scalar
 
@@ -212,11 +211,22 @@ def _is_without_replica(frame: Frame) -> bool:
 
     A reduction to these, such as a reduce-scatter, may have made it so.
     """
-    held: Counter[tuple[int, ...]] = Counter()
-    bad: Counter[tuple[int, ...]] = Counter()
-    for part in frame.parts:
-        keys = list(zip(*shard_keys(part.layout).tolist(), strict=True))
-        held.update(keys)
-        if is_dated(part, frame):
-            bad.update(key for key, is_bad in zip(keys, part.nonfinite, strict=True) if is_bad)
-    return any(count == held[key] for key, count in bad.items())
+    if not frame.has_nonfinite:
+        return False
+    found = []
+    for alike in by_layout(frame.parts):
+        layout = alike[0].layout
+        chosen = frame.nonfinite[layout.index]
+        keys = shard_keys(layout)[:, chosen]
+        entry = np.zeros((6, keys.shape[1]), dtype=np.int64)  # shard, stage, bad ranks, all ranks
+        entry[:3], entry[5] = keys, len(alike)
+        entry[3] = -1 if layout.stage is None else layout.stage
+        for part in alike:
+            if is_dated(part, frame):
+                entry[4] += part.nonfinite[chosen]
+        found.append(entry)
+    entries = np.concatenate(found, axis=1)
+    entries = entries[:, np.lexsort(entries[:4])]
+    starts = np.flatnonzero(np.append(True, (entries[:4, 1:] != entries[:4, :-1]).any(axis=0)))
+    bad, held = np.add.reduceat(entries[4:], starts, axis=1)
+    return bool(((bad == held) & (bad > 0)).any())

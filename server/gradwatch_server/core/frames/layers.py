@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2s
@@ -30,8 +29,8 @@ MEMBER_BYTES: Final = 64
 """What a layer takes as a member of a group."""
 
 
-_EXPERT: Final = re.compile(rf"^{Dimension.EXPERT}\b")
-"""Placement of the experts that a rank holds, as a client says it of plain parameters."""
+UNKNOWN_PARTITION: Final = -1
+"""Partition of layers of which a rank does not know how they lie on the ranks."""
 
 MAX_NUMEL: Final = (1 << 63) - 1
 """Largest number of elements of a layer: more that a manifest claims is cut."""
@@ -107,8 +106,8 @@ class Layers:
         if shards is not None:
             for place, count in zip(index.tolist(), shards.count.tolist(), strict=True):
                 self.shards[place] = max(self.shards[place], count)
-            placed = zip(index.tolist(), manifest.shards, strict=True)
-            self.distribution.unknown.update(own for own, text in placed if _is_unknown(text))
+            is_unknown = shards.partition == UNKNOWN_PARTITION
+            self.distribution.unknown.update(index[is_unknown].tolist())
         return self.share(Layout(index, shards, manifest.modules, stage))
 
     def places(self, names: Iterable[str]) -> IndexArray:
@@ -159,25 +158,21 @@ def layers_bytes(names: Collection[str]) -> int:
 def _shards(texts: tuple[str, ...]) -> Shards | None:
     """Read the shards of a manifest; None if every layer is whole."""
     known = {text: _read(text) for text in set(texts)}
-    if all(count == 1 for _, _, count in known.values()):
+    if all(count == 1 for _, _, count, _ in known.values()):
         return None
-    partition, number, count = np.array([known[text] for text in texts], dtype=np.int64).T
-    expert = np.array([_EXPERT.search(text) is not None for text in texts], dtype=np.bool_)
-    return Shards(partition, number, count, expert)
+    partition, number, count, expert = np.array([known[text] for text in texts], dtype=np.int64).T
+    return Shards(partition, number, count, expert.astype(np.bool_))
 
 
-def _is_unknown(text: str) -> bool:
-    return text.startswith(f"{UNKNOWN_PLACEMENT} ")
-
-
-def _read(text: str) -> tuple[int, int, int]:
-    """Return partition, number and count of what a manifest says of one layer."""
+def _read(text: str) -> tuple[int, int, int, bool]:
+    """Return partition, number, count of a shard, and whether it is of an expert."""
     shard = parse_shard(text)
     if shard is not None and shard.placement == UNKNOWN_PLACEMENT:
-        return _partition(shard), shard.number, shard.count + 1  # of which one never comes
+        return UNKNOWN_PARTITION, shard.number, shard.count + 1, False  # one of them never comes
     if shard is None or shard.count == 1:
-        return 0, 0, 1
-    return _partition(shard), shard.number, shard.count
+        return 0, 0, 1, False
+    is_expert = Dimension.EXPERT in shard.placement.split(" ")
+    return _partition(shard), shard.number, shard.count, is_expert
 
 
 def _partition(shard: Shard) -> int:

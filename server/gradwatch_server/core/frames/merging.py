@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -47,13 +47,15 @@ Block: TypeAlias = tuple[Layout, FloatArray]
 """Rows, as `rows` describes them, of the layers of a layout: (rows, own layers)."""
 
 
-def join(blocks: Sequence[Block], *, has_all: bool = False) -> tuple[list[Block], int]:
+def join(
+    blocks: Sequence[Block], has_all: Callable[[], bool] = lambda: False
+) -> tuple[list[Block], int]:
     """Replace the blocks of sharded layers by one of whole layers.
 
     Args:
         blocks: The blocks.
-        has_all: Whether all ranks are among them: then one that lacks its shard of an expert had
-            no token for it, and its gradient there is zero.
+        has_all: Returns whether all ranks are among them: then a rank that lacks its shard of an
+            expert had no token for it, and its gradient there is zero.
 
     Returns:
         The blocks, and how many layers lack a shard: these are left out, or without their norms if
@@ -63,11 +65,11 @@ def join(blocks: Sequence[Block], *, has_all: bool = False) -> tuple[list[Block]
     sharded = [block for block in blocks if block[0].shards is not None]
     if not sharded:
         return whole, 0
-    joined, num_partial = _put_together(sharded, has_all=has_all)
+    joined, num_partial = _put_together(sharded, has_all)
     return [*whole, joined], num_partial
 
 
-def _put_together(blocks: Sequence[Block], *, has_all: bool) -> tuple[Block, int]:
+def _put_together(blocks: Sequence[Block], has_all: Callable[[], bool]) -> tuple[Block, int]:
     layer, shards = _side_by_side([layout for layout, _ in blocks])
     order = np.lexsort((shards.number, shards.partition, layer))
     layer, partition, number, count = (
@@ -84,8 +86,8 @@ def _put_together(blocks: Sequence[Block], *, has_all: bool) -> tuple[Block, int
     starts = _starts(layer, partition)
     complete = np.diff(starts, append=len(layer)) == count[starts]
     rows, layer = merge_shards(rows, starts), layer[starts]
-    if has_all:
-        rested = expert[starts] & ~complete
+    rested = expert[starts] & ~complete
+    if rested.any() and has_all():
         rows[np.ix_(BESIDE_GRADIENT, rested)] = np.nan
         complete |= rested
     num_partial = len(np.setdiff1d(layer, layer[complete]))
@@ -135,7 +137,7 @@ def merge(
     blocks = [(own.parts[0].layout, _merge_alike(own.distinct)) for own in replicas]
     whole, num_partial = not [layout for layout, _ in blocks if layout.shards is not None], 0
     if not whole:
-        blocks, num_partial = join(blocks, has_all=_has_all(parts, world))
+        blocks, num_partial = join(blocks, partial(_has_all, parts, world))
     rows, present = _place(blocks, num_layers)
     bad = _nonfinite(rows)
     bad &= present

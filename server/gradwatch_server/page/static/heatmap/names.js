@@ -27,7 +27,7 @@ export function moduleOf(name) {
  * @param {string[]} names
  * @returns {{name: string, layers: number[]}[]} with the indices of the layers
  */
-export function modulesOf(names) {
+function modulesOf(names) {
   const found = new Map();
   names.forEach((name, index) => {
     const module = moduleOf(name);

@@ -323,7 +323,7 @@ def test_replicas_of_one_shard_differ_whichever_shard_comes_last(order: tuple[in
 def test_gradients_of_one_shard_differ_whichever_shard_comes_last(
     order: tuple[int, ...], shard: str, is_told: bool
 ) -> None:
-    """Likewise gradients, except for experts, which the script averages at some time."""
+    """Gradients of experts are not compared: the script averages them, nobody knows when."""
     job = Cluster(world=4, names=("cut",))
     for rank in range(4):
         job.open(rank)
