@@ -183,7 +183,7 @@ def find_meshes(
         raise TypeError(msg)
     for dimension, ranks in meshes.items():
         if len(set(ranks)) < len(ranks) or rank not in ranks or not max(ranks) < world:
-            expected = f"ranks below {world}, {rank} among them"
+            expected = f"ranks below {world}, each once, {rank} among them"
             msg = f"parallel: {dimension}: {expected}, got {ranks!s:.60}"  # may be thousands
             raise ValueError(msg)
     return meshes

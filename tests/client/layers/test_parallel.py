@@ -105,14 +105,26 @@ def test_one_parameter_with_a_mark_tells_of_all() -> None:
         ({"rows": [4, 5]}, ValueError, "parallel: dimensions are pipeline, tensor, .*, got 'rows'"),
         ({"data": 5}, TypeError, "parallel: data: a process group, or a list of global ranks"),
         ({"data": []}, TypeError, "parallel: data: a process group, or a list of global ranks"),
-        ({"data": [4, 6]}, ValueError, "parallel: data: ranks below 8, 5 among them, got .4, 6."),
-        ({"data": [5, 5]}, ValueError, "parallel: data: ranks below 8, 5 among them, got .5, 5."),
+        (
+            {"data": [4, 6]},
+            ValueError,
+            "parallel: data: ranks below 8, each once, 5 among them, got .4, 6.",
+        ),
+        (
+            {"data": [5, 5]},
+            ValueError,
+            "parallel: data: ranks below 8, each once, 5 among them, got .5, 5.",
+        ),
         (
             {"data": [*range(999)]},
             ValueError,
-            "parallel: data: ranks below 8, 5 among them, got .{60}$",
+            "parallel: data: ranks below 8, each once, 5 among them, got .{60}$",
         ),
-        ({"data": [5, 8]}, ValueError, "parallel: data: ranks below 8, 5 among them, got .5, 8."),
+        (
+            {"data": [5, 8]},
+            ValueError,
+            "parallel: data: ranks below 8, each once, 5 among them, got .5, 8.",
+        ),
     ],
 )
 def test_wrong_groups_are_refused(given: Any, error: type[Exception], message: str) -> None:

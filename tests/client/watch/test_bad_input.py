@@ -141,7 +141,7 @@ WRONG: Final[list[tuple[dict[str, Any], type[Exception], str]]] = [
     ({"parallel": ["data"]}, TypeError, "parallel: a dict of dimension to process group, got list"),
     ({"parallel": {"data": "x"}}, TypeError, "parallel: data: a process group, or a list of glob"),
     ({"parallel": {"rows": [0]}}, ValueError, "parallel: dimensions are pipeline, .*, got 'rows'"),
-    ({"parallel": {"data": [1]}}, ValueError, "parallel: data: ranks below 1, 0 among them, got"),
+    ({"parallel": {"data": [1]}}, ValueError, "parallel: data: ranks below 1, each once, 0 a"),
     ({"columns": ["l3"]}, ValueError, "columns: some of l2, l1, linf, .*, got 'l3'"),
     ({"columns": 5}, TypeError, "columns: a list of names, got int"),
     ({"columns": [5]}, ValueError, "columns: some of l2, l1, linf, .*, got 5"),
