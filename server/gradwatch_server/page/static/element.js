@@ -3,21 +3,51 @@
 /**
  * Make an element.
  *
- * @param {string} tag
- * @param {Object<string, any>} settings attributes; `on…` are listeners, `class` is the class,
- *   false, null and undefined leave an attribute out, true sets an empty one
- * @param {...(Node|string|number|null|undefined|false|Array)} children text is text, never markup
+ * @param {string} selector a tag and its classes: `p.soft.small`
+ * @param {...any} parts first the attributes as a plain object, if there are any: `on…` are
+ *   listeners, false, null and undefined leave an attribute out, true sets an empty one; then the
+ *   children: nodes, texts, numbers, arrays of these; text is text, never markup
  * @returns {HTMLElement}
  */
-export function element(tag, settings = {}, ...children) {
+export function element(selector, ...parts) {
+  const [tag, ...classes] = selector.split(".");
   const made = document.createElement(tag);
+  const settings = parts[0]?.constructor === Object ? parts.shift() : {};
   for (const [name, value] of Object.entries(settings)) {
     if (value === false || value === null || value === undefined) continue;
     if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
     else made.setAttribute(name, value === true ? "" : String(value));
   }
-  append(made, children);
+  if (classes.length) made.classList.add(...classes);
+  append(made, parts);
   return made;
+}
+
+/**
+ * Return a table whose first column are heads of its rows, and the others numbers.
+ *
+ * @param {string|null} caption
+ * @param {string[]} heads
+ * @param {any[][]} rows the children of each cell; NaN and Inf are marked
+ */
+export function table(caption, heads, rows) {
+  const columns = heads.map((text, at) => element(at ? "th.number" : "th", { scope: "col" }, text));
+  const cells = ([first, ...others]) => [
+    element("th", { scope: "row" }, first),
+    others.map((text) => element(/NaN|Inf/.test(text) ? "td.number.bad" : "td.number", text)),
+  ];
+  return element(
+    "div.scroll",
+    element(
+      "table",
+      caption && element("caption", caption),
+      element("thead", element("tr", columns)),
+      element(
+        "tbody",
+        rows.map((row) => element("tr", cells(row))),
+      ),
+    ),
+  );
 }
 
 /** Add children to a parent: nodes as they are, everything else as text. */

@@ -16,10 +16,10 @@ export class Header {
   constructor(page) {
     this.page = page;
     this.root = document.getElementById("header");
-    this.where = element("nav", { class: "where", "aria-label": "Where this is" });
-    this.controls = element("div", { class: "row" });
-    this.firing = element("a", { class: "firing", href: "/?page=alerts&status=firing", hidden: true });
-    this.freshness = element("span", { class: "freshness push" });
+    this.where = element("nav.where", { "aria-label": "Where this is" });
+    this.controls = element("div.row");
+    this.firing = element("a.firing", { href: "/?page=alerts&status=firing", hidden: true });
+    this.freshness = element("span.freshness.push");
     fill(
       this.root,
       this.where,
@@ -49,10 +49,9 @@ export class Header {
       ["/?page=rules", "Rules"],
     ].map(([href, text]) => element("a", { href }, text));
     const menu = element(
-      "details",
-      { class: "menu" },
+      "details.menu",
       element("summary", { "aria-label": "Menu" }, "☰"),
-      element("div", { class: "items" }, items),
+      element("div.items", items),
     );
     menu.addEventListener("keydown", (event) => event.key === "Escape" && (menu.open = false));
     document.addEventListener("click", (event) => {
@@ -63,14 +62,14 @@ export class Header {
 
   draw() {
     const { state, view } = this.page;
-    const parts = [element("a", { class: "brand", href: "/" }, "gradwatch")];
+    const parts = [element("a.brand", { href: "/" }, "gradwatch")];
     const add = (part) =>
-      parts.push(element("span", { class: "separator", "aria-hidden": "true" }, "▸"), part);
-    if (state.page) add(element("span", {}, state.page));
+      parts.push(element("span.separator", { "aria-hidden": "true" }, "▸"), part);
+    if (state.page) add(element("span", state.page));
     const { run, attempt } = state;
     if (run !== undefined)
       add(element("a", { href: formatAddress({ run, attempt }) }, nameOf(run, 60)));
-    if (state.alert) add(element("span", {}, "alert"));
+    if (state.alert) add(element("span", "alert"));
     fill(this.where, parts);
     fill(this.controls, view?.controls ?? []);
   }

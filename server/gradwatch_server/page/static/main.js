@@ -10,12 +10,11 @@ import { Freshness } from "./freshness.js";
 import { Header } from "./header.js";
 import { installKeys } from "./keys.js";
 import { clearToken, forgetTried, tellGone, tellToken } from "./notice.js";
-import { rulesPage } from "./views/rules.js";
+import { rulesPage, silencesPage } from "./views/listings.js";
 import { unknownPage } from "./views/unknown.js";
 import { runPage } from "./views/run.js";
 import { runsPage } from "./views/runs.js";
 import { Schedule } from "./data/schedule.js";
-import { silencesPage } from "./views/silences.js";
 import { Stream } from "./data/stream.js";
 import { ageAll, setClock } from "./time.js";
 
@@ -39,7 +38,7 @@ class Page {
     this.state = parseAddress(location.search);
     this.freshness = new Freshness(() => this.showFreshness());
     this.header = new Header(this);
-    this.unknown = element("p", { class: "soft", hidden: true });
+    this.unknown = element("p.soft", { hidden: true });
     this.view = null;
     this.stream = null;
     this.schedule = null;

@@ -31,11 +31,10 @@ export function tellGone(freshness, stream, retry) {
         parts[1],
         element(
           "p",
-          {},
           "Training does not wait for it: records are kept there and come later. Is it running? ",
-          element("code", {}, "gradwatch serve"),
+          element("code", "gradwatch serve"),
         ),
-        element("p", { class: "row" }, parts[2], button("Try now", retry)),
+        element("p.row", parts[2], button("Try now", retry)),
       ),
     );
   }
@@ -77,21 +76,16 @@ export function tellToken(problem, given) {
     element(
       "section",
       { "aria-label": "A token is needed" },
+      element("p.title", "This aggregator asks for a token, or the one you had has changed."),
       element(
-        "p",
-        { class: "title" },
-        "This aggregator asks for a token, or the one you had has changed.",
-      ),
-      element(
-        "p",
-        { class: "why" },
+        "p.why",
         hasTried
           ? `Not this one: ${problem.message}`
           : "The one to read is enough to look; the one to write also acknowledges.",
       ),
       element(
-        "form",
-        { class: "row", onsubmit: submit },
+        "form.row",
+        { onsubmit: submit },
         field,
         button("Use it", null, { type: "submit" }),
         element("label", { for: "keep-token" }, keep, " keep on this device"),

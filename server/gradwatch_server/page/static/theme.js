@@ -2,6 +2,9 @@
 
 import { keep, recall } from "./choices.js";
 
+const known = new Map(); // colours by theme and name
+let probe = null;
+
 const chosen = recall("theme");
 if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;
 
@@ -17,4 +20,19 @@ export function toggleTheme() {
   const other = themeInForce() === "dark" ? "light" : "dark";
   document.documentElement.dataset.theme = other;
   keep("theme", other);
+}
+
+/** Return a colour of the theme in force, as `--ink` or `--line-1`. */
+export function colourOf(name) {
+  const key = `${themeInForce()} ${name}`;
+  if (!known.has(key)) known.set(key, workOut(name));
+  return known.get(key);
+}
+
+// Both themes stand in one value, `light-dark(…)`: only the colour of an element says which holds.
+function workOut(name) {
+  probe ??= document.body.appendChild(document.createElement("i"));
+  probe.hidden = true;
+  probe.style.color = `var(${name})`;
+  return getComputedStyle(probe).color;
 }

@@ -1,15 +1,18 @@
 // Curves over steps: bands from least to largest, gaps, and marks for what no curve can show.
 
-import { element, fill, setText } from "../element.js";
+import { element, fill, setText, table } from "../element.js";
 import { short, whole } from "../numbers.js";
-import { loadLines, MISSING } from "./lines.js";
 import { followSteps, tellStep } from "./linked.js";
 import { drawMarks } from "./marks.js";
 import { optionsOf } from "./options.js";
-import { columnsOf, hasAny, lastIndex, rangeOf, valueText } from "./scale.js";
-import { chartTable } from "./table.js";
+import { columnsOf, hasAny, lastIndex, nullable, rangeOf, valueText } from "./scale.js";
 
 const HEIGHT = 150;
+const MOST_ROWS = 50; // of the table
+const MISSING =
+  "Lines are missing: this aggregator was installed without uPlot, which draws them. The numbers are in the table.";
+
+let loading = null; // uPlot is loaded once: it is not part of this package, and may not be there
 
 /**
  * @typedef {Object} Curve
@@ -45,13 +48,12 @@ export class Chart {
       format: short,
       ...settings,
     };
-    this.value = element("span", { class: "value" });
-    this.plot = element("div", { class: "plot", "aria-hidden": "true" });
-    this.table = element("div", { class: "scroll", hidden: true });
+    this.value = element("span.value");
+    this.plot = element("div.plot", { "aria-hidden": "true" });
+    this.table = element("div", { hidden: true });
     this.element = element(
-      "figure",
-      { class: "chart" },
-      element("figcaption", { class: "title" }, element("b", {}, settings.title), this.value),
+      "figure.chart",
+      element("figcaption.title", element("b", settings.title), this.value),
       this.plot,
       this.table,
     );
@@ -71,7 +73,7 @@ export class Chart {
     const held = this.drawn?.cursor;
     this.describe(held?.left >= 0 && held.idx < data.x.length ? held.idx : null);
     if (this.table.hidden === false) this.drawTable();
-    const Lines = await loadLines();
+    const Lines = await (loading ??= loadLines());
     if (this.data !== data || this.isClosed) return;
     if (!data.curves.some(hasAny)) return this.empty(this.settings.nothing);
     if (!Lines) {
@@ -93,7 +95,7 @@ export class Chart {
 
   empty(text) {
     this.destroy();
-    fill(this.plot, element("p", { class: "nothing" }, text));
+    fill(this.plot, element("p.nothing", text));
   }
 
   make(Lines, shape, columns) {
@@ -196,4 +198,36 @@ function indexOf(x, width, step) {
   if (step === null) return null;
   const index = x.findIndex((first) => first <= step && step < first + width);
   return index < 0 ? null : index;
+}
+
+/** Return the newest buckets of a chart as a table. */
+function chartTable({ curves, x, width }, { title, format }) {
+  const cellsOf = (curve, at) => {
+    const last = valueText(curve, at, width, format);
+    const ends = [curve.min, curve.max].map((values) => format(nullable(values[at])));
+    return width > 1 ? [last, ...ends] : [last];
+  };
+  const heads = curves.flatMap(({ label }) =>
+    width > 1 ? [`${label}, last`, "least", "largest"] : [label],
+  );
+  const rows = Array.from(x, (step, at) => [step, at])
+    .slice(-MOST_ROWS)
+    .reverse();
+  return table(
+    `${title}, newest first`,
+    [width > 1 ? `steps, ${width} each` : "step", ...heads],
+    rows.map(([step, at]) => [whole(step), ...curves.flatMap((curve) => cellsOf(curve, at))]),
+  );
+}
+
+// Return uPlot; null where it was not installed with the aggregator.
+async function loadLines() {
+  const path = document.querySelector("meta[name=gradwatch-lines]").content;
+  if (!path) return null;
+  try {
+    return (await import(path)).default;
+  } catch (error) {
+    console.error("uPlot", error);
+    return null;
+  }
 }

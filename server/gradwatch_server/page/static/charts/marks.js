@@ -1,7 +1,7 @@
 // What is drawn over the lines of a chart: where alerts began, what was not finite or zero, and the
 // names at the ends of lines.
 
-import { colourOf } from "../colour.js";
+import { colourOf } from "../theme.js";
 import { shorten } from "../element.js";
 import { lastIndex, nullable } from "./scale.js";
 

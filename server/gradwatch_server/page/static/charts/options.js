@@ -1,6 +1,6 @@
 // How uPlot is to draw a chart: its lines and bands, its scales and axes, its cursor.
 
-import { colourOf } from "../colour.js";
+import { colourOf } from "../theme.js";
 import { whole } from "../numbers.js";
 import { roomForNames } from "./marks.js";
 import { lonely, lonelyPoints, padded, ticks, trimmed } from "./scale.js";

@@ -1,6 +1,6 @@
 // A small curve on a logarithmic scale: gaps stay gaps, what is not finite is a mark at the top.
 
-import { colourOf } from "../colour.js";
+import { colourOf } from "../theme.js";
 import { element } from "../element.js";
 import { numberOf, short } from "../numbers.js";
 
@@ -14,7 +14,7 @@ const HEIGHT = 26;
  * @param {string} of what they are
  */
 export function sparkline(values, of) {
-  const canvas = element("canvas", { class: "spark", role: "img" });
+  const canvas = element("canvas.spark", { role: "img" });
   drawSparkline(canvas, values, of);
   return canvas;
 }

@@ -8,7 +8,7 @@ import { openDialog } from "./dialog.js";
 
 // A form over the page; `work` sends it, and what goes wrong is said in it.
 function ask(title, fields, label, work, done) {
-  const problem = element("p", { class: "is-critical", role: "alert" });
+  const problem = element("p.is-critical", { role: "alert" });
   const name = element("input", {
     name: "by",
     required: true,
@@ -21,16 +21,15 @@ function ask(title, fields, label, work, done) {
   const shown = openDialog(
     title,
     element(
-      "form",
-      { class: "lines", onsubmit: (event) => (event.preventDefault(), finish()) },
-      element("h2", {}, title),
+      "form.lines",
+      { onsubmit: (event) => (event.preventDefault(), finish()) },
+      element("h2", title),
       fields,
-      element("label", {}, "Your name", name),
-      element("label", {}, "Comment", comment),
+      element("label", "Your name", name),
+      element("label", "Comment", comment),
       problem,
       element(
-        "p",
-        { class: "row" },
+        "p.row",
         submit,
         button("Cancel", () => shown.close()),
       ),
@@ -57,7 +56,7 @@ export function askToAcknowledge(alert, done) {
   const path = `/alerts/${encodeURIComponent(alert.id)}/ack`;
   ask(
     `Acknowledge ${alert.rule}`,
-    element("p", {}, printable(alert.message)),
+    element("p", printable(alert.message)),
     "Acknowledge",
     (said) => send("POST", path, said),
     done,
@@ -87,7 +86,7 @@ export function askToSilence(alert, done) {
   );
   ask(
     `Silence ${alert.rule} in ${printable(alert.run)}`,
-    [element("label", {}, "Which layers", layers), element("label", {}, "How long", hours)],
+    [element("label", "Which layers", layers), element("label", "How long", hours)],
     "Silence",
     (said) =>
       send("POST", "/silences", {

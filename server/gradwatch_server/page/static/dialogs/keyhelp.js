@@ -42,16 +42,15 @@ export function showKeys() {
   const rows = HELP.map(([keys, what]) => [
     element(
       "dt",
-      {},
-      keys.split(" ").map((key) => [element("kbd", {}, key), " "]),
+      keys.split(" ").map((key) => [element("kbd", key), " "]),
     ),
-    element("dd", {}, what),
+    element("dd", what),
   ]);
   const close = button("Close", () => shown.close(), { class: "push" });
   const shown = openDialog(
     "Keys",
-    element("div", { class: "row" }, element("h2", {}, "Keys"), close),
-    element("dl", { class: "keys" }, rows),
-    element("p", {}, element("label", {}, switched, " keys are on")),
+    element("div.row", element("h2", "Keys"), close),
+    element("dl.keys", rows),
+    element("p", element("label", switched, " keys are on")),
   );
 }

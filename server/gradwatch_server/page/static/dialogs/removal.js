@@ -7,7 +7,7 @@ import { openDialog } from "./dialog.js";
 /** Ask for the name of a run that is over, and delete it. */
 export function askToDelete(run, page) {
   const name = element("input", { required: true, autocomplete: "off" });
-  const problem = element("p", { class: "is-critical", role: "alert" });
+  const problem = element("p.is-critical", { role: "alert" });
   const finish = async (event) => {
     event.preventDefault();
     try {
@@ -21,15 +21,14 @@ export function askToDelete(run, page) {
   const shown = openDialog(
     "Delete this run",
     element(
-      "form",
-      { class: "lines", onsubmit: finish },
-      element("h2", {}, "Delete ", nameOf(run)),
-      element("p", {}, "Its curves, records and alerts are deleted for good."),
-      element("label", {}, "Its name once more", name),
+      "form.lines",
+      { onsubmit: finish },
+      element("h2", "Delete ", nameOf(run)),
+      element("p", "Its curves, records and alerts are deleted for good."),
+      element("label", "Its name once more", name),
       problem,
       element(
-        "p",
-        { class: "row" },
+        "p.row",
         button("Delete", null, { type: "submit" }),
         button("Cancel", () => shown.close()),
       ),

@@ -17,9 +17,9 @@ export class HeatCursor {
     this.panel = panel;
     this.place = null; // {row, column}
     this.held = null; // {name, step}
-    this.cross = element("div", { class: "cross", hidden: true });
-    this.line = element("div", { class: "linked", hidden: true });
-    this.readout = element("p", { class: "readout", hidden: true });
+    this.cross = element("div.cross", { hidden: true });
+    this.line = element("div.linked", { hidden: true });
+    this.readout = element("p.readout", { hidden: true });
     this.isThere = false; // whether the mouse or the keyboard is in the picture
     this.pointTo = (step) => this.point(step);
     this.unfollow = followSteps(this.pointTo);
@@ -109,7 +109,7 @@ export class HeatCursor {
     const { name, step, value, usual, ratio, bad } = this.parts(layer, column);
     fill(
       this.readout,
-      element("b", {}, nameOf(name, 4096)),
+      element("b", nameOf(name, 4096)),
       ` · ${step} · `,
       element("span", { class: bad ? "bad" : "" }, value),
       [usual, ratio].filter(Boolean).map((text) => ` · ${text}`),

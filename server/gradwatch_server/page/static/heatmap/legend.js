@@ -18,14 +18,14 @@ export function legendOf(view, range, hasAlerts) {
   const colours = palette(view, theme);
   const [low, high] = sizesOf(range);
   const ends = view === "change" ? ["÷100", "×100"] : [`≤ ${short(low)}`, `≥ ${short(high)}`];
-  const item = (...parts) => element("span", { class: "item" }, parts);
+  const item = (...parts) => element("span.item", parts);
   return [
     item(ends[0], bar(stopsOf(view, theme)), ends[1]),
     view === "change" ? item("against each layer's own usual") : null,
     item(swatch(css(colours.ink), css(colours.ring)), "NaN or Inf"),
     item(swatch(css(colours.zero)), "zero"),
     item("▼ ◂ step and layer with NaN or Inf"),
-    hasAlerts ? item(element("span", { class: "mark-alert" }, "│ ◂"), "an alert: first step, layers") : null,
+    hasAlerts ? item(element("span.mark-alert", "│ ◂"), "an alert: first step, layers") : null,
   ];
 }
 

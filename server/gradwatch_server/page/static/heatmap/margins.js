@@ -13,9 +13,9 @@ export class Margins {
   /** @param {{module: (name: string) => void, layer: (name: string) => void}} choose */
   constructor(choose) {
     this.choose = choose;
-    this.labels = element("div", { class: "labels" });
-    this.gutter = element("div", { class: "gutter", "aria-hidden": "true" });
-    this.ruler = element("div", { class: "ruler", "aria-hidden": "true" });
+    this.labels = element("div.labels");
+    this.gutter = element("div.gutter", { "aria-hidden": "true" });
+    this.ruler = element("div.ruler", { "aria-hidden": "true" });
     this.drawn = {};
   }
 
@@ -130,15 +130,15 @@ export class Margins {
     const parts = [];
     for (const step of roundSteps(cells.steps, Math.max(2, Math.floor(this.width / 90)))) {
       const column = cells.columnOf(step);
-      if (column >= 0) parts.push(this.onRuler(element("span", {}, whole(step)), column));
+      if (column >= 0) parts.push(this.onRuler(element("span", whole(step)), column));
     }
     const bad = new Set(badColumns);
     for (const column of spaced(badColumns, (6 * cells.columns) / this.width))
-      parts.push(this.onRuler(element("span", { class: "bad" }, "▼"), column));
+      parts.push(this.onRuler(element("span.bad", "▼"), column));
     for (const step of begins) {
       const column = cells.columnOf(step);
       if (column >= 0 && !bad.has(column))
-        parts.push(this.onRuler(element("span", { class: "alert" }, "│"), column));
+        parts.push(this.onRuler(element("span.alert", "│"), column));
     }
     fill(this.ruler, parts);
   }

@@ -38,9 +38,8 @@ export class HeatPanel {
   build() {
     this.canvas = element("canvas", { "aria-hidden": "true" });
     this.surface = element(
-      "div",
+      "div.surface",
       {
-        class: "surface",
         tabindex: "0",
         role: "application",
         "aria-roledescription": "heatmap",
@@ -56,28 +55,26 @@ export class HeatPanel {
       module: (name) => this.toggleModule(name),
       layer: (name) => this.page.go({ layer: name }),
     });
-    this.legend = element("div", { class: "legend" });
-    this.table = element("div", { class: "scroll", hidden: true });
+    this.legend = element("div.legend");
+    this.table = element("div", { hidden: true });
     this.picture = element(
-      "div",
-      { class: "heat" },
+      "div.heat",
       this.margins.ruler,
       this.margins.labels,
       this.margins.gutter,
       this.surface,
     );
-    this.message = element("p", { class: "soft" }, "Asking for the layers…");
+    this.message = element("p.soft", "Asking for the layers…");
     this.buildControls();
-    this.note = element("span", { class: "soft small" });
+    this.note = element("span.soft.small");
     this.element = element(
-      "section",
-      { class: "panel", "aria-label": "Layers and steps" },
+      "section.panel",
+      { "aria-label": "Layers and steps" },
       element(
-        "div",
-        { class: "head" },
-        element("h2", {}, "Layers × steps"),
+        "div.head",
+        element("h2", "Layers × steps"),
         this.column,
-        element("span", { class: "segmented" }, this.views),
+        element("span.segmented", this.views),
         this.folding,
         this.unzooming,
         this.tabling,

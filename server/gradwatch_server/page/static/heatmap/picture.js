@@ -71,8 +71,7 @@ export function colouring(cells, view, colours, range) {
   return (index) => {
     if (index < 0) return colours.paper;
     const code = cells.code[index];
-    if (code >= FIRST)
-      return view === "size" ? size(code) : change(code, cells.usual[index]);
+    if (code >= FIRST) return view === "size" ? size(code) : change(code, cells.usual[index]);
     if (isBad(code)) return colours.ink;
     if (code === ZERO) return colours.zero;
     if (code === 6) return map[0];

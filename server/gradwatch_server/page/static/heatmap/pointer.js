@@ -10,7 +10,7 @@ export class HeatPointer {
   constructor(panel) {
     this.panel = panel;
     this.began = null; // where it was pressed
-    this.dragged = element("div", { class: "drag", hidden: true });
+    this.dragged = element("div.drag", { hidden: true });
   }
 
   /** Listen to a surface. */

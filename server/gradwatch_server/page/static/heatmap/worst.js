@@ -1,7 +1,7 @@
 // The layers of a picture that are worst, as a table of words.
 
 import { isBad, ratioOf, valueOf, wordOf } from "./codes.js";
-import { button, element, nameOf } from "../element.js";
+import { button, nameOf, table } from "../element.js";
 import { count, short, times, whole } from "../numbers.js";
 
 const MOST_ROWS = 50;
@@ -27,53 +27,19 @@ export function worstTable(cells, page) {
     return row;
   });
   rows.sort((one, other) => other.worst - one.worst || (one.first ?? 0) - (other.first ?? 0));
-  const heads = [
-    "layer",
-    "first NaN or Inf",
-    "steps with NaN or Inf",
-    "now",
-    "usual",
-    "now against usual",
-  ];
-  const drawn = rows.slice(0, MOST_ROWS).map((row) =>
-    element(
-      "tr",
-      {},
-      element(
-        "th",
-        { scope: "row" },
-        button(
-          nameOf(row.name, 80),
-          () => page.go({ layer: row.name, step: row.first ?? undefined }),
-          { class: "plain" },
-        ),
-      ),
-      [
-        row.first === null ? "none" : whole(row.first),
-        whole(row.bad),
-        wordOf(row.now) ?? short(valueOf(row.now)),
-        short(valueOf(row.usual)),
-        times(ratioOf(row.now, row.usual)),
-      ].map((text) => element("td", { class: "number" }, text)),
-    ),
-  );
-  return element(
-    "table",
-    {},
-    element(
-      "caption",
-      {},
-      `The ${count(Math.min(MOST_ROWS, rows.length), "layer")} that are worst in these steps`,
-    ),
-    element(
-      "thead",
-      {},
-      element(
-        "tr",
-        {},
-        heads.map((head, at) => element("th", { scope: "col", class: at ? "number" : "" }, head)),
-      ),
-    ),
-    element("tbody", {}, drawn),
+  const shown = rows.slice(0, MOST_ROWS);
+  return table(
+    `The ${count(shown.length, "layer")} that are worst in these steps`,
+    ["layer", "first NaN or Inf", "steps with NaN or Inf", "now", "usual", "now against usual"],
+    shown.map(({ name, first, bad, now, usual }) => [
+      button(nameOf(name, 80), () => page.go({ layer: name, step: first ?? undefined }), {
+        class: "plain",
+      }),
+      first === null ? "none" : whole(first),
+      whole(bad),
+      wordOf(now) ?? short(valueOf(now)),
+      short(valueOf(usual)),
+      times(ratioOf(now, usual)),
+    ]),
   );
 }

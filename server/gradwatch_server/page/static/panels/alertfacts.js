@@ -38,16 +38,9 @@ export function strip({ origin, rule }) {
     ),
   );
   return element(
-    "div",
-    { class: "panel" },
-    element("h2", {}, `${VALUES[rule] ?? "L2 norm"}, the steps before and from the fault on`),
-    element(
-      "p",
-      { class: "steps" },
-      before,
-      element("span", { class: "fault", "aria-label": "the fault" }, "│"),
-      after,
-    ),
+    "div.panel",
+    element("h2", `${VALUES[rule] ?? "L2 norm"}, the steps before and from the fault on`),
+    element("p.steps", before, element("span.fault", { "aria-label": "the fault" }, "│"), after),
   );
 }
 
@@ -55,9 +48,8 @@ export function strip({ origin, rule }) {
 export function facts(alert) {
   const known = factsOf(alert).filter(([, value]) => value !== null && value !== "");
   return element(
-    "dl",
-    { class: "facts" },
-    known.map(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]),
+    "dl.facts",
+    known.map(([name, value]) => [element("dt", name), element("dd", value)]),
   );
 }
 
@@ -136,15 +128,13 @@ export function past({ events }) {
   const item = (event) =>
     element(
       "li",
-      {},
-      element("span", { class: "soft" }, `${clock(event.updated_at)} · ${event.state} · `),
+      element("span.soft", `${clock(event.updated_at)} · ${event.state} · `),
       printable(event.message),
     );
   return element(
     "details",
-    {},
-    element("summary", {}, `History: ${count(events.length, "event")}`),
-    element("ol", {}, events.map(item)),
+    element("summary", `History: ${count(events.length, "event")}`),
+    element("ol", events.map(item)),
   );
 }
 
@@ -152,13 +142,11 @@ export function past({ events }) {
 export function hints({ hints: given }) {
   if (!given?.length) return null;
   return element(
-    "div",
-    { class: "panel" },
-    element("h2", {}, "Often behind it (heuristic)"),
+    "div.panel",
+    element("h2", "Often behind it (heuristic)"),
     element(
       "ul",
-      {},
-      given.map((hint) => element("li", {}, printable(hint))),
+      given.map((hint) => element("li", printable(hint))),
     ),
   );
 }
@@ -172,10 +160,9 @@ export function about(rule) {
   ];
   return element(
     "details",
-    {},
-    element("summary", {}, `The rule ${rule.rule}: `, printable(rule.summary)),
-    said.map(([label, text]) => element("p", {}, element("b", {}, `${label}: `), printable(text))),
-    element("p", {}, element("a", { href: "/?page=rules" }, "All rules and their settings")),
+    element("summary", `The rule ${rule.rule}: `, printable(rule.summary)),
+    said.map(([label, text]) => element("p", element("b", `${label}: `), printable(text))),
+    element("p", element("a", { href: "/?page=rules" }, "All rules and their settings")),
   );
 }
 
@@ -185,15 +172,12 @@ export function layers(alert) {
   const more = alert.num_layers - alert.layers.length;
   return element(
     "details",
-    {},
-    element("summary", {}, count(alert.num_layers, "layer")),
+    element("summary", count(alert.num_layers, "layer")),
     element(
       "ul",
-      {},
       alert.layers.map((each) =>
         element(
           "li",
-          {},
           element(
             "a",
             {
@@ -208,7 +192,7 @@ export function layers(alert) {
           ),
         ),
       ),
-      more > 0 ? element("li", { class: "soft" }, `and ${whole(more)} more`) : null,
+      more > 0 ? element("li.soft", `and ${whole(more)} more`) : null,
     ),
   );
 }

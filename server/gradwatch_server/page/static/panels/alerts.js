@@ -39,8 +39,7 @@ export function stateOf(alert) {
 export function alertList(alerts, page, isOpen, toggled) {
   const items = (some) =>
     element(
-      "ul",
-      { class: "alerts" },
+      "ul.alerts",
       some.map((alert) => itemOf(alert, [showButton(alert, page), ...actionsOf(alert, page)])),
     );
   const ordered = inOrder(alerts);
@@ -52,7 +51,7 @@ export function alertList(alerts, page, isOpen, toggled) {
   const rest = element(
     "details",
     { open: isOpen, ontoggle: (event) => toggled(event.target.open) },
-    element("summary", {}, `${whole(over.length)} earlier`),
+    element("summary", `${whole(over.length)} earlier`),
     items(over),
   );
   return [items(shown), over.length ? rest : null];
@@ -65,18 +64,16 @@ export function itemOf(alert, actions, before = null, state = stateOf(alert)) {
     { "data-alert": alert.id, class: alert.state === "firing" ? "" : "over" },
     severityOf(alert.severity, alert.rule),
     element(
-      "span",
-      { class: "message" },
+      "span.message",
       before,
       element("a", { href: alertAddress(alert) }, printable(alert.message)),
       element(
-        "span",
-        { class: "soft" },
+        "span.soft",
         ` ${state} · first at ${whole(alert.first_step)} · `,
         agoOf(alert.updated_at),
       ),
     ),
-    element("span", { class: "row" }, actions),
+    element("span.row", actions),
   );
 }
 

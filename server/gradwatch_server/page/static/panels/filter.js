@@ -22,9 +22,8 @@ export class Filter {
       this.choice(name, text, options),
     );
     this.element = element(
-      "form",
+      "form.filters",
       {
-        class: "filters",
         role: "search",
         onsubmit: (event) => event.preventDefault(),
         hidden: true,

@@ -1,6 +1,6 @@
 // One step as it was: of all layers or of one, and what each rank had.
 
-import { button, element, nameOf } from "../element.js";
+import { button, element, nameOf, table } from "../element.js";
 import { count, exact, short, times, whole } from "../numbers.js";
 
 /** Return the step in one sentence. */
@@ -43,17 +43,16 @@ function ownNumbers(own) {
   ];
   const isCount = (name) => name.includes("elements") || name === "zeros";
   return element(
-    "dl",
-    { class: "facts" },
+    "dl.facts",
     facts
       .filter(([, value]) => value !== undefined)
       .map(([name, value, more]) => [
-        element("dt", {}, name),
+        element("dt", name),
         element(
           "dd",
           { title: exact(value) },
           value === null ? "not measured" : isCount(name) ? whole(value) : short(value),
-          more ? element("span", { class: "soft" }, ` ${more}`) : null,
+          more ? element("span.soft", ` ${more}`) : null,
         ),
       ]),
   );
@@ -69,45 +68,15 @@ function updateFacts({ update_rms: update, weight_rms: weight, unchanged }) {
 }
 
 function worstLayers(frame, page) {
-  const row = (layer) =>
-    element(
-      "tr",
-      {},
-      element(
-        "th",
-        { scope: "row" },
-        button(nameOf(layer.name, 80), () => page.go({ layer: layer.name }), {
-          class: "plain",
-        }),
-      ),
-      [
-        short(layer.l2),
-        short(layer.usual),
-        short(layer.linf),
-        whole(layer.nans),
-        whole(layer.infs),
-      ].map((text) => element("td", { class: "number" }, text)),
-    );
-  return element(
-    "div",
-    { class: "scroll" },
-    element(
-      "table",
-      {},
-      element("caption", {}, `The ${count(frame.layers.length, "layer")} farthest from usual`),
-      element(
-        "thead",
-        {},
-        element(
-          "tr",
-          {},
-          ["layer", "L2 norm", "usual", "largest", "NaN", "Inf"].map((head, at) =>
-            element("th", { scope: "col", class: at ? "number" : "" }, head),
-          ),
-        ),
-      ),
-      element("tbody", {}, frame.layers.map(row)),
-    ),
+  return table(
+    `The ${count(frame.layers.length, "layer")} farthest from usual`,
+    ["layer", "L2 norm", "usual", "largest", "NaN", "Inf"],
+    frame.layers.map(({ name, l2, usual, linf, nans, infs }) => [
+      button(nameOf(name, 80), () => page.go({ layer: name }), { class: "plain" }),
+      ...[l2, usual, linf].map(short),
+      whole(nans),
+      whole(infs),
+    ]),
   );
 }
 
@@ -117,48 +86,17 @@ function rankTable(frame, own) {
   if (!ranks.length) return null;
   const parts = ranks.map((rank) => own?.ranks?.find((each) => each.rank === rank.rank) ?? {});
   const hasLocal = parts.some((part) => (part.local_l2 ?? null) !== null);
-  const heads = [
-    "rank",
-    "L2 norm",
-    ...(hasLocal ? ["its own, before the all-reduce"] : []),
-    "loss",
-    "s/step",
-    "",
-  ];
-  const rows = ranks.map((rank, at) => {
-    const cells = [
+  const local = hasLocal ? ["its own, before the all-reduce"] : [];
+  return table(
+    "Each rank at this step",
+    ["rank", "L2 norm", ...local, "loss", "s/step", ""],
+    ranks.map((rank, at) => [
+      `rank ${rank.rank}`,
       short(own ? parts[at].l2 : rank.norm),
       ...(hasLocal ? [short(parts[at].local_l2)] : []),
       short(rank.loss),
       short(rank.step_time_s),
       rank.late ? "late" : "",
-    ];
-    return element(
-      "tr",
-      {},
-      element("th", { scope: "row" }, `rank ${rank.rank}`),
-      cells.map((text) =>
-        element("td", { class: `number${/NaN|Inf/.test(text) ? " bad" : ""}` }, text),
-      ),
-    );
-  });
-  return element(
-    "div",
-    { class: "scroll" },
-    element(
-      "table",
-      {},
-      element("caption", {}, "Each rank at this step"),
-      element(
-        "thead",
-        {},
-        element(
-          "tr",
-          {},
-          heads.map((head, at) => element("th", { scope: "col", class: at ? "number" : "" }, head)),
-        ),
-      ),
-      element("tbody", {}, rows),
-    ),
+    ]),
   );
 }

@@ -32,16 +32,16 @@ export class LayerPanel {
     );
     this.ratio = new Chart({ title: "update / weight", onRange: this.charts[0].settings.onRange });
     const charts = [...this.charts, this.ratio].map((chart) => chart.element);
-    this.curves = new Panel(null, element("div", { class: "charts" }, charts));
+    this.curves = new Panel(null, element("div.charts", charts));
     this.frame = new Panel(null);
     const close = button("Close", () => page.go({ layer: "", step: undefined }), {
       class: "push",
       title: "Close (Esc)",
     });
     this.element = element(
-      "section",
-      { class: "panel drawer", hidden: true, "aria-label": "Layer" },
-      element("div", { class: "head" }, this.heading, close),
+      "section.panel.drawer",
+      { hidden: true, "aria-label": "Layer" },
+      element("div.head", this.heading, close),
       this.curves.element,
       this.frame.element,
     );
@@ -111,10 +111,7 @@ export class LayerPanel {
     const frame = await loadFrame(this.run, this.attempt, step, wanted);
     if (layer !== this.layer || step !== this.step) return;
     this.hasFrame = true;
-    this.frame.fill(
-      element("p", { class: "soft" }, frameSentence(frame)),
-      frameNumbers(frame, layer, this.page),
-    );
+    this.frame.fill(element("p.soft", frameSentence(frame)), frameNumbers(frame, layer, this.page));
   }
 
   redraw() {

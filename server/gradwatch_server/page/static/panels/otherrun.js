@@ -30,7 +30,7 @@ export class OtherRun {
       onchange: () => page.go({ beside: this.input.value.trim() }),
     });
     this.controls = [this.input, names];
-    this.words = element("p", { class: "soft", hidden: true });
+    this.words = element("p.soft", { hidden: true });
     this.forget();
   }
 
@@ -111,7 +111,10 @@ export class OtherRun {
       at -= 1;
     const parts = at < 0 ? ["No step of both has a loss"] : [];
     if (at >= 0) {
-      const pair = (column) => [own.of(column)?.last[at], other.of(column)?.last[places.get(own.x[at])]];
+      const pair = (column) => [
+        own.of(column)?.last[at],
+        other.of(column)?.last[places.get(own.x[at])],
+      ];
       const said = SAID.map(([column, label]) => [label, ...pair(column).map(nullable)])
         .filter(([, one, two]) => one !== null && two !== null)
         .map(([label, one, two]) => `${label} ${short(one)}, there ${short(two)}`);

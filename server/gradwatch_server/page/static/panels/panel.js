@@ -6,12 +6,12 @@ import { button, element, fill, printable } from "../element.js";
 export class Panel {
   /** @param {string|null} title none, if what is in it has its own */
   constructor(title, ...content) {
-    this.heading = title === null ? null : element("h2", {}, title);
-    this.problem = element("div", { class: "failed", hidden: true, role: "status" });
-    this.body = element("div", { class: "panel" }, content);
+    this.heading = title === null ? null : element("h2", title);
+    this.problem = element("div.failed", { hidden: true, role: "status" });
+    this.body = element("div.panel", content);
     this.element = element(
-      "section",
-      { class: "panel", "aria-label": title },
+      "section.panel",
+      { "aria-label": title },
       this.heading,
       this.problem,
       this.body,

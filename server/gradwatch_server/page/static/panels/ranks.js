@@ -22,8 +22,8 @@ export function rankStrip(ranks, bad) {
   described.sort((one, other) => other[1].length - one[1].length);
   const isLong = described.length > MOST;
   const items = described.slice(0, MOST).map(([rank, odd]) => itemOf(rank, odd));
-  if (isLong) items.push(element("li", {}, `and ${count(described.length - MOST, "rank")} more`));
-  return element("ul", { class: "ranks", "aria-label": "Ranks" }, items);
+  if (isLong) items.push(element("li", `and ${count(described.length - MOST, "rank")} more`));
+  return element("ul.ranks", { "aria-label": "Ranks" }, items);
 }
 
 function itemOf(rank, odd) {
@@ -42,7 +42,6 @@ function itemOf(rank, odd) {
     { class: isOff ? "off" : "", title },
     element(
       "b",
-      {},
       element(
         "span",
         { "aria-hidden": "true", class: isOff ? "is-critical" : "" },
@@ -50,7 +49,7 @@ function itemOf(rank, odd) {
       ),
       `rank ${rank.rank}`,
     ),
-    element("span", { class: "soft" }, [rank.state, rank.place, ...odd].filter(Boolean).join(" · ")),
+    element("span.soft", [rank.state, rank.place, ...odd].filter(Boolean).join(" · ")),
   );
 }
 

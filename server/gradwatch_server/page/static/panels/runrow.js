@@ -32,18 +32,18 @@ const LETTERS = [
 export class RunRow {
   constructor(run) {
     this.cells = HEADS.map(([, name]) => element("td", { class: name }));
-    this.attempt = element("span", { class: "soft" });
-    this.reason = element("div", { class: "soft small" });
+    this.attempt = element("span.soft");
+    this.reason = element("div.soft.small");
     this.spark = sparkline([], "");
     this.norm = element("span");
     fill(
       this.cells[1],
-      element("a", { class: "whole", href: formatAddress({ run }) }, nameOf(run, 80)),
+      element("a.whole", { href: formatAddress({ run }) }, nameOf(run, 80)),
       this.attempt,
       this.reason,
     );
-    fill(this.cells[5], element("span", { class: "sparkcell" }, this.spark, this.norm));
-    this.element = element("tr", { class: "link" }, this.cells);
+    fill(this.cells[5], element("span.sparkcell", this.spark, this.norm));
+    this.element = element("tr.link", this.cells);
     this.text = "";
   }
 

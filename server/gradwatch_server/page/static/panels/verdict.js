@@ -1,13 +1,12 @@
 // How a run is: the status in words, every reason, what can be done, and a line of numbers.
 
+import { formatAddress } from "../address.js";
 import { actionsOf, alertAddress, inOrder } from "./alerts.js";
-import { element, fill, nameOf, printable, setText } from "../element.js";
-import { setIcon } from "../icon.js";
-import { count } from "../numbers.js";
-import { RunFacts } from "./runfacts.js";
-import { statusOf } from "../status.js";
-import { span } from "../time.js";
-import { markOf, PHASE_SENTENCES, STATUS_SENTENCES } from "../words.js";
+import { element, fill, nameOf, printable, setText, shorten } from "../element.js";
+import { count, numberOf, scoreText, seconds, short, whole } from "../numbers.js";
+import { setIcon, statusOf } from "../status.js";
+import { clock, now, span } from "../time.js";
+import { markOf, OVER, PHASE_SENTENCES, STATUS_SENTENCES } from "../words.js";
 
 const MOST_REASONS = 6;
 
@@ -24,10 +23,10 @@ export class Verdict {
     this.health = null;
     this.facts = new RunFacts(page, aroundOf);
     this.element = element(
-      "section",
-      { class: "verdict", "aria-label": "How it is" },
-      element("h1", {}, nameOf(run)),
-      element("p", { class: "soft" }, "Asking how it is…"),
+      "section.verdict",
+      { "aria-label": "How it is" },
+      element("h1", nameOf(run)),
+      element("p.soft", "Asking how it is…"),
     );
   }
 
@@ -51,17 +50,15 @@ export class Verdict {
       fill(
         verdict,
         element(
-          "div",
-          { class: "top" },
+          "div.top",
           element(
             "h1",
-            {},
-            element("span", { class: "unseen" }, `${printable(this.run)}: `),
+            element("span.unseen", `${printable(this.run)}: `),
             statusOf(health.status, health.phase),
           ),
           this.facts.element,
         ),
-        element("ul", { class: "reasons" }, this.reasons(health, told)),
+        element("ul.reasons", this.reasons(health, told)),
       );
     }
     // Some count seconds: their text changes, the buttons beside it stay.
@@ -76,7 +73,6 @@ export class Verdict {
       const alert = told.get(reason);
       return element(
         "li",
-        {},
         alert
           ? element(
               "span",
@@ -87,7 +83,7 @@ export class Verdict {
         element("span", { class: at ? "text" : "text first" }, printable(reason)),
         alert
           ? [
-              element("a", { href: alertAddress(alert), class: "nowrap" }, "Open"),
+              element("a.nowrap", { href: alertAddress(alert) }, "Open"),
               actionsOf(alert, this.page),
             ]
           : null,
@@ -96,16 +92,14 @@ export class Verdict {
     if (health.reasons.length > MOST_REASONS)
       items.push(
         element(
-          "li",
-          { class: "soft" },
+          "li.soft",
           `and ${count(health.reasons.length - MOST_REASONS, "further reason")}: all alerts are below`,
         ),
       );
     if (!health.reasons.length)
       items.push(
         element(
-          "li",
-          { class: "soft" },
+          "li.soft",
           [STATUS_SENTENCES[health.status], PHASE_SENTENCES[health.phase]]
             .filter(Boolean)
             .join(" "),
@@ -128,7 +122,7 @@ export class Verdict {
     else {
       const text = ` · was so ${span((performance.now() - this.heard_at) / 1000)} ago`;
       if (known) setText(known, text);
-      else heading.append(element("span", { class: "was soft" }, text));
+      else heading.append(element("span.was.soft", text));
     }
   }
 
@@ -142,9 +136,113 @@ export class Verdict {
     delete this.element.dataset.key;
     fill(
       this.element,
-      element("h1", {}, gone),
-      element("p", {}, printable(error.message)),
-      element("p", {}, element("a", { href: "/" }, "To all runs")),
+      element("h1", gone),
+      element("p", printable(error.message)),
+      element("p", element("a", { href: "/" }, "To all runs")),
     );
   }
+}
+
+const PLACES = [
+  "step",
+  "score",
+  "norm",
+  "loss",
+  "step time",
+  "not finite",
+  "layers",
+  "last good step",
+  "measured",
+];
+
+// A line of numbers. Each has its place: only its text changes, so that a link in it stays where the
+// keyboard is.
+class RunFacts {
+  /**
+   * @param {any} page
+   * @param {(step: number) => Object} aroundOf what an address needs so that a step is in the picture
+   */
+  constructor(page, aroundOf) {
+    this.page = page;
+    this.aroundOf = aroundOf;
+    this.places = new Map(
+      PLACES.map((name) => [name, element("span", { hidden: true }, `${name} `, element("b"))]),
+    );
+    this.link = element("a");
+    this.where = element("span");
+    this.first = element(
+      "span",
+      { hidden: true },
+      "first NaN or Inf at ",
+      element("b", this.link),
+      this.where,
+    );
+    this.heard = element("span.age");
+    this.element = element("p.facts", [...this.places.values()], this.first, this.heard);
+  }
+
+  /** Show a health; `lead` is the first alert that fires, if one does. */
+  show(health, lead) {
+    const { score, layers, window: kept } = health;
+    const isLower = numberOf(score.min) < numberOf(score.last);
+    const least = isLower ? `, least ${scoreText(score.min)}` : "";
+    this.put("step", health.step === null ? "none yet" : whole(health.step));
+    this.put("score", score.last === null ? null : `${scoreText(score.last)}${least}`);
+    this.places.get("score").title =
+      `1 is well, 0 is broken: the newest, and the least of the last ${whole(kept.steps)} steps`;
+    this.put("norm", health.step === null ? null : short(health.gradient_norm.last));
+    this.put("loss", health.loss === null ? null : short(health.loss));
+    const usual = numberOf(health.usual_step_time_s);
+    const time = numberOf(health.step_time_s) === null ? null : seconds(health.step_time_s);
+    this.put("step time", time && `${time}${usual === null ? "" : `, usual ${seconds(usual)}`}`);
+    const bad = layers.nonfinite;
+    this.put("not finite", bad ? `${whole(bad)} of ${count(layers.total, "layer")}` : null);
+    this.put("layers", bad ? null : whole(layers.total));
+    const good = health.last_good_step ?? lead?.origin?.last_good_step ?? null;
+    this.put("last good step", good === null ? null : whole(good));
+    this.places.get("last good step").title =
+      "the checkpoint to go back to is of this step or before";
+    this.put("measured", health.pace ?? null);
+    this.showFirst(health.first_bad);
+    this.age(health);
+  }
+
+  put(name, text) {
+    const place = this.places.get(name);
+    place.hidden = text === null;
+    if (text !== null) setText(place.lastChild, text);
+  }
+
+  showFirst(bad) {
+    this.first.hidden = !bad;
+    if (!bad) return;
+    const rank = bad.rank === null ? "" : `, rank ${bad.rank}`;
+    const step = whole(bad.step);
+    const good = bad.last_good_step ?? bad.step - 1;
+    const from = good < bad.step - 1 ? `steps ${whole(good)} to` : "step";
+    setText(this.link, `${from} ${step}${rank}`);
+    setText(this.where, whereOf(bad));
+    this.link.href = formatAddress({
+      ...this.page.state,
+      ...this.aroundOf(bad.step),
+      step: bad.step,
+      layer: bad.first_gradient ?? bad.layer ?? bad.layers?.[0],
+    });
+  }
+
+  /** Say how long ago the last step was, or since when it is over. */
+  age(health) {
+    if (OVER.has(health.phase))
+      return setText(this.heard, `${health.phase} ${clock(health.updated_at)}`);
+    const age = span((now() - Date.parse(health.updated_at)) / 1000);
+    setText(this.heard, health.step === null ? "" : `last step ${age} ago`);
+  }
+}
+
+// Where in the model it was, as far as that is known: nothing is guessed.
+function whereOf({ layer, module, bad_loss: isLossBad, first_gradient: gradient }) {
+  if (layer) return ` in ${shorten(layer, 60)}`;
+  const born = module ? `module ${shorten(module, 60)}` : "the loss or the forward pass";
+  if (!module && !isLossBad) return "";
+  return gradient ? `: ${born}, then the gradient of ${shorten(gradient, 60)}` : `: ${born}`;
 }

@@ -5,11 +5,10 @@ import { Chart } from "../charts/chart.js";
 import { getJson } from "../data/api.js";
 import { SeriesSource } from "../data/rundata.js";
 import { button, element, fill, nameOf, printable } from "../element.js";
-import { setIcon } from "../icon.js";
 import { copyAddress } from "../keys.js";
 import { about, facts, hints, layers, past, strip } from "../panels/alertfacts.js";
 import { actionsOf, stateOf } from "../panels/alerts.js";
-import { severityOf } from "../status.js";
+import { setIcon, severityOf } from "../status.js";
 import { agoOf, clock } from "../time.js";
 
 const AROUND = 32; // steps
@@ -18,10 +17,10 @@ const ICONS = { critical: "critical", warning: "degraded" };
 /** @returns the view of one alert */
 export function alertPage(page, state) {
   const body = element(
-    "section",
-    { class: "panel", "aria-label": "Alert" },
-    element("h1", {}, "Alert"),
-    element("p", { class: "soft" }, "Asking for it…"),
+    "section.panel",
+    { "aria-label": "Alert" },
+    element("h1", "Alert"),
+    element("p.soft", "Asking for it…"),
   );
   let found = null;
   let drawn = "";
@@ -52,11 +51,10 @@ export function alertPage(page, state) {
         body,
         element(
           "h1",
-          {},
           found ? "This alert is not there any more" : "There is no such alert, or not any more",
         ),
-        element("p", {}, printable(error.message)),
-        element("p", {}, element("a", { href: formatAddress({ run: state.run }) }, "To the run")),
+        element("p", printable(error.message)),
+        element("p", element("a", { href: formatAddress({ run: state.run }) }, "To the run")),
       );
       return;
     }
@@ -83,15 +81,13 @@ export function alertPage(page, state) {
     fill(
       body,
       element(
-        "div",
-        { class: "row" },
-        element("h1", {}, severityOf(alert.severity, `${alert.rule} · ${stateOf(alert)}`)),
+        "div.row",
+        element("h1", severityOf(alert.severity, `${alert.rule} · ${stateOf(alert)}`)),
         button("Copy link", () => copyAddress(), { class: "push" }),
       ),
-      element("p", { class: "lead" }, printable(alert.message)),
+      element("p.lead", printable(alert.message)),
       element(
-        "p",
-        { class: "soft" },
+        "p.soft",
         "run ",
         element("a", { href: formatAddress({ run: alert.run }) }, nameOf(alert.run)),
         ` · attempt ${alert.attempt} · `,
@@ -99,8 +95,7 @@ export function alertPage(page, state) {
         `, ${clock(alert.updated_at)}`,
       ),
       element(
-        "p",
-        { class: "row" },
+        "p.row",
         actionsOf(alert, page),
         element("a", { href: show }, "See it in the picture, 32 steps around"),
       ),
@@ -135,7 +130,7 @@ class CurvesAround {
       }),
     }));
     const charts = this.curves.map(({ chart }) => chart.element);
-    this.element = element("div", { class: "charts two" }, charts);
+    this.element = element("div.charts.two", charts);
   }
 
   async load() {

@@ -28,9 +28,9 @@ export function alertsPage(page) {
     status: ["State", ["any state", ...STATES]],
     severity: ["Severity", ["any severity", ...SEVERITIES]],
   });
-  const summary = element("p", { class: "soft" }, "Asking for the alerts…");
-  const list = element("ul", { class: "alerts" });
-  const none = element("p", { class: "soft", hidden: true });
+  const summary = element("p.soft", "Asking for the alerts…");
+  const list = element("ul.alerts");
+  const none = element("p.soft", { hidden: true });
   const showMore = () => {
     limit = Math.min(limit + PAGE, MOST);
     page.schedule.mark();
@@ -41,9 +41,9 @@ export function alertsPage(page) {
     name: "alerts",
     every_ms: EVERY_MS,
     elements: [
-      element("div", { class: "row" }, element("h1", {}, "Alerts"), summary),
+      element("div.row", element("h1", "Alerts"), summary),
       filter.element,
-      element("section", { class: "panel", "aria-label": "Alerts of all runs" }, none, list),
+      element("section.panel", { "aria-label": "Alerts of all runs" }, none, list),
       more,
     ],
     async refresh() {
@@ -76,7 +76,10 @@ export function alertsPage(page) {
     const text = JSON.stringify(chosen);
     if (text === drawn) return;
     drawn = text;
-    fill(list, chosen.map((alert) => lineOf(alert, page)));
+    fill(
+      list,
+      chosen.map((alert) => lineOf(alert, page)),
+    );
   }
 }
 

@@ -43,15 +43,14 @@ export function runPage(page, state) {
         onRange: choose,
       }),
   );
-  const coarse = element("p", { class: "soft small" });
+  const coarse = element("p.soft.small");
   const other = new OtherRun(page, run);
   const lines = new Panel(
     "Curves over steps",
     coarse,
     other.words,
     element(
-      "div",
-      { class: "charts" },
+      "div.charts",
       charts.map((chart) => chart.element),
     ),
   );
@@ -222,7 +221,7 @@ export function runPage(page, state) {
     alerts.fill(
       found.alerts.length
         ? alertList(found.alerts, page, found.isOpen, (open) => (found.isOpen = open))
-        : element("p", { class: "soft" }, "None so far."),
+        : element("p.soft", "None so far."),
     );
   }
 
@@ -269,10 +268,7 @@ export function runPage(page, state) {
       all[
         at < 0 ? (direction > 0 ? 0 : all.length - 1) : (at + direction + all.length) % all.length
       ];
-    showStep(
-      next.first_step,
-      namedLayers(next)[0] ?? "",
-    );
+    showStep(next.first_step, namedLayers(next)[0] ?? "");
     announce(printable(next.message));
   }
 

@@ -3,17 +3,60 @@
 import { announce } from "../announce.js";
 import { getJson } from "../data/api.js";
 import { button, element, fill, printable, setText } from "../element.js";
-import { setIcon } from "../icon.js";
+import { setIcon } from "../status.js";
 import { count, whole } from "../numbers.js";
-import { FirstRun } from "../panels/firstrun.js";
-import { Filter } from "../panels/filter.js";
-import { CHOICES, chooseRuns } from "../panels/runfilter.js";
+import { Filter, hasWords } from "../panels/filter.js";
 import { HEADS, RunRow } from "../panels/runrow.js";
-import { badness, OVER } from "../words.js";
+import { now } from "../time.js";
+import { badness, OVER, PHASES, STATUSES } from "../words.js";
 
 const PAGE = 50;
 const MOST = 500;
 const MANY_MS = 5000; // least time between two looks at many runs
+
+const DEFAULT = "tcp://127.0.0.1:5555"; // that of `attach`, which needs not be named
+
+const heardAt = (run) => Date.parse(run.updated_at);
+const byName = (one, other) => one.run.localeCompare(other.run);
+// Runs that are heard all the time would change places all the time: in minutes they are equal.
+const byMinute = (one, other) => minutesAgo(one) - minutesAgo(other) || byName(one, other);
+
+const isBad = (run) => badness(run.status) > badness("healthy");
+
+// Bad ones that run, bad ones that ended, then those of which nobody has to know.
+const ORDERS = {
+  "worst first": (one, other) =>
+    isBad(other) - isBad(one) ||
+    OVER.has(one.phase) - OVER.has(other.phase) ||
+    badness(other.status) - badness(one.status) ||
+    byMinute(one, other),
+  "last heard": byMinute,
+  name: byName,
+  step: (one, other) => (other.step ?? -1) - (one.step ?? -1) || byName(one, other),
+};
+
+function minutesAgo(run) {
+  return Math.floor((now() - heardAt(run)) / 60000);
+}
+
+/** The choices of the filter. */
+const CHOICES = {
+  status: ["Status", ["any status", ...STATUSES]],
+  phase: ["Phase", ["any phase", ...PHASES]],
+  sort: ["Order", Object.keys(ORDERS)],
+};
+
+/** Return those runs that an address asks for, in its order. */
+function chooseRuns(runs, { q, status, phase, sort }) {
+  return runs
+    .filter(
+      (run) =>
+        hasWords(run.run, q) &&
+        (!status || run.status === status) &&
+        (!phase || run.phase === phase),
+    )
+    .sort(ORDERS[sort] ?? ORDERS["worst first"]);
+}
 
 /** @returns the view of all runs */
 export function runsPage(page) {
@@ -25,8 +68,8 @@ export function runsPage(page) {
   const filter = new Filter(page, "Filter by name", CHOICES);
   const first = new FirstRun();
   const body = element("tbody");
-  const table = element("div", { class: "scroll", hidden: true }, tableOf(body));
-  const summary = element("p", { class: "soft" }, "Asking for the runs…");
+  const table = element("div.scroll", { hidden: true }, tableOf(body));
+  const summary = element("p.soft", "Asking for the runs…");
   const showMore = () => {
     shown += PAGE;
     draw();
@@ -39,7 +82,7 @@ export function runsPage(page) {
     hidden,
     button("Show all", () => page.go("/")),
   );
-  const heading = element("div", { class: "row" }, element("h1", {}, "Runs"), summary);
+  const heading = element("div.row", element("h1", "Runs"), summary);
 
   return {
     name: "runs",
@@ -120,10 +163,9 @@ export function runsPage(page) {
 function tableOf(body) {
   const heads = HEADS.map(([text, name]) => element("th", { scope: "col", class: name }, text));
   return element(
-    "table",
-    { class: "runs" },
-    element("caption", { class: "unseen" }, "Runs"),
-    element("thead", {}, element("tr", {}, heads)),
+    "table.runs",
+    element("caption.unseen", "Runs"),
+    element("thead", element("tr", heads)),
     body,
   );
 }
@@ -151,4 +193,56 @@ function worstOf(runs) {
     (worst, run) => (badness(run.status) > badness(worst) ? run.status : worst),
     living.length ? "healthy" : "unknown",
   );
+}
+
+// What stands where no run is yet: the line that attaches one, with this aggregator's endpoint.
+class FirstRun {
+  constructor() {
+    this.element = element("section.empty", { hidden: true });
+  }
+
+  /** Show it; what the aggregator says of itself is asked for once. */
+  async show() {
+    this.element.hidden = false;
+    this.asked ??= this.fill();
+    await this.asked;
+  }
+
+  async fill() {
+    this.draw([]);
+    const { ingest } = await getJson("/healthz").catch(() => ({}));
+    this.draw([ingest].flat().filter(Boolean).map(endpointOf));
+  }
+
+  draw(endpoints) {
+    const where = endpoints.length ? endpoints : [DEFAULT];
+    const argument = where.includes(DEFAULT) ? "" : `, endpoint=${JSON.stringify(where[0])}`;
+    const snippet = [
+      "import gradwatch",
+      `watch = gradwatch.attach(model, optimizer, run="my-run"${argument})`,
+      "",
+    ].join("\n");
+    fill(
+      this.element,
+      element("p.lead", "No run yet."),
+      element(
+        "p",
+        endpoints.length ? "This aggregator listens for records at " : "Records are taken at ",
+        element("code", where.join(", ")),
+        endpoints.length ? ". " : ", unless it was started with another --ingest. ",
+        "In your training loop:",
+      ),
+      element("pre.snippet", { tabindex: "0" }, snippet),
+      element(
+        "p.row",
+        button("Copy", () => navigator.clipboard?.writeText(snippet)),
+        element("span.soft", "or see it happen: "),
+        element("code", "gradwatch demo --keep"),
+      ),
+    );
+  }
+}
+
+function endpointOf(one) {
+  return typeof one === "string" ? one : one.endpoint;
 }

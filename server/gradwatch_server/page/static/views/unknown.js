@@ -7,16 +7,15 @@ export function unknownPage(page, state) {
   return {
     name: "unknown",
     elements: [
-      element("h1", {}, "There is no such page"),
-      element("p", {}, `The address says page=${printable(state.page)}. There are:`),
+      element("h1", "There is no such page"),
+      element("p", `The address says page=${printable(state.page)}. There are:`),
       element(
         "ul",
-        {},
         [
           ["/", "all runs"],
           ["/?page=silences", "silences"],
           ["/?page=rules", "rules"],
-        ].map(([href, text]) => element("li", {}, element("a", { href }, text))),
+        ].map(([href, text]) => element("li", element("a", { href }, text))),
       ),
     ],
     title: () => "no such page · gradwatch",
