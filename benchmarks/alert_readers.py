@@ -58,7 +58,6 @@ class AlertReaders:
         self._read_until(self._all_begun)
 
     def note_sent(self, step: int) -> None:
-        """Note that the record of a step is sent now."""
         self._sent_s[step] = time.monotonic()
 
     def read(self, until_s: float) -> None:

@@ -47,7 +47,6 @@ class Case:
 
 
 def gradients_of(model: nn.Module) -> list[Tensor]:
-    """Return the gradients of a model."""
     return [p.grad for p in model.parameters() if p.grad is not None]
 
 
@@ -59,7 +58,6 @@ def large(*, quick: bool) -> Case:
 
 
 def small(*, quick: bool) -> Case:
-    """Return many small tensors."""
     return Case("small", _small_shapes(250 if quick else 2000), calls=1 if quick else 5)
 
 

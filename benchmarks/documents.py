@@ -25,11 +25,9 @@ class Section:
 
     @classmethod
     def of(cls, page: str, benchmark: str) -> Section:
-        """Return the section that a benchmark writes in a page."""
         return cls(page, f"<!-- From here on written by scripts/bench {benchmark} --write. -->")
 
     def read(self) -> str:
-        """Return the whole page."""
         return (DOCS / self.page).read_text("utf-8")
 
     def write(self, text: str) -> None:

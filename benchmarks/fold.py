@@ -94,7 +94,6 @@ class Feed:
         return self._messages(record)
 
     def fold(self, messages: Iterable[bytes]) -> None:
-        """Decode messages and apply them."""
         self.apply(map(decode, messages))
 
     def apply(self, envelopes: Iterable[Envelope]) -> None:

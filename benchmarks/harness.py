@@ -78,7 +78,6 @@ class Aggregator(aggregator_process.Aggregator):
 
     @property
     def cpu_s(self) -> float:
-        """User and system time of the process."""
         return cpu_seconds(self.process.pid)
 
     @property
@@ -97,7 +96,6 @@ class Aggregator(aggregator_process.Aggregator):
 
     @property
     def rss_mb(self) -> float:
-        """Resident memory of the process."""
         return rss_mb(self.process.pid)
 
 
@@ -143,7 +141,6 @@ class Worker:
     pipe: Pipe
 
     def tell(self, message: Any) -> None:
-        """Send a message to the worker."""
         self.pipe.send(message)
 
     def receive(self) -> Any:

@@ -70,7 +70,6 @@ class Sender:
 
     @property
     def produced(self) -> int:
-        """Records numbered so far."""
         return self.session.source.buffer.last
 
     def append(self, record: Record, due_s: float) -> None:
@@ -92,7 +91,6 @@ class Sender:
             self.socket.poll(20)
 
     def close(self) -> None:
-        """Let the socket go."""
         self._context.destroy(linger=0)
 
     def _send(self, message: bytes) -> bool:

@@ -22,5 +22,4 @@ def with_range(values: Sequence[float], form: str) -> str:
 
 
 def ratios(own: Sequence[float], base: Sequence[float]) -> list[float]:
-    """Return the ratio of each value to that of the base in the same round."""
     return [each / other for each, other in zip(own, base, strict=True)]

@@ -96,7 +96,6 @@ class SimulatedInbox(Inbox):
             self._put(peer, (None, message), world.clock.now_s)
 
     def charge(self, peer: bytes, seconds: float, messages: int = 1) -> None:  # noqa: ARG002 - no clock has a say
-        """Charge the same for everything."""
         super().charge(peer, COST_S)
 
     def wake(self) -> None:
@@ -281,7 +280,6 @@ class Aggregator:
 
     @property
     def has_waiting(self) -> bool:
-        """Presence of messages that wait for their turn."""
         return self.engine is not None and bool(self.engine._ingest._queue)
 
     def check(self) -> None:

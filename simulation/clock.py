@@ -28,11 +28,9 @@ class Clock:
         return self.steady_ns + self._wall_ns
 
     def pass_time(self, seconds: float) -> None:
-        """Let time pass."""
         self.steady_ns += int(seconds * SECOND_NS)
 
     def set_by(self, seconds: float) -> None:
-        """Set the wall clock forward or back."""
         self._wall_ns += int(seconds * SECOND_NS)
 
     def boot(self) -> gradwatch_server.clock.Clock:

@@ -82,7 +82,6 @@ class Cluster:
         )
 
     def note(self, *what: object) -> None:
-        """Write a line of the trace."""
         self.trace.append((self.clock.now_s, what))
 
     # The phases of a run.

@@ -48,7 +48,6 @@ class Backlog:
     counters: Counter[str] = field(default_factory=Counter)
 
     def get(self, seq: int) -> BufferedRecord | None:
-        """Return a record."""
         return BufferedRecord(seq, Kind.EVENT, 0, self.body) if seq <= self.last else None
 
     def first_from(self, seq: int) -> BufferedRecord | None:
@@ -56,7 +55,6 @@ class Backlog:
         return self.get(seq)
 
     def release(self, acked: int) -> int:
-        """Keep nothing in mind."""
         return acked
 
     def resume(self, welcome: Welcome) -> int:

@@ -46,7 +46,6 @@ class Disk(SQLiteDatabase):
         self._after("rows")
 
     def copy(self) -> bytes:
-        """Return all that is committed."""
         return self.connection.serialize()
 
     def put_back(self, copy: bytes) -> None:
@@ -94,7 +93,6 @@ class SimulatedStore(SQLiteStore):
         self.log = self._simulated_log = SimulatedLog(disk, on_commit)
 
     def committed(self) -> None:
-        """Pass on that a transaction is committed."""
         self._simulated_log.committed()
 
     def close(self) -> None:

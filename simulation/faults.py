@@ -31,7 +31,6 @@ class FaultInjector:
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing can be written to the disk."""
         return not self.over and self._clock.now_s < self._full_until_s
 
     @property

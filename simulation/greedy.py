@@ -47,7 +47,6 @@ BUFFER_BYTES: Final = 32 * KIB
 
 
 def small_budgets() -> Budgets:
-    """Return budgets that greedy peers reach."""
     return Budgets.model_construct(**SMALL)
 
 

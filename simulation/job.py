@@ -59,12 +59,10 @@ class Job:
 
     @property
     def living(self) -> list[Worker]:
-        """The processes that run."""
         return [worker for worker in self.workers if worker.is_alive]
 
     @property
     def is_trained(self) -> bool:
-        """Whether nobody takes any more steps."""
         return all(not worker.is_alive or worker.done for worker in self.workers)
 
     # A tick.

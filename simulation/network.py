@@ -37,7 +37,6 @@ class Pipe(Generic[T]):
         return True
 
     def has_arrived(self, now_s: float) -> bool:
-        """Tell whether there is something to read."""
         return bool(self._queue) and self._queue[0][0] <= now_s
 
     def get(self) -> T:
@@ -51,7 +50,6 @@ class Pipe(Generic[T]):
             self._queue.pop()
 
     def clear(self) -> None:
-        """Lose everything."""
         self._queue.clear()
 
 
@@ -95,7 +93,6 @@ class Network:
         return connection
 
     def arrival_s(self, now_s: float) -> float:
-        """Return when a message sent now will be there."""
         return now_s + self._random.random() * self._delay_s
 
     def receive(self, now_s: float) -> tuple[bytes, bytes] | None:

@@ -78,7 +78,6 @@ class SimulatedOrphan:
 
     @property
     def is_stored(self) -> bool:
-        """Whether everything that is in the files is stored."""
         return self.is_over and self.session.phase is not Phase.REFUSED
 
     def claim(self) -> SimulatedOrphan:
@@ -92,7 +91,6 @@ class SimulatedOrphan:
         self.is_over = True
 
     def leave(self) -> None:
-        """Leave it to the next process."""
         self.is_locked = False
 
     def _resume(self) -> Session[SpillSource]:

@@ -59,7 +59,6 @@ class Worker:
 
     @property
     def done(self) -> bool:
-        """Whether it took all its steps."""
         return self.step >= self._scenario.steps
 
     def tick(self, *, reachable: bool) -> None:

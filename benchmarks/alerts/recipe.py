@@ -106,7 +106,6 @@ class Recipe:
 
     @property
     def name(self) -> str:
-        """Name of the run."""
         return f"{self.family}-{self.seed}"
 
     @property
@@ -162,5 +161,4 @@ def draw(family: str, options: Options, seed: int, steps: int | None = None) -> 
 
 
 def log_uniform(random: np.random.Generator, low: float, high: float) -> float:
-    """Draw a number whose logarithm is uniform."""
     return math.exp(random.uniform(math.log(low), math.log(high)))

@@ -76,7 +76,6 @@ class Job:
 
     @property
     def training(self) -> Training:
-        """Training of rank 0."""
         return self.replicas[0]
 
     @property

@@ -42,7 +42,6 @@ class Healthy:
 
     @property
     def warnings(self) -> list[Finding]:
-        """Those that are meant to wake somebody."""
         return [each for each in self.findings if each.is_warning]
 
 

@@ -222,7 +222,6 @@ def _ours(results: Results) -> list[Judged]:
 
 
 def _lasts(fault: Judged, every: int) -> bool:
-    """Tell whether a fault acts for so long that a look at every n-th step meets it."""
     return fault.fault.last_step - fault.fault.first_step >= every
 
 

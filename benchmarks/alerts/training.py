@@ -192,7 +192,6 @@ class Training(ABC):
                 optimizer.state.clear()
 
     def fork(self) -> Self:
-        """Return a copy that shares nothing."""
         return copy.deepcopy(self)
 
     def _autocast(self) -> contextlib.AbstractContextManager[object]:

@@ -31,7 +31,6 @@ class Target:
 
     @property
     def ingest(self) -> tuple[str, int]:
-        """Host and port of the ingest socket."""
         return _host_and_port(self.endpoint)
 
 

@@ -33,7 +33,6 @@ class Session:
     seq: int = 0
 
     def greeting(self) -> bytes:
-        """Return its HELLO."""
         return encode(Envelope(session=self.id, record=self.hello))
 
     def next(self, record: Record) -> bytes:

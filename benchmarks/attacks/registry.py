@@ -33,7 +33,6 @@ class Attack:
 
     @property
     def summary(self) -> str:
-        """First line of the docstring."""
         return (self.work.__doc__ or "").partition("\n")[0]
 
 

@@ -52,7 +52,6 @@ class Device:
         return rehearsed if self.is_rehearsal else real
 
     def synchronize(self) -> None:
-        """Wait for all work."""
         torch.cuda.synchronize()
 
     def sleep(self, milliseconds: float) -> None:
@@ -137,7 +136,6 @@ class Device:
         torch.cuda.current_stream().wait_stream(stream)
 
     def free_bytes(self) -> int:
-        """Return how much memory of the device is free."""
         return torch.cuda.mem_get_info()[0]
 
 

@@ -42,12 +42,10 @@ class Gradients:
     fill: Filling = _ordinary
 
     def dtype_of(self, shape: tuple[int, ...]) -> torch.dtype:
-        """Return the dtype of one of them."""
         return self.dtype if len(shape) > 1 or self.short_dtype is None else self.short_dtype
 
     @property
     def num_bytes(self) -> int:
-        """How much memory one set of them takes."""
         return sum(self._space(shape) for shape in self.shapes)
 
     def _space(self, shape: tuple[int, ...]) -> int:

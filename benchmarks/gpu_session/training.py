@@ -42,7 +42,6 @@ class Received:
         return self._aggregator.of(wire.Stats)
 
     def layers(self, stats: wire.Stats, column: str = "l2") -> dict[str, float]:
-        """Return one of its columns by layer."""
         return self._aggregator.layers(stats, column)
 
 

@@ -166,15 +166,12 @@ class Said(logging.Handler):
         self._logger.setLevel(logging.INFO)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a line."""
         self.lines.append(f"{record.levelname.lower()}: {record.getMessage()}")
 
     def __enter__(self) -> None:
-        """Listen."""
         self._logger.addHandler(self)
 
     def __exit__(self, *_: object) -> None:
-        """Listen no more."""
         self._logger.removeHandler(self)
 
 

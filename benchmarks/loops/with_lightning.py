@@ -51,7 +51,6 @@ class Regression(LightningModule):
         check_norm(note, float(grad_norm(self, norm_type=2)["grad_2.0_norm_total"]))
 
     def configure_optimizers(self) -> Optimizer:
-        """Return the one optimizer."""
         return AdamW(self.parameters(), lr=0.01)
 
 

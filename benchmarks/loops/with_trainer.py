@@ -34,7 +34,6 @@ class Texts(Dataset[dict[str, Tensor]]):
         self.count = count
 
     def __len__(self) -> int:
-        """Return how many there are."""
         return self.count
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:

@@ -96,12 +96,10 @@ class LoggedBudgets(BaseModel):
 
     @property
     def manifests_bytes(self) -> int:
-        """Share of manifests."""
         return self.run_bytes // 8
 
     @property
     def sessions_bytes(self) -> int:
-        """Share of sessions."""
         return self.run_bytes // 8
 
     @property
@@ -322,5 +320,4 @@ class BudgetUse:
         return iter(self._of)
 
     def limit(self, name: str) -> float:
-        """Return the limit of a budget."""
         return cast("float", getattr(self.limits, name))

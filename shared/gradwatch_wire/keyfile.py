@@ -46,7 +46,6 @@ class ClientKey:
         return f"ClientKey(server={self.server!r}, public={self.public!r})"
 
     def to_toml(self) -> str:
-        """Return the text of its file."""
         return "".join(f'{name} = "{value}"\n' for name, value in asdict(self).items())
 
 

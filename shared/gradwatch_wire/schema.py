@@ -93,7 +93,6 @@ class Field:
 
     @property
     def name(self) -> str:
-        """Name in the record."""
         return self.attribute or self.key
 
 

@@ -34,7 +34,6 @@ class Shard:
     placement: str = ""
 
     def __str__(self) -> str:
-        """Return what a manifest carries."""
         return f"{self.placement} {self.number}/{self.count}".lstrip()
 
 

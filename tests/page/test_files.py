@@ -12,7 +12,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from gradwatch_server.page.routes import FIRST, FOLDER, LINES, POLICY, make_routes, read_files
+from gradwatch_server.page.routes import FOLDER, LINES, POLICY, make_routes, read_files
 
 ROOT = Path(__file__).parents[2]
 OURS = [path for path in FOLDER.rglob("*.js") if "vendor" not in path.parts]
@@ -52,15 +52,6 @@ def test_files_are_sent_compressed_to_who_can_read_that(client: TestClient, name
     assert plain.headers["vary"] == compressed.headers["vary"] == "Accept-Encoding"
     assert compressed.content == plain.content
     assert int(compressed.headers["content-length"]) < 0.6 * len(plain.content)
-
-
-def test_what_asks_for_the_data_is_named_before_all_other_modules(client: TestClient) -> None:
-    named = re.findall(
-        r'rel="modulepreload"([^>]*) href="/static/[^"/]+/([^"]+)"', client.get("/").text
-    )
-
-    assert {name for _, name in named[: len(FIRST)]} == set(FIRST)
-    assert all((name in FIRST) != ("low" in how) for how, name in named)
 
 
 def test_every_module_is_named_by_the_page(client: TestClient) -> None:

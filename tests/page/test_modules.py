@@ -66,11 +66,7 @@ def test_curves_are_continued_by_what_adds_to_them_alone(
 ) -> None:
     before = {"boot": "b", "epoch": "0", "attempt": "1", "width": "1"}
     before |= {"last_step": "59", "revision": "63"}
-    body = """
-      const arrays = new Map([["step", { data: [] }]]);
-      const curves = (metadata) => new m.Curves({ arrays, metadata });
-      return curves(a[0]).isContinuedBy(curves(a[1]));
-    """
+    body = "return m.continues(a[0], a[1]);"
     assert shown.module("data/rundata", body, [before, before | change]) is is_continued
 
 
@@ -210,7 +206,7 @@ def test_tensors_are_read_as_they_were_written(shown: Any) -> None:
       return [plain, metadata];
     """
 
-    found, metadata = shown.module("data/tensors", body, list(sent))
+    found, metadata = shown.module("data/api", body, list(sent))
 
     assert {name: (values, shape) for name, values, shape in found} == {
         "code": (["0", "1", "2", "3", "4", "5"], [2, 3]),
@@ -351,4 +347,4 @@ def test_runs_that_are_equally_well_keep_their_places(shown: Any) -> None:
       ].map((runs) => m.chooseRuns(runs, {}).map((each) => each.run));
     """
 
-    assert shown.module("panels/runfilter", body) == [["a", "b", "c"], ["c", "b", "a"], ["a", "b"]]
+    assert shown.module("views/runs", body) == [["a", "b", "c"], ["c", "b", "a"], ["a", "b"]]

@@ -93,7 +93,6 @@ class Fault(Meddler):
     # What subclasses choose with
 
     def is_on(self, step: int) -> bool:
-        """Tell whether the cause acts at a step."""
         return self.step <= step <= self.last_step
 
     def choose_module(self, site: Site, kinds: Sequence[type[nn.Module]] = ()) -> str:
@@ -134,7 +133,6 @@ class Fault(Meddler):
         return int(site.random.integers(len(site.job.replicas)))
 
     def places(self) -> list[int]:
-        """Return the places of its layers in the columns."""
         return [self.site.layers.index(name) for name in self.layers]
 
 

@@ -98,5 +98,4 @@ class GradientHealthMetrics:
         )
 
     def to_dict(self) -> dict[str, float | int | bool]:
-        """Return the fields by name."""
         return dataclasses.asdict(self)

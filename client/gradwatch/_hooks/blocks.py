@@ -93,7 +93,6 @@ class BlockGains(Observer):
         self._monitor.active = active
 
     def forget(self) -> None:
-        """Drop the norms."""
         self._monitor.reset()
 
     def after_step(self, sample: StepSample) -> None:
@@ -108,7 +107,6 @@ class BlockGains(Observer):
         self._put(PendingGains(sample.step, self._names, recorded, values))
 
     def close(self) -> None:
-        """Remove the hooks."""
         self._monitor.close()
 
 

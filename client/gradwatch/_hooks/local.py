@@ -203,5 +203,4 @@ class _Hook:
     tensor: int
 
     def is_on(self, parameter: nn.Parameter) -> bool:
-        """Tell whether it runs when this parameter gets a gradient."""
         return (self.parameter, self.tensor) == (id(parameter), parameter._cdata)

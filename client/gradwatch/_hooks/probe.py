@@ -107,7 +107,6 @@ class LocalProbe(Observer):
             ]
 
     def forget(self) -> None:
-        """Drop the sums."""
         self._sums.clear()
 
     def close(self) -> None:

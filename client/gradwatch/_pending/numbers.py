@@ -31,11 +31,9 @@ class NumbersAtHand:
         self._data = data
 
     def ready(self) -> bool:
-        """Tell that they are there."""
         return True
 
     def read(self) -> list[float]:
-        """Return them."""
         return array("d", self._data).tolist()
 
 

@@ -72,7 +72,6 @@ class Ring:
         self._used: deque[_Used] = deque()  # oldest first
 
     def __len__(self) -> int:
-        """Return the number of elements."""
         return len(self._memory)
 
     def take(self, count: int) -> tuple[int, RingNumbers] | None:

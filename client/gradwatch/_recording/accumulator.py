@@ -221,7 +221,6 @@ class DeferredLosses:
         return True
 
     def add(self, loss: Tensor | float, batch_size: float | None) -> None:
-        """Keep a loss."""
         self._losses.append((loss, batch_size))
 
     def add_to(self, known: SampleAccumulator) -> None:

@@ -59,7 +59,6 @@ class WatchConfig:
         return self.reduction == Reduction.UNKNOWN or self.parallel.is_divided
 
     def identities(self) -> frozenset[int]:
-        """Return the identities of the watched parameters."""
         return frozenset(id(layer.parameter) for layer in self.layers)
 
     def members(self, optimizer: Optimizer) -> frozenset[int]:

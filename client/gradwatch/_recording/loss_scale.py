@@ -121,7 +121,6 @@ class LossScale:
 
 
 def is_scaler(candidate: object) -> TypeGuard[GradScaler]:
-    """Tell whether it is a GradScaler that is switched on."""
     # Of the type: asking a proxy for its class may wake what it stands for. One that a subclass
     # has not finished making has no such attribute.
     return issubclass(type(candidate), GradScaler) and bool(getattr(candidate, "_enabled", False))

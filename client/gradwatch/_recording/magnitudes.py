@@ -64,7 +64,6 @@ class OutputMagnitudes:
         self._is_complete = is_complete
 
     def empty(self) -> OutputMagnitudes:
-        """Return one to which those of several passes can be added."""
         return OutputMagnitudes(self._habits)
 
     def put(self, calls: Calls, numbers: Tensor) -> None:

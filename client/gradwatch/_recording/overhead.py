@@ -125,7 +125,6 @@ class Overhead:
             self._light_steps_s.add(step_s)
 
     def add_look(self, own_s: float) -> None:
-        """Note how long a sentinel took to read all gradients."""
         self._look_s.add(own_s)
 
     def note_record(self, record_s: float) -> None:

@@ -60,7 +60,6 @@ class PackedNumbers:
         self.rows = self._memory[self._first :].view(NUM_ROWS, num_layers)
 
     def holds(self, values: Mapping[str, Tensor]) -> bool:
-        """Tell whether columns are rows that were written here."""
         return all(self._find(column) is not None for column in values.values())
 
     def keep(self, number: Tensor) -> Tensor | None:

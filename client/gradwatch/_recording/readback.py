@@ -133,7 +133,6 @@ class PinnedRing:
         self._ring = Ring(memoryview(words).cast("B").cast("Q"))
 
     def __len__(self) -> int:
-        """Return the number of elements."""
         return len(self._ring)
 
     def copy(self, packed: Tensor) -> Numbers | None:

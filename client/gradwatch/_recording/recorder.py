@@ -118,12 +118,10 @@ class Recorder:
 
     @property
     def main_module(self) -> nn.Module:
-        """The first of the watched modules."""
         return self._config.modules[0]
 
     @property
     def step(self) -> int:
-        """The training step that is under way."""
         return self._steps.step if self._rest is None else self._rest.step
 
     @property

@@ -140,11 +140,9 @@ class GradientSampler:
         return self._is_on_cpu
 
     def members_of(self, optimizer: int) -> frozenset[int]:
-        """Return the layers that an optimizer trains."""
         return self._members[optimizer]
 
     def _parameters_of(self, optimizer: int) -> list[nn.Parameter]:
-        """Return the watched parameters of an optimizer."""
         return [self._config.layers[layer].parameter for layer in sorted(self._members[optimizer])]
 
     def is_settled(self, optimizer: int) -> bool:
@@ -257,5 +255,4 @@ class GradientSampler:
 
 
 def _versions(gradients: Sequence[Tensor | None]) -> Versions:
-    """Return for each gradient what changes when it is replaced or written to."""
     return list(map(id, gradients)), [0 if each is None else each._version for each in gradients]

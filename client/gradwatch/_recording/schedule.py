@@ -222,7 +222,6 @@ class Schedule:
 
     @property
     def wanted(self) -> int:
-        """Steps from one to the next that this rank alone would measure in full."""
         return self.pace.every if self._budget is None else self._budget.pace.every
 
     def describe(self) -> str:

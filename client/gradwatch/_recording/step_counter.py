@@ -23,7 +23,6 @@ class StepCounter:
         self._parts: dict[int, int] = {}  # of the last rounds that not all optimizers took part in
 
     def next_of(self, number: int) -> int:
-        """Return the step that this optimizer is at."""
         return self.step + (number in self._stepped)
 
     def set_next(self, number: int, step: int) -> None:

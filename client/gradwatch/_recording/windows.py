@@ -107,7 +107,6 @@ class StepWindows:
 
     @property
     def open(self) -> list[int]:
-        """Numbers of these optimizers."""
         return [number for number, window in enumerate(self._windows) if window.passes]
 
     def drop_step(self) -> None:

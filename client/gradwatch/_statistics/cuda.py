@@ -22,7 +22,6 @@ from gradwatch_wire.columns import MEASURED_COLUMNS
 
 
 def is_public_forced() -> bool:
-    """Tell whether the user wants public functions of torch and nothing else."""
     return os.environ.get("GRADWATCH_FOREACH") == "0"
 
 

@@ -150,7 +150,6 @@ class NormSlots(Slots):
 
 
 def is_for_kernel(device: torch.device) -> bool:
-    """Tell whether the kernel is to be tried on a device."""
     return device.type == "cuda" and not torch.compiler.is_compiling() and not is_public_forced()
 
 

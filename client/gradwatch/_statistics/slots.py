@@ -47,11 +47,9 @@ class Slots:
         self._kept: dict[int, Slot] = {}
 
     def __len__(self) -> int:
-        """Return how many numbers are kept."""
         return len(self._kept)
 
     def __contains__(self, index: object) -> bool:
-        """Tell whether a number is kept for one of them."""
         return index in self._kept
 
     def spare(self, index: int, device: torch.device) -> Slot:
@@ -92,11 +90,9 @@ class Slots:
         return {index: slot.number for index, slot in self._kept.items()}
 
     def drop(self, index: int) -> None:
-        """Forget a number."""
         self._kept.pop(index, None)
 
     def clear(self) -> None:
-        """Forget all numbers."""
         self._kept.clear()
 
     def take(self, indices: Iterable[int]) -> dict[int, Tensor]:

@@ -46,7 +46,6 @@ class CollectionQueue:
         self._num_lost = 0  # dropped since the last one that was taken
 
     def __len__(self) -> int:
-        """Number of collections that wait."""
         return len(self._waiting)
 
     def put(self, collected: Collected) -> bool:

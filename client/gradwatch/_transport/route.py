@@ -56,7 +56,6 @@ class Route:
 
     @property
     def endpoint(self) -> str:
-        """The endpoint in use."""
         return self._endpoints[0]
 
     @property
@@ -96,7 +95,6 @@ class Route:
         self.stay(now_s)
 
     def stay(self, now_s: float) -> None:
-        """Begin anew at the endpoint in use."""
         self._since_s = now_s
 
     def look(self, now_s: float) -> None:

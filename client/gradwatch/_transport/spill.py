@@ -220,7 +220,6 @@ class OrphanFiles:
         self._lock.release(remove=is_stored)
 
     def leave(self) -> None:
-        """Leave the files to the next process."""
         self._lock.release(remove=False)
 
 

@@ -150,7 +150,6 @@ def as_run_name(name: str) -> str:
 
 
 def _short(text: str) -> str:
-    """Cut a text of the system's to what the wire takes."""
     return text.encode("utf-8", "replace")[:MAX_NAME_BYTES].decode("utf-8", "ignore")
 
 

@@ -60,7 +60,6 @@ def forget(watch: Closable) -> None:
 
 
 def end_reason() -> str:
-    """Return what BYE says of an end at this point."""
     return "exception" if is_failing() else "closed"
 
 

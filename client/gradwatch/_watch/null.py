@@ -63,11 +63,9 @@ class NullWatch:
         return counters | {"endpoint": "", "faults": 0, "last_error": ""}
 
     def __repr__(self) -> str:
-        """Say that it does nothing."""
         return "<gradwatch.NullWatch>"
 
     def __enter__(self) -> Self:
-        """Return itself."""
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -219,7 +219,6 @@ class Watch:
         return NullWatch, ()
 
     def __enter__(self) -> Self:
-        """Return itself."""
         return self
 
     def __exit__(

@@ -120,7 +120,6 @@ class AlertStream:
         self._closed = False
 
     def start(self) -> None:
-        """Bind to the running loop."""
         self._loop = asyncio.get_running_loop()
 
     def wake(self) -> None:

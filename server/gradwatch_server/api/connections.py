@@ -55,7 +55,6 @@ class Connection(H11Protocol):
 
     @classmethod
     def under(cls, limits: ConnectionLimits) -> type[Connection]:
-        """Return the class of connections that keep to limits."""
         return type("LimitedConnection", (cls,), {"limits": limits})
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn does
@@ -108,7 +107,6 @@ class Connection(H11Protocol):
     # Deadlines
 
     def _wait(self) -> None:
-        """Keep the deadline of what the connection waits for now."""
         self._wait_for(self._find_wait())
 
     def _find_wait(self) -> Wait | None:
@@ -215,7 +213,6 @@ class Handshake(asyncio.Protocol):
         task.add_done_callback(handshakes.discard)
 
     def data_received(self, data: bytes) -> None:
-        """Keep what is for the connection."""
         self._early += data
 
     async def _shake(self, transport: asyncio.Transport) -> None:

@@ -20,7 +20,6 @@ def tag_of(api: ApiState, view: RunView) -> str:
 
 
 def tag_with(api: ApiState, number: int | str) -> str:
-    """Return the tag of a revision of this start."""
     return f'"{boot_of(api)}.{number}"'
 
 

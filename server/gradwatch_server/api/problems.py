@@ -25,7 +25,6 @@ class Json(JSONResponse):
     """
 
     def render(self, content: Any) -> bytes:
-        """Encode plain data."""
         return encode(content)
 
 

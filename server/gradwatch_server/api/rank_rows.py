@@ -119,7 +119,6 @@ class RankRows:
         self._block.count = len(found)
 
     def rows(self, table: str, items: IndexArray) -> Rows:
-        """Return the rows of some items."""
         return self._block.rows(table, items)
 
     def describe(self) -> dict[str, Any]:

@@ -70,17 +70,14 @@ class ApiState:
 
     @property
     def limits(self) -> Budgets:
-        """Budgets of peers."""
         return self.engine.budget_use.limits
 
     @property
     def published(self) -> PublishedState:
-        """State that the engine published last."""
         return self.engine.published
 
     @property
     def last_seen(self) -> LastSeen:
-        """Time of the last sign of life of each session."""
         return self.published.last_seen
 
     @property
@@ -189,11 +186,9 @@ class ApiState:
         return self.engine.curves.history(view.name, view.attempt)
 
     def health(self, view: RunView) -> dict[str, Any]:
-        """Return the health of a run at this moment."""
         return health(view, self.last_seen, self.now_ns(), self.published.fault)
 
     def summary(self, view: RunView) -> dict[str, Any]:
-        """Return a run in short at this moment."""
         return summarize(view, self.last_seen, self.now_ns(), self.published.fault).row()
 
 

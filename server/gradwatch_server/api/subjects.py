@@ -50,7 +50,6 @@ class Subject:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that it has."""
         return tuple(LAYER_COLUMNS) if self.kind is None else ITEM_COLUMNS[self.kind]
 
 
@@ -70,7 +69,6 @@ class WantedTable:
 
     @property
     def places(self) -> list[int]:
-        """The place of each."""
         return [own.place for own in self.subjects]
 
 

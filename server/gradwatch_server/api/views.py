@@ -39,7 +39,6 @@ class Views:
 
     @property
     def names(self) -> list[str]:
-        """Names of all runs."""
         return list(self._engine.published.revisions.copy())
 
     async def find(self, run: str) -> RunView | None:

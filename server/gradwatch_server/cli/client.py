@@ -185,7 +185,6 @@ def check(response: httpx.Response) -> None:
 
 
 def not_an_aggregator(url: str) -> GradwatchError:
-    """Return the error for an answer that no aggregator gives."""
     return GradwatchError(f"what answers at {url} is no aggregator; give its address with --url")
 
 

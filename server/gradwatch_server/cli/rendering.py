@@ -51,7 +51,6 @@ def plain(value: object) -> Text:
 
 
 def coloured(status: str) -> Text:
-    """Show a status in its colour."""
     return Text(printable(status), style=COLOURS.get(status, "yellow"))  # type: ignore[call-overload]  # StrEnum keys equal strings
 
 

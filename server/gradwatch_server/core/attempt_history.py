@@ -69,7 +69,6 @@ class AttemptHistory:
 
     @property
     def is_expected(self) -> bool:
-        """Presence of a rank or a record that is waited for."""
         return any(own.lives or own.waiting or own.may_return for own in self.judged)
 
     @property

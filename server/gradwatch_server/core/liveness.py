@@ -216,7 +216,6 @@ class SignsOfLife:
         self.is_evaluating = self.was_away = False
 
     def gaps(self) -> Gaps:
-        """Return what the gaps between its steps come to."""
         return self._pace.gaps()
 
     def look(self, sessions: Mapping[int, Session], now_ns: int, *, from_files: bool) -> Liveness:

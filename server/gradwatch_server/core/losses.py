@@ -63,7 +63,6 @@ class LostRange:
 
     @property
     def count(self) -> int:
-        """Number of lost records."""
         return self.last - self.first + 1
 
 

@@ -60,7 +60,6 @@ class NoiseScale:
 
     @classmethod
     def of(cls, capacity: int) -> Self:
-        """Return an empty one that keeps so many steps."""
         return cls(deque(maxlen=capacity))
 
     def add(self, frame: Frame) -> None:

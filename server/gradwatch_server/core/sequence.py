@@ -72,7 +72,6 @@ class SequenceTracker:
         return self._expected.get(session, 1) - 1
 
     def __len__(self) -> int:
-        """Number of sessions."""
         return len(self._expected)
 
     def __contains__(self, session: bytes) -> bool:

@@ -51,7 +51,6 @@ class DeclaredManifest:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes in memory with the layout."""
         return self.own_bytes + self.layout.num_bytes
 
 

@@ -63,7 +63,6 @@ class Block:
 
     @property
     def capacity(self) -> int:
-        """Rows for which there is room."""
         return len(self.steps)
 
     @property
@@ -74,7 +73,6 @@ class Block:
 
     @property
     def num_layers(self) -> int:
-        """Layers that it has."""
         return int(self.present.shape[1])
 
     @property

@@ -193,7 +193,6 @@ def _starts(numbers: IndexArray) -> IndexArray:
 
 
 def _ends(starts: IndexArray, length: int) -> IndexArray:
-    """Return the last place of each bucket."""
     return np.append(starts[1:], length)[: len(starts)] - 1
 
 

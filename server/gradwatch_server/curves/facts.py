@@ -38,12 +38,10 @@ class Track(IntEnum):
 
 
 def width_of(level: int) -> int:
-    """Return the steps of a bucket of a level."""
     return int(FAN ** height(level))
 
 
 def height(level: int) -> int:
-    """Return how many levels are below one in its track."""
     return level % Track.GAINS
 
 

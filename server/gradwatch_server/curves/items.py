@@ -39,7 +39,6 @@ this one's output."""
 
 
 def table_of(kind: ItemKind, column: str) -> str:
-    """Return the table in which a column of a kind of items is kept."""
     return f"{kind}.{column}"
 
 
@@ -83,7 +82,6 @@ class ItemNumbers:
 
     @property
     def width(self) -> int:
-        """Items that a row of the table needs."""
         return int(self.places.max(initial=-1)) + 1
 
 

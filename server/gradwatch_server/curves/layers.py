@@ -58,7 +58,6 @@ class KnownLayers:
         )
 
     def __len__(self) -> int:
-        """Return how many there are."""
         return len(self.names)
 
     @cached_property
@@ -76,7 +75,6 @@ class KnownLayers:
 
     @cached_property
     def places(self) -> Mapping[str, int]:
-        """Name to place."""
         return {name: place for place, name in enumerate(self.names)}
 
     @cached_property

@@ -49,12 +49,10 @@ class NewRow:
 
     @property
     def num_layers(self) -> int:
-        """Layers that it has."""
         return 0 if self.frame is None else len(self.frame.present)
 
     @property
     def measured(self) -> tuple[str, ...]:
-        """Columns of the layers that it has."""
         return () if self.frame is None else self.frame.measured
 
 

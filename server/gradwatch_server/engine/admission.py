@@ -72,7 +72,6 @@ class AttemptRate:
         return hello.rank in joined.ranks or not (joined.is_new or is_found)
 
     def join(self, hello: Hello) -> None:
-        """Note that a session joins an attempt."""
         self._joined.setdefault(_launch(hello), _Joined(is_new=False)).ranks.add(hello.rank)
 
     def begin(self, hello: Hello, now_ns: int) -> bool:

@@ -44,7 +44,6 @@ class Batch:
     begun: set[str] = field(default_factory=set)
 
     def add(self, run: str, now_ns: int, body: Body, raw: bytes | None = None) -> None:
-        """Put an entry into the log of a run."""
         self.lines.append(Line(run, Entry(now_ns, body), raw))
 
     def by_run(self) -> dict[str, list[Entry]]:

@@ -89,7 +89,6 @@ class AttemptCurves:
 
     @property
     def num_added(self) -> int:
-        """Rows that were added."""
         return sum(own.num_added for own in self._tracks.values())
 
     @property
@@ -103,7 +102,6 @@ class AttemptCurves:
         return any(own.unsaved for own in self._tracks.values())
 
     def show(self) -> None:
-        """Let readers see all rows that there are now."""
         self.shown = {track: own.view() for track, own in self._tracks.items()}, self._layers
 
     def add_frame(self, closed: ClosedFrame, number: int) -> None:

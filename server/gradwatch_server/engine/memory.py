@@ -99,7 +99,6 @@ def _candidate(order: EvictionOrder, run: Run, attempts: list[Attempt]) -> Candi
 
 
 def has_ended(attempt: Attempt) -> bool:
-    """Tell whether an attempt is over."""
     return not attempt.lives
 
 

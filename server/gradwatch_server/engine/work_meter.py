@@ -38,7 +38,6 @@ class WorkMeter:
         self._write_s = 0.0  # what one usually takes
 
     def take(self, message: Message) -> None:
-        """Count a message of the batch."""
         self._bytes[message.peer] += len(message.raw)
 
     def write(self, seconds: float) -> None:

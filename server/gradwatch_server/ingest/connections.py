@@ -74,7 +74,6 @@ class Connections:
 
     @property
     def num_open(self) -> int:
-        """Number of connections."""
         return len(self._files)
 
     def look(self) -> None:

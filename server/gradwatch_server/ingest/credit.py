@@ -122,7 +122,6 @@ class Credit:
         return session in self._accounts
 
     def peer_of(self, session: bytes) -> bytes:
-        """Return the connection of a session."""
         return self._accounts[session].peer
 
     def sessions_of(self, peer: bytes) -> Collection[bytes]:

@@ -89,7 +89,6 @@ class FairQueue(Generic[T]):
         self._floor_s = 0.0  # what the one served least has had, of those that wait
 
     def __bool__(self) -> bool:
-        """Tell whether there is a message."""
         return bool(self._waiting)
 
     def has_room(self, peer: bytes) -> bool:
@@ -98,7 +97,6 @@ class FairQueue(Generic[T]):
         return own is None or own.num_bytes <= self._max_bytes_per_peer // 2
 
     def holds(self, peer: bytes) -> bool:
-        """Tell whether a message of a peer waits."""
         return peer in self._waiting
 
     def put(

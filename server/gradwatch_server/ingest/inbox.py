@@ -78,7 +78,6 @@ class Floods:
             self._since_s = now_s
 
     def __contains__(self, peer: bytes) -> bool:
-        """Tell whether a peer floods."""
         return self._bytes[peer] > self._most_bytes
 
     def __bool__(self) -> bool:
@@ -225,7 +224,6 @@ class Inbox(ABC):
         return self._queue.has_room(peer)
 
     def is_heard(self, peer: bytes) -> bool:
-        """Tell whether no message of a peer waits."""
         return not self._queue.holds(peer)
 
     @property
@@ -319,5 +317,4 @@ class Inbox(ABC):
 
 
 def bytes_of(arrived: Arrived) -> int:
-    """Return what a message takes in memory."""
     return len(arrived[1]) + MESSAGE_BYTES

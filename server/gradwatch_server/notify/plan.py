@@ -77,7 +77,6 @@ class Plan:
 
     @property
     def entries(self) -> Sequence[Entry]:
-        """All that it remembers."""
         return tuple(self._entries.values())
 
     def has_room(self) -> bool:

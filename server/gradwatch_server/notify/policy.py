@@ -48,5 +48,4 @@ class Policy:
         )
 
     def group_of(self, alert: Mapping[str, Any]) -> str:
-        """Return the group whose messages an alert is told in."""
         return _SEPARATOR.join(str(alert[key]) for key in self.group_by)

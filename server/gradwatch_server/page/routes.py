@@ -29,15 +29,6 @@ TYPES: Final = {
 }
 """Suffix to media type; nothing else is served."""
 
-FIRST: Final = (
-    "address.js",
-    "data/api.js",
-    "data/early.js",
-    "data/questions.js",
-    "data/tensors.js",
-)
-"""Modules that ask for the data: they are named before the others, which then load beside it."""
-
 
 @dataclass(frozen=True, slots=True)
 class StaticFile:
@@ -108,12 +99,13 @@ def _fill(template: str, base: str, files: dict[str, StaticFile]) -> str:
 
     Every module is named at once, so that none waits for another one to name it.
     """
-    names = sorted(files, key=lambda name: (name not in FIRST, name))
-    links = [f'<link rel="stylesheet" href="{base}/{n}">' for n in names if n.endswith(".css")]
-    for name in names:
-        if name.endswith(".js"):
-            priority = "" if name in FIRST else ' fetchpriority="low"'
-            links.append(f'<link rel="modulepreload"{priority} href="{base}/{name}">')
+    kinds = {".css": "stylesheet", ".js": "modulepreload"}
+    links = [
+        f'<link rel="{kind}" href="{base}/{name}">'
+        for suffix, kind in kinds.items()
+        for name in sorted(files)
+        if name.endswith(suffix)
+    ]
     lines = html.escape(f"{base}/{LINES}") if LINES in files else ""
     return (
         template.replace("<!-- links -->", "\n    ".join(links))

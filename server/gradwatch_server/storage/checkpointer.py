@@ -176,7 +176,6 @@ class Checkpointer:
             self._store.state.forget(name, forgotten, now_ns)
 
     def committed(self) -> None:
-        """Note that the entries that were applied are committed."""
         self._forgotten.clear()
 
     def due(self, now: int, state: State, *, at_end: bool = False) -> list[RunSave]:

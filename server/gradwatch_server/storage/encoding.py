@@ -121,7 +121,6 @@ def unpack_entries(body: bytes) -> list[NumberedEntry]:
 
 
 def encode_entry(line: Line) -> EncodedEntry:
-    """Return what is kept of a line."""
     return EncodedEntry(line.entry.received_ns, *_encode_body(line))
 
 

@@ -136,7 +136,6 @@ class RunSave:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of what changed."""
         return len(self.body or b"") + sum(map(len, self.attempts.values()))
 
 

@@ -40,7 +40,6 @@ class Outbox:
 
     @property
     def pending(self) -> int:
-        """Records that wait for their acknowledgement."""
         return len(self.buffer)
 
     def append(self, record: Record, time_ns: int) -> bool:

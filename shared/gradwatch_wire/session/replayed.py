@@ -12,10 +12,8 @@ _KEY: Final = "spill"
 
 
 def as_replayed(hello: Hello) -> Hello:
-    """Return a HELLO that says so."""
     return replace(hello, versions={**hello.versions, _KEY: "1"})
 
 
 def is_replayed(hello: Hello) -> bool:
-    """Tell whether a HELLO says so."""
     return _KEY in hello.versions

@@ -32,7 +32,6 @@ class SendBuffer:
         self._next_seq = 1
 
     def __len__(self) -> int:
-        """Number of records that wait."""
         return len(self._items)
 
     @property

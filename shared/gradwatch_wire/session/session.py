@@ -153,7 +153,6 @@ class Session(Generic[S]):
         return self._message(self._hello)
 
     def greeted(self, now_s: float) -> None:
-        """Say that the HELLO is with the socket."""
         self._hello_at_s = now_s
 
     def greet_again(self) -> None:

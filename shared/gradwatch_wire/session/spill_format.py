@@ -40,7 +40,6 @@ def pack_header(session: bytes, hello: Hello) -> bytes:
 
 
 def pack_record(record: BufferedRecord) -> bytes:
-    """Return a record's frame."""
     return _pack(msgpack.packb((record.kind, record.seq, record.time_ns, record.body)))
 
 

@@ -18,7 +18,6 @@ _NAME: Final = re.compile(r"(?P<stem>(?P<owner>.+\.\d+)\.[0-9a-f]{32})\.\d{6,}" 
 
 
 def stem_of(run: str, rank: int, session: bytes) -> str:
-    """Return what the names of a session's segments begin with."""
     return f"{run}.{rank}.{session.hex()}"
 
 

@@ -70,7 +70,6 @@ def is_unknown(device: torch.device, dtype: torch.dtype) -> bool:
 
 @functools.cache
 def size_of(device: torch.device) -> DeviceSize:
-    """Return what of a device decides how work is divided."""
     return DeviceSize.of(device)
 
 

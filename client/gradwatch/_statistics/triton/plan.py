@@ -146,7 +146,6 @@ class Plan:
 
     @property
     def addresses(self) -> Sequence[int]:
-        """Those of the last call."""
         return self._addresses.latest
 
     def warm_up(self) -> None:

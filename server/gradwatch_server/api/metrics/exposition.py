@@ -33,7 +33,6 @@ class _Families(Collector):
 
 
 def render(snapshot: Snapshot) -> bytes:
-    """Return all metrics in the text format of Prometheus."""
     return generate_latest(_Families(snapshot))
 
 

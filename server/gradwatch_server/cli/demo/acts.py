@@ -52,7 +52,6 @@ ACTS: Final = (
 
 
 def act_of(step: int) -> Act:
-    """Return the act that a step belongs to."""
     return next(act for act in reversed(ACTS) if act.first <= step)
 
 

@@ -88,7 +88,6 @@ class ClientSide:
 
     @cached_property
     def peer(self) -> Peer:
-        """The listener at the endpoint."""
         return look_at(self.endpoint)
 
     def ask(self, path: str) -> Answer:

@@ -47,7 +47,6 @@ class Answer:
 
     @property
     def why(self) -> str:
-        """The reason of a refusal."""
         return str(self.fields.get("detail", f"HTTP {self.status}"))
 
 

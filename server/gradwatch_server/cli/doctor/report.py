@@ -50,17 +50,14 @@ def ok(detail: str) -> Finding:
 
 
 def warning(detail: str, advice: str, *, blocks_others: bool = False) -> Finding:
-    """Return a finding that somebody should look at."""
     return Finding(Level.WARNING, detail, advice, blocks_others)
 
 
 def error(detail: str, advice: str, *, blocks_others: bool = True) -> Finding:
-    """Return a finding that keeps gradwatch from working."""
     return Finding(Level.ERROR, detail, advice, blocks_others)
 
 
 def skipped(why: str) -> Finding:
-    """Return the finding of a check that had nothing to look at."""
     return Finding(Level.SKIPPED, why)
 
 

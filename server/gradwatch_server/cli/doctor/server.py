@@ -63,7 +63,6 @@ class ServerSide:
 
     @cached_property
     def store(self) -> Inspection:
-        """The data directory."""
         return inspect_store(self.settings.data)
 
     @cached_property

@@ -84,7 +84,6 @@ class Choice:
 
     @property
     def is_all(self) -> bool:
-        """Tell whether all steps are wanted."""
         return self.first == 0 and self.last is None
 
     def plain(self) -> dict[str, Any]:

@@ -26,7 +26,6 @@ class CSV:
         """Nothing is needed but Python."""
 
     def open(self, directory: Path, about: About) -> CSVWriter:
-        """Begin to write."""
         return CSVWriter(directory, about)
 
 

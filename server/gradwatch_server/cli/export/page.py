@@ -31,7 +31,6 @@ class Numbers:
     known: BoolArray
 
     def of(self, items: IndexArray) -> Numbers:
-        """Return those of some items."""
         return Numbers(self.values[:, items], self.known[:, items])
 
 

@@ -25,11 +25,9 @@ class Parquet:
     columns: Final = FRAME_COLUMNS
 
     def check(self) -> None:
-        """Make sure that pyarrow is there."""
         library("pyarrow.parquet", "parquet")
 
     def open(self, directory: Path, about: About) -> ParquetWriter:
-        """Begin to write."""
         return ParquetWriter(directory, about)
 
 

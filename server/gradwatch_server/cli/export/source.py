@@ -49,7 +49,6 @@ class _Pages:
         self._client = httpx.Client(timeout=READ_TIMEOUT, trust_env=False, **credentials())
 
     def close(self) -> None:
-        """Let the connection go."""
         self._client.close()
 
     def get(self, path: str) -> bytes:
@@ -101,12 +100,10 @@ class Source:
         self._pages = _Pages(url)
 
     def close(self) -> None:
-        """Let the connection go."""
         self._pages.close()
 
     @property
     def page_url(self) -> str:
-        """The address of the run on the page."""
         return run_page(self.url, self.run, attempt=self.attempt)
 
     def health(self) -> dict[str, Any]:

@@ -29,11 +29,9 @@ class TensorBoard:
     columns: Final = (L2,)
 
     def check(self) -> None:
-        """Make sure that tensorboardX is there."""
         _library("record_writer")
 
     def open(self, directory: Path, about: About) -> TensorBoardWriter:
-        """Begin to write."""
         return TensorBoardWriter(directory, about)
 
 

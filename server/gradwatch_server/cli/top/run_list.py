@@ -79,7 +79,6 @@ class RunList(Vertical):
         self._runs: list[dict[str, Any]] | None = None
 
     def compose(self) -> ComposeResult:
-        """Make the parts."""
         yield from (self._table, self._empty)
 
     def focus(self, scroll_visible: bool = True) -> RunList:

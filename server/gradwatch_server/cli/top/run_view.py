@@ -148,7 +148,6 @@ class RunView(VerticalScroll):
         self._all = Static(markup=False)
 
     def compose(self) -> ComposeResult:
-        """Make the one part."""
         yield self._all
 
     def open(self, run: str) -> None:

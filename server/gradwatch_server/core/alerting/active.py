@@ -222,7 +222,6 @@ class ActiveAlerts:
         return next(found, None)
 
     def __bool__(self) -> bool:
-        """Tell whether any alert is pending or firing."""
         return bool(self.active)
 
     def update(

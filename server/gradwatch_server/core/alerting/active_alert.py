@@ -269,7 +269,6 @@ class ActiveAlert:
         return self.alert
 
     def rest(self) -> None:
-        """Note a good step."""
         self.bad_steps, self.good_steps, self.absent_steps = 0, self.good_steps + 1, 0
 
     def miss(self) -> None:

@@ -202,7 +202,6 @@ def was_skipped(frame: Frame) -> bool:
 
 
 def _bad_gradients(frame: Frame) -> tuple[int, ...]:
-    """Return the ranks whose gradients were bad at the first bad collection."""
     return ranks_of(p for p in frame.parts if is_dated(p, frame) and p.nonfinite.any())
 
 

@@ -67,7 +67,6 @@ class Memories(Shared):
 
     @classmethod
     def from_state(cls, state: MemoriesState) -> Self:
-        """Return memories that were encoded."""
         return cls(state.saved)
 
 

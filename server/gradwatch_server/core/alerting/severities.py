@@ -15,5 +15,4 @@ def is_worse(one: Severity, other: Severity) -> bool:
 
 
 def worse(one: Severity, other: Severity) -> Severity:
-    """Return the one that matters more."""
     return one if is_worse(one, other) else other

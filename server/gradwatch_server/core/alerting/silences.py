@@ -68,11 +68,9 @@ class Silences:
     _silences: dict[str, Silence] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Silence]:
-        """Iterate over them."""
         return iter(self._silences.values())
 
     def __contains__(self, silence_id: object) -> bool:
-        """Tell whether there is one of this id."""
         return silence_id in self._silences
 
     def __len__(self) -> int:

@@ -135,12 +135,10 @@ class Attempt:
 
     @property
     def waiting(self) -> bool:
-        """Presence of open frames."""
         return bool(self.open)
 
     @property
     def sessions(self) -> Mapping[int, Session]:
-        """Rank to its session."""
         return self.ranks.sessions
 
     @property
@@ -158,12 +156,10 @@ class Attempt:
 
     @property
     def num_bytes(self) -> int:
-        """Memory of all of it."""
         return self.sessions_bytes + self.frames_bytes
 
     @property
     def layers(self) -> Layers:
-        """Those that its manifests declared."""
         return self.closed.layers
 
     @property
@@ -173,7 +169,6 @@ class Attempt:
 
     @property
     def num_frames(self) -> int:
-        """Number of its closed frames."""
         return self.closed.num_frames
 
     @property
@@ -183,12 +178,10 @@ class Attempt:
 
     @property
     def first_bad(self) -> FirstBad | None:
-        """Place of the first non-finite number."""
         return self.closed.first_bad
 
     @property
     def active_alerts(self) -> ActiveAlerts:
-        """Alerts that the rules hold open."""
         return self.closed.active_alerts
 
     def is_another(self, hello: Hello) -> bool:

@@ -145,7 +145,6 @@ class ClosedFrames:
         return cls(run, attempt, hello.world, hello.expected, window, noise_scale)
 
     def note_layers(self) -> None:
-        """Note that layers have been declared."""
         self._context = None
 
     def add(self, gathered: Gathered[RankPart], rules: Rules) -> Iterator[Alert]:

@@ -52,7 +52,6 @@ class Manifests:
             self._drop(session, next(iter(session.manifests)), "total_bytes")
 
     def drop_newest(self, session: Session) -> None:
-        """Drop the manifest that a session declared last."""
         self._drop(session, next(reversed(session.manifests)), "run_bytes")
 
     def _drop(self, session: Session, number: int, budget: str) -> None:

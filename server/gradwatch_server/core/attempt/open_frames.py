@@ -44,12 +44,10 @@ class OpenFrames:
         return cls(world, StepOrder(holds=world > 1))
 
     def __bool__(self) -> bool:
-        """Presence of steps that wait."""
         return bool(self.frames or self.gains)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes in memory of the records that wait."""
         return self.frames.num_bytes + self.gains.num_bytes + self.order.num_bytes
 
     def expect(self, rank: int) -> None:
@@ -78,7 +76,6 @@ class OpenFrames:
         return self.order.release(rank, self.frames.last_closed, alone=alone)
 
     def come_to(self, rank: int, place: Place) -> None:
-        """Note that a rank sends no more gains of earlier steps."""
         self.gains.note(rank, place)
 
     def add_gains(self, own: RankGains, step: int, now_ns: int) -> bool:

@@ -37,7 +37,6 @@ class Ranks:
         self._await_ranks()
 
     def join(self, session: Session) -> None:
-        """Add a rank's session."""
         self.sessions[session.hello.rank] = session
 
     def note_layers(self, session: Session, *, is_bare: bool) -> None:

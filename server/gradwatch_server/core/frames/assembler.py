@@ -73,7 +73,6 @@ class Assembler(Generic[T]):
         self.has_due = False  # whether the last `close` left steps that are due
 
     def __bool__(self) -> bool:
-        """Presence of steps that wait."""
         return bool(self._open)
 
     def add(

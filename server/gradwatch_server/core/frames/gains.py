@@ -26,7 +26,6 @@ class RankGains:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes in memory."""
         return RECORD_BYTES + array_bytes(self.norms) + names_bytes(self.blocks)
 
 
@@ -59,7 +58,6 @@ class GainFrame:
     gains: Numbers
 
     def transition(self, number: int) -> str:
-        """Return the name of a transition."""
         return f"{self.blocks[number]} -> {self.blocks[number + 1]}"
 
 

@@ -95,10 +95,8 @@ class Layout(Shared):
         return sum(map(array_bytes, (self.index, *shards))) + names_bytes(self.modules)
 
     def to_state(self) -> LayoutState:
-        """Return the facts of it."""
         return LayoutState(self.index, self.shards, self.modules, self.stage)
 
     @classmethod
     def from_state(cls, state: LayoutState) -> Self:
-        """Return the layout with these facts."""
         return cls(state.index, state.shards, state.modules, state.stage)

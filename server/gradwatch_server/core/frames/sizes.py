@@ -44,7 +44,6 @@ def text_bytes(text: str) -> int:
 
 
 def names_bytes(names: Iterable[str]) -> int:
-    """Return what a list of names takes."""
     return sum(ITEM_BYTES + text_bytes(name) for name in names)
 
 

@@ -60,7 +60,6 @@ class StepNumbers:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all numbers in memory."""
         return 34 * len(self.steps)
 
     def first_rate_above(self, lr: float) -> int | None:

@@ -63,7 +63,6 @@ class Window:
     spaced: FloatArray = field(default_factory=_no_rows)
 
     def __len__(self) -> int:
-        """Number of frames in the window."""
         return self.size
 
     def add(self, frame: Frame, score: float) -> None:

@@ -390,5 +390,4 @@ BUDGET_SHARE: Final = 0.25
 
 
 def num_tests(num_series: int) -> float:
-    """Return the number of independent tests that so many series of norms amount to."""
     return float(num_series) ** 0.65 if num_series else math.nan

@@ -185,7 +185,6 @@ def _median(values: FloatArray) -> float:
 
 
 def kinds(num_modules: int) -> list[Kind]:
-    """Return the kind of each series."""
     return [NORM, LOSS, STEP_TIME, *([NORM, APART] * num_modules)]
 
 

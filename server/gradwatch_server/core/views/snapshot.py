@@ -190,7 +190,6 @@ class _OfRun:
 
 
 def _same(new: tuple[T, ...], old: tuple[T, ...]) -> tuple[T, ...]:
-    """Return the old one of two that have the same in them."""
     return old if len(new) == len(old) and all(map(is_, new, old)) else new
 
 

@@ -5,7 +5,7 @@ import { getJson } from "./data/api.js";
 import { button, element, fill, nameOf } from "./element.js";
 import { showKeys } from "./dialogs/keyhelp.js";
 import { whole } from "./numbers.js";
-import { severityOf } from "./status.js";
+import { statusOf } from "./status.js";
 import { toggleTheme } from "./theme.js";
 import { SEVERITIES } from "./words.js";
 
@@ -16,7 +16,7 @@ export class Header {
   constructor(page) {
     this.page = page;
     this.root = document.getElementById("header");
-    this.where = element("nav.where", { "aria-label": "Where this is" });
+    this.where = element("nav.row.where", { "aria-label": "Where this is" });
     this.controls = element("div.row");
     this.firing = element("a.firing", { href: "/?page=alerts&status=firing", hidden: true });
     this.freshness = element("span.freshness.push");
@@ -81,7 +81,7 @@ export class Header {
     this.firing.hidden = !firing.length;
     if (!firing.length) return;
     const more = firing.length < MOST ? "" : " or more";
-    fill(this.firing, severityOf(worst, `${whole(firing.length)}${more} firing`));
+    fill(this.firing, statusOf(worst, `${whole(firing.length)}${more} firing`));
   }
 
   showFreshness({ text, kind }) {

@@ -1,10 +1,9 @@
 // From the address to what is shown, and what keeps that fresh.
 
-import "./data/early.js"; // before anything is asked for here
 import { formatAddress, parseAddress, unknownParts, viewOf } from "./address.js";
 import { alertPage } from "./views/alert.js";
 import { alertsPage } from "./views/alerts.js";
-import { dropAhead, getJson, onTokenWanted, takeFromAddress } from "./data/api.js";
+import { getJson, onTokenWanted, takeFromAddress } from "./data/api.js";
 import { element, fill, setText, shorten } from "./element.js";
 import { Freshness } from "./freshness.js";
 import { Header } from "./header.js";
@@ -67,6 +66,9 @@ class Page {
     }
     this.open(parseAddress(address.slice(1)));
   }
+
+  /** Show some steps. */
+  choose = (from, to) => this.go({ from, to, last: undefined });
 
   // Links to another state of this page load nothing anew.
   followLink(event) {
@@ -191,7 +193,6 @@ class Page {
         this.freshness.missing();
       }
     }
-    dropAhead();
     this.count();
     if (view === this.view) document.title = view.title?.() ?? "gradwatch";
   }

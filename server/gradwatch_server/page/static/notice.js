@@ -5,52 +5,38 @@ import { button, element, fill, setText } from "./element.js";
 import { clock, span } from "./time.js";
 
 const place = document.getElementById("notice");
+const [since, next] = [element("p"), element("span")];
 let shown = null;
 let hasTried = false; // a token was given, and nothing was answered since
 
 /** Say that nobody answers, since when, and when the next try is. */
-export function tellGone(freshness, stream, retry) {
+export function tellGone({ isGone, heard_ms, heard_at }, stream, retry) {
   if (shown === "token") return;
-  if (!freshness.isGone) {
-    if (shown === "gone") clear();
-    return;
-  }
+  if (!isGone) return shown === "gone" ? clear() : undefined;
   if (shown !== "gone") {
     shown = "gone";
-    const parts = [
-      ["title", "p"],
-      ["since", "p"],
-      ["next", "span"],
-    ].map(([name, tag]) => element(tag, { class: name }));
     fill(
       place,
       element(
         "section",
         { "aria-label": "The aggregator does not answer" },
-        parts[0],
-        parts[1],
+        element("p.title", `The aggregator at ${location.host} does not answer.`),
+        since,
         element(
           "p",
           "Training does not wait for it: records are kept there and come later. Is it running? ",
           element("code", "gradwatch serve"),
         ),
-        element("p.row", parts[2], button("Try now", retry)),
+        element("p.row", next, button("Try now", retry)),
       ),
     );
   }
-  const since = freshness.heard_ms;
-  setText(place.querySelector(".title"), `The aggregator at ${location.host} does not answer.`);
-  setText(
-    place.querySelector(".since"),
-    since === null
-      ? "It has not answered yet."
-      : `Last heard ${clock(since)} (${span((performance.now() - freshness.heard_at) / 1000)} ago). What you see is from then.`,
-  );
-  const wait_s = Math.max(0, (stream.retry_ms - performance.now()) / 1000);
-  setText(
-    place.querySelector(".next"),
-    wait_s > 0 ? `Trying again in ${Math.ceil(wait_s)} s.` : "Trying now.",
-  );
+  const ago = span((performance.now() - heard_at) / 1000);
+  const last =
+    heard_ms !== null && `Last heard ${clock(heard_ms)} (${ago} ago). What you see is from then.`;
+  setText(since, last || "It has not answered yet.");
+  const wait_s = Math.ceil((stream.retry_ms - performance.now()) / 1000);
+  setText(next, wait_s > 0 ? `Trying again in ${wait_s} s.` : "Trying now.");
 }
 
 /** Ask for a token, and why; `given` is called when there is one. What was drawn stays. */

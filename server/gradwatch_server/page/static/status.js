@@ -6,23 +6,18 @@ import { markOf } from "./words.js";
 const link = document.getElementById("favicon");
 const base = document.querySelector("meta[name=gradwatch-static]").content;
 
-/** Return `✖ critical · running`; `before` is what it says while the page is stale. */
-export function statusOf(status, phase) {
-  return element(
-    "span.status",
-    element("span", { class: `mark is-${status}`, "aria-hidden": "true" }, markOf(status)),
-    element("span", { class: `is-${status}` }, status),
-    phase ? element("span.phase", `· ${phase}`) : null,
-  );
+/** Return the mark of a status or severity, in its colour. */
+export function mark(status) {
+  return element("span", { class: `mark is-${status}`, "aria-hidden": "true" }, markOf(status));
 }
 
-/** Return the severity of an alert with its mark. */
-export function severityOf(severity, rest) {
+/** Return a status or a severity with its mark, and what stands after it: `✖ critical · running`. */
+export function statusOf(status, after) {
   return element(
     "span.status",
-    element("span", { class: `mark is-${severity}`, "aria-hidden": "true" }, markOf(severity)),
-    element("span", { class: `is-${severity}` }, severity),
-    rest ? element("span.phase", `· ${rest}`) : null,
+    mark(status),
+    element("span", { class: `is-${status}` }, status),
+    after && element("span.phase", `· ${after}`),
   );
 }
 

@@ -78,7 +78,4 @@ export const RUN_SERIES = new Map([
   ["loss", "loss"],
   ["lr", "learning rate"],
   ["step_time", "step time, s"],
-  ["loss_scale", "loss scale"],
-  ["noise_scale", "noise scale, samples"],
-  ["score", "health score"],
 ]);

@@ -30,7 +30,6 @@ _USED: Final = " + ".join(
 
 @lru_cache(maxsize=256)
 def _of_psycopg(sql: str) -> bytes:
-    """Return a statement with the placeholders of psycopg."""
     return sql.replace("%", "%%").replace("?", "%s").encode()
 
 
@@ -45,7 +44,6 @@ class PostgresReader:
         return self._find(sql, values).fetchone()
 
     def rows(self, sql: str, values: Any = ()) -> Iterator[Any]:
-        """Yield the rows that a statement finds."""
         yield from self._find(sql, values).fetchall()
 
     def _find(self, sql: str, values: Any) -> psycopg.Cursor[Any]:

@@ -222,5 +222,4 @@ class Lease:
 
 
 def _application(node: str) -> str:
-    """Return the name under which PostgreSQL lists the connections of a node."""
     return f"gradwatch {node}"

@@ -76,7 +76,6 @@ class Presence:
     """The files as they were when they were opened, by device and inode."""
 
     def __init__(self, paths: Iterable[Path]) -> None:
-        """Note the files that are there."""
         self._files = {path: own for path in paths if (own := _identity(path)) is not None}
 
     def check(self) -> None:

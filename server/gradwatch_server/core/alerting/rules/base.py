@@ -118,7 +118,6 @@ class Rule(BaseModel, ABC):
         return 0.0
 
     def watches(self, run: str) -> bool:
-        """Tell whether the rule is for runs of this name."""
         return matches(self.runs, run)
 
     def watched(

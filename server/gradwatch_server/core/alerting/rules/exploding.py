@@ -107,7 +107,6 @@ class ExplodingRule(ModuleRule):
         return super().origin(frame, context, raised)
 
     def threshold(self) -> float:
-        """Return the limit."""
         return self.limit
 
     def excess_in(self, frame: Frame, context: Context) -> FloatArray:

@@ -73,7 +73,6 @@ class ScalerMemory:
 
     @property
     def is_calibrated(self) -> bool:
-        """Tell whether the scale is found."""
         return self.num_taken >= CALIBRATION_FRAMES
 
     def follow(self, frame: Frame, scale: float, *, enough: float) -> None:

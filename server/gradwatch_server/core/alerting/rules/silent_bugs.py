@@ -123,7 +123,6 @@ class NotLearningRule(SilentBugRule):
     warning_steps: Steps = Field(200, description=WARNING_STEPS)
 
     def has_sign(self, frame: Frame, context: Context) -> bool:
-        """Tell whether the learning rate is 0."""
         return frame.lr == 0.0
 
 

@@ -99,11 +99,9 @@ class VanishingRule(ModuleRule):
 
     @property
     def floor(self) -> float:
-        """The limit."""
         return self.limit
 
     def threshold(self) -> float:
-        """Return the limit."""
         return self.limit
 
     def raised(self, observation: Frame, context: Context) -> BoolArray | None:

@@ -85,7 +85,8 @@ function drawNames(u, { ctx, bbox, ratio }, curves) {
   }
 }
 
-function triangle(ctx, x, y, half) {
+/** Draw the mark of what is not finite. */
+export function triangle(ctx, x, y, half) {
   ctx.fillStyle = colourOf("--ink");
   ctx.strokeStyle = colourOf("--ring");
   ctx.beginPath();

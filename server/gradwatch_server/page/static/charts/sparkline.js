@@ -3,6 +3,7 @@
 import { colourOf } from "../theme.js";
 import { element } from "../element.js";
 import { numberOf, short } from "../numbers.js";
+import { triangle } from "./marks.js";
 
 const WIDTH = 140;
 const HEIGHT = 26;
@@ -52,23 +53,8 @@ export function drawSparkline(canvas, values, of) {
   context.stroke();
   numbers.forEach((value, at) => {
     if (value === 0) context.fillRect(x(at) - 1, HEIGHT - 3, 2, 2);
-    if (value !== null && !Number.isFinite(value)) triangle(context, x(at));
+    if (value !== null && !Number.isFinite(value)) triangle(context, x(at), 1, 3.5);
   });
-}
-
-function triangle(context, x) {
-  context.save();
-  context.fillStyle = colourOf("--ink");
-  context.strokeStyle = colourOf("--ring");
-  context.lineWidth = 1;
-  context.beginPath();
-  context.moveTo(x - 3.5, 1);
-  context.lineTo(x + 3.5, 1);
-  context.lineTo(x, 7);
-  context.closePath();
-  context.fill();
-  context.stroke();
-  context.restore();
 }
 
 function sentence(numbers, of) {

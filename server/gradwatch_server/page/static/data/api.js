@@ -14,7 +14,6 @@ const KINDS = {
   F64: Float64Array,
 };
 const listeners = new Set();
-const begun = new Map(); // path → the answer that was asked for ahead
 let token = stored();
 takeFromAddress();
 
@@ -100,18 +99,6 @@ export function runPath(run, rest = "") {
   return `/runs/${encodeURIComponent(run)}${rest}`;
 }
 
-/** Ask for a path before there is anybody to take the answer: who asks for it next gets it. */
-export function askAhead(path) {
-  const answer = ask(path, {});
-  answer.catch(() => {}); // it is told to whom it is given
-  begun.set(path, answer);
-}
-
-/** Let go of what was asked for ahead and not taken: by now it is old. */
-export function dropAhead() {
-  begun.clear();
-}
-
 function ask(path, settings) {
   return fetch(path, {
     cache: "no-cache", // the browser asks with the tag of what it has, which costs little
@@ -121,17 +108,11 @@ function ask(path, settings) {
   });
 }
 
-function takeBegun(path) {
-  const answer = begun.get(path);
-  begun.delete(path);
-  return answer;
-}
-
 async function request(path, settings = {}) {
   const used = token;
   let answer;
   try {
-    answer = await (takeBegun(path) ?? ask(path, settings));
+    answer = await ask(path, settings);
   } catch {
     throw new ApiError(0, `The aggregator at ${location.host} does not answer.`);
   }
@@ -165,14 +146,14 @@ export async function getJson(path, parameters) {
   return read(await request(pathOf(path, parameters)), "json");
 }
 
-/** Return a path with parameters that is answered in the layout of safetensors. */
-export function tensorsPath(path, parameters) {
-  return pathOf(path, { ...parameters, format: "safetensors" });
-}
-
 /** Return an answer in the layout of safetensors. */
 export async function getTensors(path, parameters) {
-  return parseTensors(await read(await request(tensorsPath(path, parameters)), "arrayBuffer"));
+  return parseTensors(
+    await read(
+      await request(pathOf(path, { ...parameters, format: "safetensors" })),
+      "arrayBuffer",
+    ),
+  );
 }
 
 /** Send something that changes something; return the answer, null where there is none. */

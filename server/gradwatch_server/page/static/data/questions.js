@@ -1,5 +1,4 @@
-// What a run's page asks the aggregator for: paths with their parameters, each in one place, so
-// that what is asked for ahead is what is asked for then.
+// What a run's page asks the aggregator for: paths with their parameters.
 
 import { runPath } from "./api.js";
 

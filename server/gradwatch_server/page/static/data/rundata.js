@@ -11,111 +11,95 @@ export function isFollowing(state) {
   return state.from === undefined && state.to === undefined;
 }
 
-// Whether there is something new: of steps that are all past seldom, by a late record or a restart.
-function isDue({ to }, lastStep, asked_ms) {
-  return to === undefined || to > lastStep || performance.now() - asked_ms > SELDOM_MS;
-}
-
 const numberOf = (text) => (text === "null" ? -1 : Number(text));
 
-// Whether an answer adds to one before it. A change of past steps does not; a lower revision or
-// last step is of another run with the same name: the first one was deleted.
-function continues(before, now, names) {
+/**
+ * Tell whether an answer adds to one before it. A change of past steps does not; nor does another
+ * process, epoch, attempt, list of layers or width; a lower revision or last step is of another run
+ * with the same name: the first one was deleted.
+ */
+export function continues(before, now) {
   const [old_step, new_step] = [numberOf(before.last_step), numberOf(now.last_step)];
   const [old_revision, new_revision] = [Number(before.revision), Number(now.revision)];
   const isPast = new_revision !== old_revision && new_step === old_step;
   return (
-    names.every((name) => now[name] === before[name]) &&
+    ["boot", "epoch", "attempt", "manifest", "width"].every((name) => now[name] === before[name]) &&
     !isPast &&
     new_revision >= old_revision &&
     new_step >= old_step
   );
 }
 
-// How many buckets are kept while new ones come. The newest steps with a record may lie far apart:
-// then there are more buckets than steps that were asked for.
-function mostBuckets(last = Infinity, width, given) {
-  return Math.max(Math.ceil(last / width), given);
-}
-
-/** Cells of one attempt and column. */
-export class HeatSource {
+// What is asked for as a whole once, and then what follows it.
+class Source {
   constructor(run, attempt) {
     this.run = run;
     this.attempt = attempt;
-    this.cells = null;
-    this.key = null;
+    this.found = null;
   }
 
-  /** Bring the cells up to date; return them, null while there are none. */
+  /** Return it as it is now, brought up to date. */
   async load(state) {
-    const key = JSON.stringify([rangeParameters(state), state.column ?? "l2"]);
-    const [path, parameters] = heatQuestion(this.run, this.attempt, state);
-    if (this.cells?.columns && this.key === key) {
-      const after = numberOf(this.takes.last_step);
-      if (!isDue(state, after, this.asked_ms)) return this.cells;
-      const answer = await getTensors(path, { ...parameters, after });
-      if (this.continues(answer.metadata)) {
-        this.remember(answer.metadata);
-        if (answer.arrays.get("step").data.length) this.cells.take(answer);
-        return this.cells;
+    const [path, asked] = this.question(state);
+    const key = JSON.stringify(asked);
+    if (this.found?.columns && this.key === key) {
+      const after = numberOf(this.metadata.last_step);
+      // Of steps that are all past there is seldom news, by a late record or a restart.
+      const isPast = state.to !== undefined && state.to <= after;
+      if (isPast && performance.now() - this.asked_ms < SELDOM_MS) return this.found;
+      const more = await this.ask(path, { ...asked, after });
+      if (continues(this.metadata, more.metadata)) {
+        this.metadata = more.metadata;
+        return (this.found = this.found.joined(more));
       }
     }
-    const answer = await getTensors(path, parameters);
-    const names = JSON.parse(answer.metadata.layers ?? "[]");
-    this.cells = new Cells(answer, names);
-    this.cells.most = mostBuckets(parameters.last, this.cells.width, this.cells.columns);
+    const answer = await this.ask(path, asked);
     this.key = key;
-    this.remember(answer.metadata);
-    return this.cells;
+    this.metadata = answer.metadata;
+    this.found = this.read(answer);
+    // The newest steps with a record may lie far apart: then there are more buckets than were asked.
+    const most = Math.ceil((asked.last ?? Infinity) / this.found.width);
+    this.found.most = Math.max(most, this.found.columns);
+    return this.found;
   }
 
-  remember(metadata) {
+  async ask(path, parameters) {
+    const answer = await getTensors(path, parameters);
     this.asked_ms = performance.now();
-    this.takes = metadata;
+    return answer;
+  }
+}
+
+/** Cells of one attempt and column. */
+export class HeatSource extends Source {
+  question(state) {
+    return heatQuestion(this.run, this.attempt, state);
   }
 
-  // Another process, epoch, attempt, list of layers or width: all of it is asked for anew; so it is
-  // where a late record changed what is past.
-  continues(metadata) {
-    return continues(this.takes, metadata, ["boot", "epoch", "attempt", "manifest", "width"]);
+  read(answer) {
+    return new Cells(answer, JSON.parse(answer.metadata.layers ?? "[]"));
   }
 }
 
 /** Curves of one attempt: named columns of the run, or of some layers. */
-export class SeriesSource {
+export class SeriesSource extends Source {
   /**
    * @param {string} run
    * @param {number|undefined} attempt
    * @param {{columns: string[], layers?: string[], kind?: "layer"|"block"|"group"}} wanted `kind`
    *   says what is named by `layers`
    */
-  constructor(run, attempt, { columns, layers, kind = "layer" }) {
-    this.run = run;
-    this.attempt = attempt;
-    this.columns = columns;
-    this.layers = layers;
-    this.kind = kind;
-    this.key = null;
-    this.curves = null;
+  constructor(run, attempt, wanted) {
+    super(run, attempt);
+    this.wanted = wanted;
   }
 
-  /** Return the curves; each is as `Chart` takes it. While steps are followed only new ones are asked for. */
-  async load(state) {
-    const key = JSON.stringify(rangeParameters(state));
-    const [path, asked] = seriesQuestion(this.run, this.attempt, state, this);
-    if (this.curves && this.key === key && this.curves.x.length) {
-      if (!isDue(state, this.curves.lastStep, this.asked_ms)) return this.curves;
-      this.asked_ms = performance.now();
-      const more = new Curves(await getTensors(path, { ...asked, after: this.curves.lastStep }));
-      if (this.curves.isContinuedBy(more))
-        return (this.curves = this.curves.joined(more, this.most));
-    }
-    this.asked_ms = performance.now();
-    this.curves = new Curves(await getTensors(path, asked));
-    this.most = mostBuckets(asked.last, this.curves.width, this.curves.x.length);
-    this.key = key;
-    return this.curves;
+  question(state) {
+    return seriesQuestion(this.run, this.attempt, state, this.wanted);
+  }
+
+  read(answer) {
+    return new Curves(answer);
   }
 }
 
@@ -125,10 +109,8 @@ const VALUES = ["last", "min", "max"];
 /** An answer of `/series`. */
 export class Curves {
   constructor({ arrays, metadata }) {
-    this.metadata = metadata;
     this.width = Number(metadata.width ?? 1);
     this.x = arrays.get("step").data;
-    this.lastStep = numberOf(metadata.last_step);
     this.found = new Map();
     JSON.parse(metadata.series ?? "[]").forEach((label, number) => {
       const curve = { label: label.column };
@@ -151,16 +133,16 @@ export class Curves {
     return [state.from ?? first, state.to ?? last];
   }
 
-  /** Tell whether an answer goes on where this one ends. */
-  isContinuedBy({ metadata }) {
-    return continues(this.metadata, metadata, ["boot", "epoch", "attempt", "width"]);
+  get columns() {
+    return this.x.length;
   }
 
-  /** Return these with further buckets, `most` of them; from the first of those on they replace. */
-  joined(more, most) {
+  /** Return these with further buckets; from the first of those on they replace. */
+  joined(answer) {
+    const more = new Curves(answer);
     const first = more.x.length ? more.x[0] : Infinity;
     const kept = this.x.findLastIndex((step) => step < first) + 1;
-    const begin = Math.max(0, kept + more.x.length - most);
+    const begin = Math.max(0, kept + more.x.length - this.most);
     const join = (old, added, size) => {
       if (!old && !added) return undefined;
       const made = new Float64Array(kept - begin + size);
@@ -168,11 +150,7 @@ export class Curves {
       if (added) made.set(added, kept - begin);
       return made;
     };
-    const made = Object.assign(Object.create(Curves.prototype), this, {
-      metadata: more.metadata,
-      lastStep: more.lastStep,
-      found: new Map(),
-    });
+    const made = Object.assign(Object.create(Curves.prototype), this, { found: new Map() });
     made.x = join(this.x, more.x, more.x.length);
     for (const [key, curve] of this.found) {
       const added = more.found.get(key) ?? {};

@@ -21,7 +21,12 @@ export class Cells {
     return this.steps.length;
   }
 
-  /** Put in what an answer has: its columns replace those from its first step on. */
+  /** Return these with further columns: from the first of those on they replace. */
+  joined(answer) {
+    if (answer.arrays.get("step").data.length) this.take(answer);
+    return this;
+  }
+
   take({ arrays }) {
     const steps = Array.from(arrays.get("step").data);
     if (steps.length) {

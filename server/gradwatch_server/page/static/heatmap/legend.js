@@ -30,23 +30,14 @@ export function legendOf(view, range, hasAlerts) {
 }
 
 function bar(stops) {
-  const canvas = element("canvas", { width: "120", height: "12", "aria-hidden": "true" });
-  const context = canvas.getContext("2d");
-  const gradient = context.createLinearGradient(0, 0, 120, 0);
-  stops.forEach((stop, at) => gradient.addColorStop(at / (stops.length - 1), stop));
-  context.fillStyle = gradient;
-  context.fillRect(0, 0, 120, 12);
-  return canvas;
+  const made = element("i.bar");
+  made.style.background = `linear-gradient(to right in oklab, ${stops.join(", ")})`;
+  return made;
 }
 
-function swatch(colour, ring) {
-  const canvas = element("canvas", { width: "12", height: "12", "aria-hidden": "true" });
-  const context = canvas.getContext("2d");
-  if (ring) {
-    context.fillStyle = ring;
-    context.fillRect(0, 0, 12, 12);
-  }
-  context.fillStyle = colour;
-  context.fillRect(ring ? 2 : 0, ring ? 2 : 0, ring ? 8 : 12, ring ? 8 : 12);
-  return canvas;
+function swatch(colour, ring = colour) {
+  const made = element("i");
+  made.style.background = colour;
+  made.style.borderColor = ring;
+  return made;
 }

@@ -1,5 +1,7 @@
 // Colours of the heatmap, interpolated in OKLab, and those of the theme in force.
 
+import { colourOf } from "../theme.js";
+
 export const STEPS = 256; // colours of a map
 
 const STOPS = {
@@ -13,25 +15,6 @@ const STOPS = {
   },
 };
 
-const MARKERS = {
-  light: {
-    ink: "#000000",
-    paper: "#ffffff",
-    ring: "#e6007e",
-    zero: "#9a9a9a",
-    hatch: "#6e6e6e",
-    dots: "#c9c5bd",
-  },
-  dark: {
-    ink: "#ffffff",
-    paper: "#0e1012",
-    ring: "#ff3d9e",
-    zero: "#7d7d7d",
-    hatch: "#a8a8a8",
-    dots: "#3a3f46",
-  },
-};
-
 const known = new Map();
 
 /**
@@ -39,15 +22,14 @@ const known = new Map();
  *
  * @param {"change"|"size"} view
  * @param {"light"|"dark"} theme
- * @returns {{map: Uint32Array, ink: number, paper: number, ring: number, zero: number,
- *   hatch: number, dots: number}}
+ * @returns {{map: Uint32Array, ink: number, paper: number, ring: number, zero: number}}
  */
 export function palette(view, theme) {
   const key = `${view} ${theme}`;
   if (!known.has(key)) {
     const made = { map: interpolate(STOPS[view][theme]) };
-    for (const [name, colour] of Object.entries(MARKERS[theme]))
-      made[name] = pack(channels(colour));
+    for (const name of ["ink", "paper", "ring", "zero"])
+      made[name] = pack(colourOf(`--${name}`).match(/\d+/g).map(Number));
     known.set(key, made);
   }
   return known.get(key);

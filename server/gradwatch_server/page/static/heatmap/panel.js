@@ -55,7 +55,7 @@ export class HeatPanel {
       module: (name) => this.toggleModule(name),
       layer: (name) => this.page.go({ layer: name }),
     });
-    this.legend = element("div.legend");
+    this.legend = element("div.row.legend");
     this.table = element("div", { hidden: true });
     this.picture = element(
       "div.heat",
@@ -71,7 +71,7 @@ export class HeatPanel {
       "section.panel",
       { "aria-label": "Layers and steps" },
       element(
-        "div.head",
+        "div.row.head",
         element("h2", "Layers × steps"),
         this.column,
         element("span.segmented", this.views),

@@ -1,6 +1,6 @@
 // From cells to pixels. Of cells that share a pixel the most urgent is drawn: none is ever hidden.
 
-import { CLIP, FIRST, isBad, NO_RECORD, QUIET, SKIPPED, valueOf, ZERO } from "./codes.js";
+import { CLIP, FIRST, isBad, QUIET, SKIPPED, valueOf, ZERO } from "./codes.js";
 import { STEPS } from "./palette.js";
 
 /**
@@ -130,9 +130,7 @@ export function paint(context, picture, cells, colour, colours, ratio) {
   }
   context.putImageData(image, 0, 0);
   const kinds = { context, picture, cells, special, x, y, ratio };
-  pattern(kinds, (code) => code === ZERO, css(colours.hatch), hatch);
-  pattern(kinds, (code) => code === NO_RECORD, css(colours.dots), dot);
-  pattern(kinds, (code) => code === SKIPPED, css(colours.ink), chequer);
+  chequer(kinds, css(colours.ink));
   mark(kinds, colours);
 }
 
@@ -145,38 +143,19 @@ export function css(pixel) {
   return `rgb(${pixel & 255} ${(pixel >> 8) & 255} ${(pixel >> 16) & 255})`;
 }
 
-function pattern({ context, picture, cells, special, x, y, ratio }, is, colour, draw) {
+// Steps that a scaler skipped.
+function chequer({ context, picture, cells, special, x, y, ratio }, colour) {
   context.fillStyle = colour;
   for (const place of special) {
-    if (!is(cells.code[picture.cell[place]])) continue;
+    if (cells.code[picture.cell[place]] !== SKIPPED) continue;
     const column = place % picture.columns;
     const row = (place - column) / picture.columns;
-    draw(context, x[column], y[row], x[column + 1] - x[column], y[row + 1] - y[row], ratio);
-  }
-}
-
-function hatch(context, x, y, width, height, ratio) {
-  if (height < 6 * ratio) return;
-  for (let line = y + 2 * ratio; line < y + height - ratio; line += 3 * ratio)
-    context.fillRect(x, line, width, ratio);
-}
-
-function dot(context, x, y, width, height, ratio) {
-  if (Math.min(width, height) < 6 * ratio) return;
-  for (let at = 2 * ratio; at < Math.min(width, height); at += 4 * ratio)
-    context.fillRect(x + at, y + at, ratio, ratio);
-}
-
-function chequer(context, x, y, width, height, ratio) {
-  const cell = Math.max(1, Math.floor(Math.min(width, height) / 2), ratio);
-  for (let down = 0; down * cell < height; down += 1) {
-    for (let right = down % 2; right * cell < width; right += 2) {
-      context.fillRect(
-        x + right * cell,
-        y + down * cell,
-        Math.min(cell, width - right * cell),
-        Math.min(cell, height - down * cell),
-      );
+    const [left, top, right, bottom] = [x[column], y[row], x[column + 1], y[row + 1]];
+    const size = Math.max(1, Math.floor(Math.min(right - left, bottom - top) / 2), ratio);
+    for (let down = top; down < bottom; down += size) {
+      const first = left + (((down - top) / size) % 2) * size;
+      for (let at = first; at < right; at += 2 * size)
+        context.fillRect(at, down, Math.min(size, right - at), Math.min(size, bottom - down));
     }
   }
 }

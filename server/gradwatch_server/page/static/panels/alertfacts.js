@@ -20,33 +20,28 @@ const WITHOUT_VALUES = new Set(["liveness", "records_lost", "not_learning", "not
 /** Return the values before and from the fault on. */
 export function strip({ origin, rule }) {
   if (WITHOUT_VALUES.has(rule)) return null;
-  const before = (origin.before ?? []).map((each) =>
-    element("span", { title: `step ${whole(each.step)}` }, short(each.l2 ?? each.value)),
-  );
-  if (!before.length && origin.value === null) return null;
-  const after = (
-    origin.after?.length ? origin.after : [{ step: origin.step, l2: origin.value }]
-  ).map((each) =>
-    element(
-      "span",
-      {
-        title: `step ${whole(each.step)}`,
-        class:
-          each.step === origin.step || !Number.isFinite(Number(each.l2 ?? each.value)) ? "bad" : "",
-      },
-      short(each.l2 ?? each.value),
-    ),
-  );
+  const { before = [], after, step: begin, value } = origin;
+  if (!before.length && value === null) return null;
+  const cell = (tag, { step, l2, value: other }) =>
+    element(tag, { title: `step ${whole(step)}` }, short(l2 ?? other));
+  const isBad = ({ step, l2, value: other }) =>
+    step === begin || !Number.isFinite(Number(l2 ?? other));
+  const later = after?.length ? after : [{ step: begin, l2: value }];
   return element(
     "div.panel",
     element("h2", `${VALUES[rule] ?? "L2 norm"}, the steps before and from the fault on`),
-    element("p.steps", before, element("span.fault", { "aria-label": "the fault" }, "│"), after),
+    element(
+      "p.steps",
+      before.map((each) => cell("span", each)),
+      element("span.fault", { "aria-label": "the fault" }, "│"),
+      later.map((each) => cell(isBad(each) ? "span.bad" : "span", each)),
+    ),
   );
 }
 
 /** Return what is known of it, each with its name. */
 export function facts(alert) {
-  const known = factsOf(alert).filter(([, value]) => value !== null && value !== "");
+  const known = factsOf(alert).filter(([, value]) => value);
   return element(
     "dl.facts",
     known.map(([name, value]) => [element("dt", name), element("dd", value)]),
@@ -54,72 +49,62 @@ export function facts(alert) {
 }
 
 function factsOf(alert) {
-  const { origin } = alert;
+  const { origin, acknowledged: known } = alert;
   const isLiveness = alert.rule === "liveness"; // its step is the last one, which was good
   const ranks = origin.ranks?.length ? origin.ranks : origin.rank === null ? [] : [origin.rank];
-  const last = (alert.spread ?? [])[(alert.spread ?? []).length - 1];
-  const good = origin.last_good_step ?? alert.last_good_step ?? null;
+  const good = isLiveness ? null : (origin.last_good_step ?? alert.last_good_step ?? null);
+  const name = (given) => given && nameOf(given, 4096);
   return [
     [isLiveness ? "last step" : "first bad step", whole(alert.first_step)],
     [isLiveness ? "of" : "first on", ranks.length ? `rank ${ranks.join(", ")}` : "rank not known"],
-    ["place of the rank", origin.place ?? ""],
-    ["batch", origin.batch ? nameOf(origin.batch, 4096) : ""],
-    ["layer", origin.layer ? nameOf(origin.layer, 4096) : ""],
-    [
-      "gradient that was bad first",
-      origin.first_gradient ? nameOf(origin.first_gradient, 4096) : "",
-    ],
-    ["module whose output was bad first", origin.module ? nameOf(origin.module, 4096) : ""],
+    ["place of the rank", origin.place],
+    ["batch", name(origin.batch)],
+    ["layer", name(origin.layer)],
+    ["gradient that was bad first", name(origin.first_gradient)],
+    ["module whose output was bad first", name(origin.module)],
     [
       "the loss then",
-      origin.bad_loss ? "already not finite: it began in the loss or the forward pass" : "",
+      origin.bad_loss && "already not finite: it began in the loss or the forward pass",
     ],
-    [
-      "limit",
-      origin.threshold === null
-        ? origin.kind === "nan" || origin.kind === "inf"
-          ? "any NaN or Inf, at once"
-          : ""
-        : `${short(origin.threshold)}${isLiveness ? " s" : ""}`,
-    ],
-    ["usual", origin.usual === null ? "" : short(origin.usual)],
+    ["limit", limitOf(origin, isLiveness ? " s" : "")],
+    ["usual", origin.usual !== null && short(origin.usual)],
     [
       "last good step",
-      good === null || isLiveness
-        ? ""
-        : `${whole(good)}: the checkpoint to go back to is of this step or before`,
+      good !== null && `${whole(good)}: the checkpoint to go back to is of this step or before`,
     ],
-    ["fired", alert.fired_at === null ? "" : agoOf(alert.fired_at)],
-    [
-      "goes on",
-      alert.state === "resolved"
-        ? `no, over at step ${whole(alert.resolved_step)}`
-        : alert.last_step > alert.first_step
-          ? `yes, last at step ${whole(alert.last_step)}`
-          : isLiveness
-            ? "yes"
-            : "so far one step",
-    ],
-    [
-      "spread",
-      last
-        ? `${count(alert.spread[0].num_layers, "layer")} → ${count(last.num_layers, "layer")} by step ${whole(last.step)}, ${count(last.num_ranks, "rank")}`
-        : "",
-    ],
+    ["fired", alert.fired_at && agoOf(alert.fired_at)],
+    ["goes on", lastingOf(alert, isLiveness)],
+    ["spread", spreadOf(alert.spread)],
     ["likely cause", printable(origin.cause ?? "")],
     ["seen besides", (origin.notes ?? []).map(printable).join("; ")],
     ["", printable(origin.detail ?? "")],
     [
       "acknowledged",
-      alert.acknowledged
-        ? [
-            `${printable(alert.acknowledged.by)}, `,
-            agoOf(alert.acknowledged.at),
-            alert.acknowledged.comment ? `: ${printable(alert.acknowledged.comment)}` : "",
-          ]
-        : "",
+      known && [
+        `${printable(known.by)}, `,
+        agoOf(known.at),
+        known.comment && `: ${printable(known.comment)}`,
+      ],
     ],
   ];
+}
+
+function limitOf({ threshold, kind }, unit) {
+  if (threshold !== null) return short(threshold) + unit;
+  return ["nan", "inf"].includes(kind) && "any NaN or Inf, at once";
+}
+
+function lastingOf({ state, first_step: first, last_step: last, resolved_step: end }, isLiveness) {
+  if (state === "resolved") return `no, over at step ${whole(end)}`;
+  if (last > first) return `yes, last at step ${whole(last)}`;
+  return isLiveness ? "yes" : "so far one step";
+}
+
+function spreadOf(spread) {
+  if (!spread?.length) return "";
+  const [first, last] = [spread[0], spread[spread.length - 1]];
+  const layers = `${count(first.num_layers, "layer")} → ${count(last.num_layers, "layer")}`;
+  return `${layers} by step ${whole(last.step)}, ${count(last.num_ranks, "rank")}`;
 }
 
 /** Return its events. */
@@ -167,32 +152,22 @@ export function about(rule) {
 }
 
 /** Return its layers, each a link to its curves at that step. */
-export function layers(alert) {
-  if (!alert.layers?.length) return null;
-  const more = alert.num_layers - alert.layers.length;
+export function layers({ run, attempt, origin, layers: named, num_layers: total }) {
+  if (!named?.length) return null;
+  const linkTo = (layer) =>
+    element(
+      "a",
+      { href: formatAddress({ run, attempt, layer, step: origin.step }) },
+      nameOf(layer, 4096),
+    );
+  const more = total - named.length;
   return element(
     "details",
-    element("summary", count(alert.num_layers, "layer")),
+    element("summary", count(total, "layer")),
     element(
       "ul",
-      alert.layers.map((each) =>
-        element(
-          "li",
-          element(
-            "a",
-            {
-              href: formatAddress({
-                run: alert.run,
-                attempt: alert.attempt,
-                layer: each.name ?? each,
-                step: alert.origin.step,
-              }),
-            },
-            nameOf(each.name ?? each, 4096),
-          ),
-        ),
-      ),
-      more > 0 ? element("li.soft", `and ${whole(more)} more`) : null,
+      named.map((each) => element("li", linkTo(each.name ?? each))),
+      more > 0 && element("li.soft", `and ${whole(more)} more`),
     ),
   );
 }

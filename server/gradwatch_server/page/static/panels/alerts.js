@@ -5,7 +5,7 @@ import { askToAcknowledge, askToSilence } from "../dialogs/alerting.js";
 import { button, element, printable } from "../element.js";
 import { namedLayers } from "../heatmap/names.js";
 import { whole } from "../numbers.js";
-import { severityOf } from "../status.js";
+import { statusOf } from "../status.js";
 import { agoOf } from "../time.js";
 import { SEVERITIES } from "../words.js";
 
@@ -62,7 +62,7 @@ export function itemOf(alert, actions, before = null, state = stateOf(alert)) {
   return element(
     "li",
     { "data-alert": alert.id, class: alert.state === "firing" ? "" : "over" },
-    severityOf(alert.severity, alert.rule),
+    statusOf(alert.severity, alert.rule),
     element(
       "span.message",
       before,

@@ -158,8 +158,7 @@ class ItemCurves {
    */
   constructor(page, run, attempt, { kind, column, title }) {
     Object.assign(this, { page, run, attempt, kind, column, names: [] });
-    const onRange = (from, to) => page.go({ from, to, last: undefined });
-    this.chart = new Chart({ title, height: 130, onRange });
+    this.chart = new Chart({ title, height: 130, onRange: page.choose });
     this.element = element("div", { hidden: true }, this.chart.element);
   }
 

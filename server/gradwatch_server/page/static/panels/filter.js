@@ -22,7 +22,7 @@ export class Filter {
       this.choice(name, text, options),
     );
     this.element = element(
-      "form.filters",
+      "form.row.filters",
       {
         role: "search",
         onsubmit: (event) => event.preventDefault(),

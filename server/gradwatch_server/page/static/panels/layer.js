@@ -27,10 +27,10 @@ export class LayerPanel {
       (name) =>
         new Chart({
           title: COLUMNS.get(name),
-          onRange: (from, to) => page.go({ from, to, last: undefined }),
+          onRange: page.choose,
         }),
     );
-    this.ratio = new Chart({ title: "update / weight", onRange: this.charts[0].settings.onRange });
+    this.ratio = new Chart({ title: "update / weight", onRange: page.choose });
     const charts = [...this.charts, this.ratio].map((chart) => chart.element);
     this.curves = new Panel(null, element("div.charts", charts));
     this.frame = new Panel(null);
@@ -41,7 +41,7 @@ export class LayerPanel {
     this.element = element(
       "section.panel.drawer",
       { hidden: true, "aria-label": "Layer" },
-      element("div.head", this.heading, close),
+      element("div.row.head", this.heading, close),
       this.curves.element,
       this.frame.element,
     );

@@ -81,7 +81,7 @@ export class OtherRun {
   joined(own, column) {
     const curve = own.of(column);
     const curves = curve ? [{ ...curve, style: 1 }] : [];
-    const other = this.health && this.source.curves;
+    const other = this.health && this.source.found;
     const its = other?.of(column);
     if (!curve || !its || !hasAny(its) || other.width !== own.width) return { x: own.x, curves };
     const x = [...new Set([...own.x, ...other.x])].sort((one, two) => one - two);
@@ -97,8 +97,8 @@ export class OtherRun {
 
   /** Say what differs, at the newest step that both have. */
   compare(own, health) {
-    const other = this.health && this.source.curves;
-    if (!other || !own) return;
+    const other = this.health && this.source.found;
+    if (!other || !own || !health) return;
     if (other.width !== own.width && other.x.length)
       return this.say(
         `No line of ${printable(this.source.run)}: here its steps are kept by ` +

@@ -1,6 +1,6 @@
 // A part of a page that loads by itself: if it fails, the others stay, and it says why.
 
-import { button, element, fill, printable } from "../element.js";
+import { button, element, fill, printable, setText } from "../element.js";
 
 /** A heading and what is below it. */
 export class Panel {
@@ -19,7 +19,7 @@ export class Panel {
   }
 
   setTitle(title) {
-    if (this.heading.textContent !== title) this.heading.textContent = title;
+    setText(this.heading, title);
   }
 
   fill(...content) {

@@ -4,9 +4,9 @@ import { formatAddress } from "../address.js";
 import { actionsOf, alertAddress, inOrder } from "./alerts.js";
 import { element, fill, nameOf, printable, setText, shorten } from "../element.js";
 import { count, numberOf, scoreText, seconds, short, whole } from "../numbers.js";
-import { setIcon, statusOf } from "../status.js";
+import { mark, setIcon, statusOf } from "../status.js";
 import { clock, now, span } from "../time.js";
-import { markOf, OVER, PHASE_SENTENCES, STATUS_SENTENCES } from "../words.js";
+import { OVER, PHASE_SENTENCES, STATUS_SENTENCES } from "../words.js";
 
 const MOST_REASONS = 6;
 
@@ -73,38 +73,17 @@ export class Verdict {
       const alert = told.get(reason);
       return element(
         "li",
-        alert
-          ? element(
-              "span",
-              { class: `mark is-${alert.severity}`, "aria-hidden": "true" },
-              markOf(alert.severity),
-            )
-          : null,
-        element("span", { class: at ? "text" : "text first" }, printable(reason)),
-        alert
-          ? [
-              element("a.nowrap", { href: alertAddress(alert) }, "Open"),
-              actionsOf(alert, this.page),
-            ]
-          : null,
+        alert && mark(alert.severity),
+        element(at ? "span.text" : "span.text.first", printable(reason)),
+        alert && element("a.nowrap", { href: alertAddress(alert) }, "Open"),
+        alert && actionsOf(alert, this.page),
       );
     });
-    if (health.reasons.length > MOST_REASONS)
-      items.push(
-        element(
-          "li.soft",
-          `and ${count(health.reasons.length - MOST_REASONS, "further reason")}: all alerts are below`,
-        ),
-      );
-    if (!health.reasons.length)
-      items.push(
-        element(
-          "li.soft",
-          [STATUS_SENTENCES[health.status], PHASE_SENTENCES[health.phase]]
-            .filter(Boolean)
-            .join(" "),
-        ),
-      );
+    const more = health.reasons.length - MOST_REASONS;
+    const known = [STATUS_SENTENCES[health.status], PHASE_SENTENCES[health.phase]];
+    if (more > 0)
+      items.push(element("li.soft", `and ${count(more, "further reason")}: all alerts are below`));
+    if (!items.length) items.push(element("li.soft", known.filter(Boolean).join(" ")));
     return items;
   }
 

@@ -8,7 +8,7 @@ import { button, element, fill, nameOf, printable } from "../element.js";
 import { copyAddress } from "../keys.js";
 import { about, facts, hints, layers, past, strip } from "../panels/alertfacts.js";
 import { actionsOf, stateOf } from "../panels/alerts.js";
-import { setIcon, severityOf } from "../status.js";
+import { setIcon, statusOf } from "../status.js";
 import { agoOf, clock } from "../time.js";
 
 const AROUND = 32; // steps
@@ -82,7 +82,7 @@ export function alertPage(page, state) {
       body,
       element(
         "div.row",
-        element("h1", severityOf(alert.severity, `${alert.rule} · ${stateOf(alert)}`)),
+        element("h1", statusOf(alert.severity, `${alert.rule} · ${stateOf(alert)}`)),
         button("Copy link", () => copyAddress(), { class: "push" }),
       ),
       element("p.lead", printable(alert.message)),

@@ -40,7 +40,7 @@ export function runPage(page, state) {
       new Chart({
         title: RUN_SERIES.get(name),
         log: name === "norm" || name === "loss",
-        onRange: choose,
+        onRange: page.choose,
       }),
   );
   const coarse = element("p.soft.small");
@@ -95,11 +95,13 @@ export function runPage(page, state) {
   };
 
   async function refresh() {
+    const pictures = Promise.all([lines.run(loadLines), cells.run(loadCells)]);
+    pictures.catch(() => {}); // told below, unless there is no such run
     const health = await getJson(...healthQuestion(run, attempt));
     parts.forEach((part) => (part.hidden = false));
     found.health = health;
-    verdict.show(health); // the answer first, then the pictures that prove it
-    await Promise.all([lines.run(loadLines), cells.run(loadCells)]);
+    verdict.show(health);
+    await pictures;
     const isFirst = told === null;
     await loadSlow(); // after the pictures, which it would keep waiting
     if (isFirst) {
@@ -125,7 +127,7 @@ export function runPage(page, state) {
   }
 
   function drawLines() {
-    const { curves } = series;
+    const { found: curves } = series;
     if (!curves) return;
     setText(coarse, coarseness(curves.width));
     other.compare(curves, found.health);
@@ -145,8 +147,8 @@ export function runPage(page, state) {
   }
 
   function drawCells() {
-    if (!heat.cells) return;
-    picture.show(heat.cells, {
+    if (!heat.found) return;
+    picture.show(heat.found, {
       alerts: found.alerts,
       order: found.layers?.order ?? "registered",
     });
@@ -226,10 +228,6 @@ export function runPage(page, state) {
   }
 
   // Acting
-
-  function choose(from, to) {
-    page.go({ from, to, last: undefined });
-  }
 
   function show() {
     controls.showRange(page.state);

@@ -47,7 +47,7 @@ const CHOICES = {
 };
 
 /** Return those runs that an address asks for, in its order. */
-function chooseRuns(runs, { q, status, phase, sort }) {
+export function chooseRuns(runs, { q, status, phase, sort }) {
   return runs
     .filter(
       (run) =>
