@@ -239,6 +239,7 @@ def test_one_bad_cell_of_millions_is_drawn(shown: Any) -> None:
       const arrays = new Map([
         ["step", { data: Uint32Array.from({ length: columns }, (_, at) => at) }],
         ["usual", { data: new Uint16Array(rows * columns).fill(30000) }],
+        ["spread", { data: new Float32Array(rows).fill(NaN) }],
         ["code", { data: code }],
       ]);
       return import(a).then(({ Cells }) => {
@@ -261,12 +262,19 @@ def test_one_bad_cell_of_millions_is_drawn(shown: Any) -> None:
     assert found == [1, 61, 60, [311], [617]]
 
 
-def test_a_cell_is_as_far_off_as_from_what_was_usual_at_its_step(shown: Any) -> None:
+@pytest.mark.parametrize(
+    ("spread", "is_quiet"), [(math.nan, False), (1.1, False), (1.5, False), (3.0, True)]
+)
+def test_a_cell_is_as_far_off_as_from_what_was_usual_at_its_step(
+    shown: Any, spread: float, is_quiet: bool
+) -> None:
+    """The first is 4 times the usual norm: quiet of a layer that often leaves it threefold."""
     body = """
       const arrays = new Map([
         ["step", { data: Uint32Array.of(0, 1) }],
-        ["usual", { data: Uint16Array.of(30000, 40000) }],
-        ["code", { data: Uint16Array.of(40000, 40000) }],
+        ["usual", { data: Uint16Array.of(40000, 40471) }],
+        ["code", { data: Uint16Array.of(40471, 40471) }],
+        ["spread", { data: Float64Array.of(Number(a.spread)) }],
       ]);
       return Promise.all([import(a.cells), import(a.palette)]).then(([{ Cells }, { palette }]) => {
         const cells = new Cells({ arrays, metadata: {} }, ["w"]);
@@ -279,7 +287,8 @@ def test_a_cell_is_as_far_off_as_from_what_was_usual_at_its_step(shown: Any) -> 
     base = shown.evaluate("() => document.querySelector('meta[name=gradwatch-static]').content")
     others = {name: f"{base}/heatmap/{name}.js" for name in ("cells", "palette")}
 
-    assert shown.module("heatmap/picture", body, others) == [True, False, True]
+    found = shown.module("heatmap/picture", body, others | {"spread": str(spread)})
+    assert found == [not is_quiet, is_quiet, True]
 
 
 def test_steps_that_only_one_of_two_runs_has_stay(shown: Any) -> None:
@@ -290,11 +299,11 @@ def test_steps_that_only_one_of_two_runs_has_stay(shown: Any) -> None:
         return { x, width, of };
       };
       const own = curvesOf([0, 1, 2], 1, [5, 6, 7]);
-      return [curvesOf([2, 3], 1, [1, 2]), curvesOf([0, 4], 4, [1, 2])].map((curves) => {
+      return [curvesOf([2, 3], 1, [1, 2]), curvesOf([0, 4], 4, [1, 2])].map((found) => {
         const other = Object.create(m.OtherRun.prototype);
         other.words = document.createElement("p");
         other.health = { status: "healthy", first_bad: null };
-        other.source = { run: "b", curves };
+        other.source = { run: "b", found };
         const { x, curves: drawn } = other.joined(own, "loss");
         other.compare(own, { first_bad: { step: 1 } });
         const values = drawn.map(({ last }) => last.map((value) => value || null));

@@ -41,7 +41,9 @@ def _open(tab: Any, more_: str = "", **settings: Any) -> Any:
     return shown
 
 
-@pytest.mark.parametrize(("scheme", "ink"), [("light", [0, 0, 0, 255]), ("dark", [255] * 4)])
+@pytest.mark.parametrize(
+    ("scheme", "ink"), [("light", [29, 28, 26, 255]), ("dark", [233, 230, 225, 255])]
+)
 def test_the_poisoned_cell_is_the_one_in_ink(tab: OpenTab, fed: Any, scheme: str, ink: Any) -> None:
     shown = _open(tab, color_scheme=scheme)
 

@@ -10,7 +10,7 @@ from typing import Final
 from gradwatch_server.core.arrays import FloatArray
 from gradwatch_server.core.frames.closed_frame import ClosedFrame
 from gradwatch_server.core.frames.rows import FRAME_COLUMNS
-from gradwatch_server.curves.items import USUAL_TABLE
+from gradwatch_server.curves.items import SPREAD_TABLE, USUAL_TABLE
 from gradwatch_wire.columns import L1, L2
 
 RUN_TABLE: Final = "run"
@@ -64,9 +64,10 @@ LAYER_COLUMNS: Final = {
     for own in (
         *(LayerColumn(name, name) for name in FRAME_COLUMNS),
         LayerColumn("usual", USUAL_TABLE),
+        LayerColumn("spread", SPREAD_TABLE),
         LayerColumn("rms", L2, 0.5),
         LayerColumn("mean_abs", L1, 1.0),
     )
 }
-"""Those of frames, the usual L2 norm by the judge, and root mean square and mean magnitude of a
-gradient."""
+"""Those of frames, the usual L2 norm by the judge and its spread, and root mean square and mean
+magnitude of a gradient."""

@@ -45,9 +45,13 @@ def table_of(kind: ItemKind, column: str) -> str:
 USUAL_TABLE: Final = "usual"
 """The table of the L2 norm that was usual of each layer, whose items are the layers."""
 
+SPREAD_TABLE: Final = "spread"
+"""The table of the factor by which a norm usually leaves that; its items are the layers, too."""
+
 ITEM_TABLES: Final = frozenset(
     {
         USUAL_TABLE,
+        SPREAD_TABLE,
         *(table_of(kind, name) for kind, columns in ITEM_COLUMNS.items() for name in columns),
     }
 )

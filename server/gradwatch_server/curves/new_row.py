@@ -8,19 +8,27 @@ from typing import Final
 
 import numpy as np
 
-from gradwatch_server.core.arrays import FloatArray
+from gradwatch_server.core.arrays import BoolArray, FloatArray
 from gradwatch_server.core.frames.closed_frame import ClosedFrame
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.frames.gains import GainFrame
 from gradwatch_server.core.frames.rows import ROW_OF
 from gradwatch_server.curves.columns import RUN_COLUMNS, run_numbers
 from gradwatch_server.curves.group_numbers import GroupNumbers
-from gradwatch_server.curves.items import USUAL_TABLE, ItemKind, ItemNames, ItemNumbers, table_of
+from gradwatch_server.curves.items import (
+    SPREAD_TABLE,
+    USUAL_TABLE,
+    ItemKind,
+    ItemNames,
+    ItemNumbers,
+    table_of,
+)
 from gradwatch_server.curves.rows import Rows
 from gradwatch_wire.columns import L2, NOT_SEEN
 
-ROUNDING: Final = np.uint32(1 << 14)
-"""Half of the last bit of a float32 that is kept of a usual norm: 8 bits are."""
+USUAL_BITS: Final = 8
+SPREAD_BITS: Final = 4
+"""Bits of the mantissa that are kept of a usual norm, and of its spread."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,7 +77,8 @@ def row_of_frame(closed: ClosedFrame, names: ItemNames, groups: GroupNumbers) ->
         frame=frame,
         l2=l2,
         items={
-            USUAL_TABLE: _usual(closed.usual),
+            USUAL_TABLE: _rounded(closed.usual, USUAL_BITS, ~np.isnan(closed.usual)),
+            SPREAD_TABLE: _rounded(closed.spread, SPREAD_BITS, ~np.isnan(closed.usual)),
             **dict((*groups.numbers(closed, l2, names), *_of_modules(frame, names))),
         },
     )
@@ -119,12 +128,13 @@ def norms_of(frame: Frame) -> FloatArray:
     return np.where(hidden, np.where(np.isinf(frame.l2_max), np.inf, np.nan), l2)
 
 
-def _usual(norms: FloatArray) -> ItemNumbers:
-    """Return usual norms to 0.2 %: lower bits, which change in each row, would fill the disk."""
+def _rounded(values: FloatArray, num_bits: int, known: BoolArray) -> ItemNumbers:
+    """Round to some bits of a float32: lower ones change in each row, and would fill the disk."""
+    half = np.uint32(1 << (22 - num_bits))
     with np.errstate(over="ignore", under="ignore"):
-        bits = norms.astype(np.float32).view(np.uint32) + ROUNDING
-    rounded = (bits & ~np.uint32(2 * ROUNDING - 1)).view(np.float32)
-    return ItemNumbers(np.arange(len(norms)), rounded.astype(np.float64), ~np.isnan(norms))
+        bits = values.astype(np.float32).view(np.uint32) + half
+    rounded = (bits & ~np.uint32(2 * half - 1)).view(np.float32)
+    return ItemNumbers(np.arange(len(values)), rounded.astype(np.float64), known)
 
 
 def _of_modules(frame: Frame, names: ItemNames) -> Iterator[tuple[str, ItemNumbers]]:

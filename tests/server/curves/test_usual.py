@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradwatch_server.core.judge.modules import Modules, Shares
-from gradwatch_server.curves.new_row import _usual
+from gradwatch_server.curves.new_row import SPREAD_BITS, USUAL_BITS, _rounded
 from tests.support.core import Cluster
 
 NAMES = ("a.weight", "a.bias", "b.weight")
@@ -18,14 +19,17 @@ NAMES = ("a.weight", "a.bias", "b.weight")
 
 @given(st.floats(1e-37, 1e38))
 def test_a_usual_norm_is_stored_within_a_fifth_of_a_percent(norm: float) -> None:
-    (kept,) = _usual(np.array([norm])).values
+    known = np.array([True])
+    (kept,) = _rounded(np.array([norm]), USUAL_BITS, known).values
+    (coarse,) = _rounded(np.array([norm]), SPREAD_BITS, known).values
 
     assert kept == pytest.approx(norm, rel=0.002)
+    assert coarse == pytest.approx(norm, rel=0.032)
 
 
 def test_any_number_can_be_stored() -> None:
     numbers = np.array([0.0, math.nan, math.inf, 1e300, 5e-324, 1e-40])
-    found = _usual(numbers)
+    found = _rounded(numbers, USUAL_BITS, ~np.isnan(numbers))
 
     assert found.known.tolist() == [True, False, True, True, True, True]
     assert found.values[[0, 2, 3, 4]].tolist() == [0.0, math.inf, math.inf, 0.0]
@@ -63,3 +67,14 @@ def test_an_explosion_does_not_become_usual_at_once() -> None:
     assert usual[0] < 30.0
     assert usual[1] / usual[0] == pytest.approx(4.0 / 3.0, rel=0.01)  # its share is as it was
     assert usual[2] == pytest.approx(1.0, rel=0.05)
+
+
+def test_the_spread_is_that_of_the_module_and_a_tenth_at_least() -> None:
+    job, draw = Cluster(names=NAMES).start(), random.Random(1)
+    for step in range(400):
+        noisy = math.exp(draw.gauss(0.0, 0.5))
+        job.stats(0, step, [3.0, 4.0, noisy])
+
+    calm, same, noisy = job.attempt.closed.judge.usual_spreads()
+    assert calm == same == pytest.approx(math.exp(0.1))
+    assert math.log(noisy) == pytest.approx(0.5, rel=0.3)

@@ -56,6 +56,7 @@ class Feed:
         self.layers = Layers()
         self.layers.declare(manifest_of(LAYERS))
         self.usual = np.full(len(LAYERS), 2.0)
+        self.spread = np.full(len(LAYERS), 1.5)
         self.start()
 
     def start(self) -> None:
@@ -84,7 +85,9 @@ class Feed:
             part = RankPart(0, self.layout, True, columns, scalars, {})
             gathered = Gathered(step, -1, step, (part,), self.epoch)
             frame = merge(gathered, len(LAYERS), 1)
-            closed = ClosedFrame(frame, self.epoch, 1.0, False, None, self.layers, self.usual)
+            closed = ClosedFrame(
+                frame, self.epoch, 1.0, False, None, self.layers, self.usual, self.spread
+            )
             self.recorder.add("r", 1, closed)
             self.commit()
 
@@ -104,7 +107,9 @@ class Feed:
             part = RankPart(0, self.layout, True, columns, scalars, {}, history=history)
             frame = merge(Gathered(step, -1, 1_000 * step, (part,), 0), len(LAYERS), 1)
             after_ns = 1_000 * (step - every) if step > first else None
-            closed = ClosedFrame(frame, 0, 1.0, False, None, self.layers, self.usual, after_ns)
+            closed = ClosedFrame(
+                frame, 0, 1.0, False, None, self.layers, self.usual, self.spread, after_ns
+            )
             self.recorder.add("r", 1, closed)
             self.commit()
 

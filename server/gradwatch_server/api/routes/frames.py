@@ -23,7 +23,7 @@ from gradwatch_server.core.arrays import IndexArray
 from gradwatch_server.core.frames.rows import FRAME_COLUMNS
 from gradwatch_server.curves.columns import RUN_COLUMNS, RUN_TABLE
 from gradwatch_server.curves.facts import Wanted
-from gradwatch_server.curves.items import USUAL_TABLE
+from gradwatch_server.curves.items import SPREAD_TABLE, USUAL_TABLE
 from gradwatch_server.curves.layers import KnownLayers
 from gradwatch_server.curves.reader import all_run_columns
 from gradwatch_server.curves.rows import Rows
@@ -97,7 +97,7 @@ def _describe_step(
         places = np.array([place_of(name, known) for name in layer], dtype=np.int64)
     else:
         places = _worst(l2, usual)[:worst]
-    columns = {name: _row(own, name, places, step) for name in FRAME_COLUMNS}
+    columns = {name: _row(own, name, places, step) for name in (*FRAME_COLUMNS, SPREAD_TABLE)}
     numbers = dict[str, Any](zip(RUN_COLUMNS, _plain(run), strict=True))
     numbers["step_time_s"] = numbers.pop("step_time")
     numbers["skipped"] = bool(run.skipped[0])

@@ -25,7 +25,7 @@ from gradwatch_server.core.views.snapshot import RunView
 from gradwatch_server.curves import codes
 from gradwatch_server.curves.buckets import MEAN, Buckets
 from gradwatch_server.curves.columns import LAYER_COLUMNS, RUN_COLUMNS, RUN_TABLE
-from gradwatch_server.curves.items import USUAL_TABLE
+from gradwatch_server.curves.items import SPREAD_TABLE, USUAL_TABLE
 from gradwatch_server.curves.layers import KnownLayers, module_of
 from gradwatch_wire.columns import L2
 
@@ -186,13 +186,31 @@ class _Picture:
         found = codes.cells(cells, run.counts[0, :, 0] > 0, usual)
         if rows.of_layer is not None:
             found, usual = codes.fold(found, usual, rows.of_layer)
+        spread = self._spread(places, rows)
         return {
             "step": steps_as_array(run.steps),
             "coverage": run.stats[0, :, 0].astype(np.float32),
             "skipped": (run.finite - run.counts[3])[:, 1].clip(0, 65_535).astype(np.uint16),
             "code": found,
             "usual": usual,
+            "spread": spread.astype(np.float32),
         }
+
+    def _spread(self, places: IndexArray, rows: _Rows) -> FloatArray:
+        """Return (rows,) the spread of norms, its mean over the steps; NaN where it is not known.
+
+        Of the layers of a row it is that of the one with the widest.
+        """
+        found = np.full(len(places), np.nan)
+        if self._column.stored == L2 and not self._reader.rank_facts:
+            means = self._reader.read(SPREAD_TABLE, places).stats[MEAN]
+            count = np.count_nonzero(~np.isnan(means), axis=0)
+            found = np.where(count, np.nansum(means, axis=0) / np.maximum(count, 1), np.nan)
+        if rows.of_layer is None:
+            return found
+        folded = np.full(len(rows.names), np.nan)
+        np.fmax.at(folded, rows.of_layer, found)
+        return folded
 
     def _scaled(self, cells: Buckets, places: IndexArray) -> Buckets:
         if not self._column.power:
@@ -214,6 +232,7 @@ def _plain(arrays: dict[str, npt.NDArray[Any]]) -> dict[str, Any]:
     """Return the picture as plain data: magnitudes within 0.15 %, and words for what is none."""
     plain = {name: arrays[name].tolist() for name in ("step", "skipped")}
     plain["coverage"] = _numbers(arrays["coverage"])
+    plain["spread"] = _numbers(arrays["spread"])
     words = {code: name for name, code in codes.NAMES.items() if code < codes.FIRST}
     values = codes.decode(arrays["code"]).astype(object)
     for code, word in words.items():

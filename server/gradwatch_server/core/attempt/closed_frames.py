@@ -188,9 +188,16 @@ class ClosedFrames:
         noise_scale = self.noise_scale.at(frame.step)
         skipped = was_skipped(frame)
         after_ns = None if self.last_frame is None else self.last_frame.received_ns
-        usual = self.judge.usual_norms()
         closed = ClosedFrame(
-            frame, self.epoch, score, skipped, noise_scale, self.layers, usual, after_ns
+            frame,
+            self.epoch,
+            score,
+            skipped,
+            noise_scale,
+            self.layers,
+            self.judge.usual_norms(),
+            self.judge.usual_spreads(),
+            after_ns,
         )
         recorder.add(self.run, self.attempt, closed)
 

@@ -24,6 +24,7 @@ class ClosedFrame:
         noise_scale: The gradient noise scale at it, None if it added nothing or is not known yet.
         layers: Those of the attempt; the frame has a value for each.
         usual: (layers,) the usual L2 norm of each by then, NaN where it is not known.
+        spread: (layers,) the factor by which a norm usually leaves it, 1.1 at least.
         after_ns: When the last record of the frame before came in, None of the first one.
     """
 
@@ -34,6 +35,7 @@ class ClosedFrame:
     noise_scale: float | None
     layers: Layers
     usual: FloatArray
+    spread: FloatArray
     after_ns: int | None = None
 
     @property

@@ -232,6 +232,15 @@ class Judge:
         norms *= self.state.shares.values
         return norms
 
+    def usual_spreads(self) -> FloatArray:
+        """Return (layers,) factors by which the norm of a layer's module usually leaves its level.
+
+        That is the detector's deviation of single frames, 1.1 at least.
+        """
+        deviations = self.detector.rise_deviation[0, FIRST_MODULE::2]
+        factors: FloatArray = np.exp(np.minimum(deviations, LARGEST))[self.modules.of_layer]
+        return factors
+
     def rearranged(self, names: Sequence[str], others: Sequence[str]) -> Self:
         """Return a copy for an attempt that has the same layers in another order.
 

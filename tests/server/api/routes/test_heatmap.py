@@ -65,6 +65,7 @@ def test_a_picture_goes_by_what_was_usual_at_each_step(
     assert found["usual"][0][1:40] == pytest.approx([1.0] * 39, rel=0.005)
     assert max(found["usual"][0][40:]) < 10.0 < found["value"][0][40]
     assert found["usual"][1][1:] == pytest.approx([2.0] * 51, rel=0.005)
+    assert found["spread"] == pytest.approx([1.1, 1.1], rel=0.05)
     wide = service.json(f"/runs/{run}/heatmap?from=0&columns=8")
     assert wide["usual"][0][:5] == pytest.approx([1.0] * 5, rel=0.005)
     rms = service.json(f"/runs/{run}/heatmap?column=rms")
@@ -136,4 +137,5 @@ def test_new_columns_of_a_picture_come_by_cursor(service: Aggregator, peer: Any,
     assert arrays["step"].tolist() == [2]
     assert arrays["code"].shape == (2, 1)
     assert arrays["usual"].shape == (2, 1)
+    assert arrays["spread"].shape == (2,)
     assert "layers" not in metadata

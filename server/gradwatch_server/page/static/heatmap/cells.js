@@ -1,6 +1,6 @@
 // Layers × steps: the codes of all cells, kept by column, so that a new step is put at the end.
 
-import { isBad, urgencyOf } from "./codes.js";
+import { isBad, QUIET, quietOf, urgencyOf } from "./codes.js";
 
 /** The cells of one attempt; the newest columns, as many as were asked for. */
 export class Cells {
@@ -13,6 +13,7 @@ export class Cells {
     this.code = new Uint16Array(0); // column by column
     this.usual = new Uint16Array(0); // codes of what was usual in each cell
     this.urgency = new Uint8Array(0);
+    this.quiet = new Float64Array(this.rows).fill(QUIET); // codes around usual, row by row
     this.most = Infinity;
     this.take(answer);
   }
@@ -29,6 +30,9 @@ export class Cells {
 
   take({ arrays }) {
     const steps = Array.from(arrays.get("step").data);
+    arrays.get("spread").data.forEach((spread, row) => {
+      this.quiet[row] = Math.max(this.quiet[row], quietOf(spread));
+    });
     if (steps.length) {
       const kept = this.steps.filter((step) => step < steps[0]).length;
       const dropped = Math.max(0, kept + steps.length - this.most);
@@ -55,7 +59,7 @@ export class Cells {
   judge() {
     this.urgency = new Uint8Array(this.code.length);
     for (let at = 0; at < this.code.length; at += 1)
-      this.urgency[at] = urgencyOf(this.code[at], this.usual[at]);
+      this.urgency[at] = urgencyOf(this.code[at], this.usual[at], this.quiet[at % this.rows]);
   }
 
   /** Return the code of a layer at a column. */

@@ -16,8 +16,16 @@ const CODES_PER_OCTAVE = (65535 - FIRST) / OCTAVES;
 
 /** How far from usual the map's ends are: a hundred times. */
 export const CLIP = Math.log2(100) * CODES_PER_OCTAVE;
-/** Within this much of usual nothing is coloured: twice. */
+/** Within this much of usual nothing is coloured: twice, or where a norm often leaves it farther. */
 export const QUIET = CODES_PER_OCTAVE;
+
+const SPREADS = 3; // of a norm that is quiet
+
+/** Return how far from usual a norm is quiet that usually leaves it by a factor. */
+export function quietOf(spread) {
+  const own = SPREADS * Math.log2(spread) * CODES_PER_OCTAVE;
+  return own > QUIET ? Math.min(own, CLIP / 2) : QUIET;
+}
 
 const WORDS = new Map([
   [NO_RECORD, "no record"],
@@ -56,11 +64,11 @@ export function isBad(code) {
  * Return how urgent a cell is, 0 to 255: where cells share a pixel the most urgent one is drawn.
  * Not finite, then out of range, then far from usual, then zero where that is not usual.
  */
-export function urgencyOf(code, usual) {
+export function urgencyOf(code, usual, quiet = QUIET) {
   if (code >= FIRST) {
     if (usual < FIRST) return 3;
     const off = Math.abs(code - usual);
-    return off <= QUIET ? 3 : Math.min(240, 6 + Math.round((234 * (off - QUIET)) / (CLIP - QUIET)));
+    return off <= quiet ? 3 : Math.min(240, 6 + Math.round((234 * (off - quiet)) / (CLIP - quiet)));
   }
   if (isBad(code)) return 255;
   if (code === SKIPPED) return 252;

@@ -1,6 +1,6 @@
 // From cells to pixels. Of cells that share a pixel the most urgent is drawn: none is ever hidden.
 
-import { CLIP, FIRST, isBad, QUIET, SKIPPED, valueOf, ZERO } from "./codes.js";
+import { CLIP, FIRST, isBad, SKIPPED, valueOf, ZERO } from "./codes.js";
 import { STEPS } from "./palette.js";
 
 /**
@@ -61,17 +61,20 @@ export function colouring(cells, view, colours, range) {
   const last = STEPS - 1;
   const size = (code) =>
     map[Math.round(last * Math.min(1, Math.max(0, (code - range[0]) / (range[1] - range[0]))))];
-  const change = (code, usual) => {
+  const change = (code, usual, quiet) => {
     if (usual < FIRST) return map[last >> 1];
     const off = code - usual;
-    if (Math.abs(off) <= QUIET) return map[last >> 1];
-    const part = (Math.min(Math.abs(off), CLIP) - QUIET) / (CLIP - QUIET);
+    if (Math.abs(off) <= quiet) return map[last >> 1];
+    const part = (Math.min(Math.abs(off), CLIP) - quiet) / (CLIP - quiet);
     return map[Math.round((last / 2) * (1 + Math.sign(off) * (0.12 + 0.88 * part)))];
   };
   return (index) => {
     if (index < 0) return colours.paper;
     const code = cells.code[index];
-    if (code >= FIRST) return view === "size" ? size(code) : change(code, cells.usual[index]);
+    if (code >= FIRST)
+      return view === "size"
+        ? size(code)
+        : change(code, cells.usual[index], cells.quiet[index % cells.rows]);
     if (isBad(code)) return colours.ink;
     if (code === ZERO) return colours.zero;
     if (code === 6) return map[0];
