@@ -21,7 +21,7 @@ from benchmarks.harness import Pipe
 from gradwatch_wire import Ack, Bye, Hello, ProtocolError, Record, Welcome, decode
 from gradwatch_wire.session.driver import SessionDriver
 from gradwatch_wire.session.outbox import Outbox
-from gradwatch_wire.session.session import Phase, Session
+from gradwatch_wire.session.session import Session, SessionPhase
 from tests.support.records import manifest_of, stats_of
 
 LAYERS: Final = ("embed", "block.0", "block.1", "head")
@@ -234,7 +234,7 @@ def newcomer(endpoint: str, run: str, timeout_s: float = PATIENCE_S) -> str:
     try:
         sender.append(Bye(), time.monotonic())
         sender.drain(timeout_s)
-        if sender.session.phase is Phase.REFUSED:
+        if sender.session.phase is SessionPhase.REFUSED:
             return sender.session.refused
         return "" if sender.session.is_over else f"no answer in {timeout_s:g} s"
     except ProtocolError as error:

@@ -19,7 +19,7 @@ from gradwatch_server.errors import GradwatchError
 from gradwatch_server.ingest.credit import Credit
 from gradwatch_server.ingest.fair_queue import FairQueue
 from gradwatch_server.ingest.inbox import WORK_S, Inbox
-from gradwatch_server.ingest.message import Message, PackedRecord
+from gradwatch_server.ingest.message import IngestMessage, PackedRecord
 from gradwatch_server.storage.retention import RetentionPolicy
 from gradwatch_server.storage.rows import StorageError, StorageFault
 from gradwatch_wire import Ack, Envelope, Record, Welcome, decode
@@ -80,7 +80,7 @@ class SimulatedInbox(Inbox):
         self,
         timeout_ms: int,
         work_s: float = WORK_S,  # noqa: ARG002 - of how long real writes take
-    ) -> Iterator[Message]:
+    ) -> Iterator[IngestMessage]:
         """Yield what has arrived, up to a batch."""
         for message in super().receive(timeout_ms):
             yield message

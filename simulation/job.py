@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import Final
 
-from gradwatch_server.core.session import Session as SessionState
+from gradwatch_server.core.session import RankSession
 from gradwatch_wire import Bye, Hello
 from gradwatch_wire.health import RankState
 from gradwatch_wire.session.outbox import Outbox
@@ -181,7 +181,7 @@ class Job:
             why = worker.session.refused
             require(not why, "no honest process is refused", worker.name, why)
 
-    def check_settled(self, sessions: Mapping[bytes, SessionState]) -> None:
+    def check_settled(self, sessions: Mapping[bytes, RankSession]) -> None:
         """Check in the end that what they made is stored or declared lost, and how they ended."""
         for worker in self.workers:
             said_bye = key_of(Bye()) in worker.account.stored

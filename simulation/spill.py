@@ -13,7 +13,7 @@ from typing import Final
 from gradwatch_wire import Hello, Kind
 from gradwatch_wire.session.replayed import as_replayed
 from gradwatch_wire.session.send_buffer import BufferedRecord
-from gradwatch_wire.session.session import Phase, Session
+from gradwatch_wire.session.session import Session, SessionPhase
 from gradwatch_wire.session.spill_source import SpillSource
 
 SEGMENT_RECORDS: Final = 6
@@ -78,7 +78,7 @@ class SimulatedOrphan:
 
     @property
     def is_stored(self) -> bool:
-        return self.is_over and self.session.phase is not Phase.REFUSED
+        return self.is_over and self.session.phase is not SessionPhase.REFUSED
 
     def claim(self) -> SimulatedOrphan:
         """Lock it for a process, which knows nothing of how far another one came."""

@@ -12,7 +12,7 @@ from gradwatch_wire.codec import encode_body
 from gradwatch_wire.session.driver import SessionDriver
 from gradwatch_wire.session.orphaned_sessions import OrphanedSessions
 from gradwatch_wire.session.outbox import Outbox
-from gradwatch_wire.session.session import Phase, Session
+from gradwatch_wire.session.session import Session, SessionPhase
 from simulation.clock import Clock
 from simulation.invariants import Account, InvariantChecker, key_of
 from simulation.network import Socket
@@ -120,7 +120,7 @@ class Worker:
     @property
     def drained(self) -> bool:
         """Whether nothing waits for an acknowledgement, and nobody refused it."""
-        return self.session.is_drained and self.session.phase is not Phase.REFUSED
+        return self.session.is_drained and self.session.phase is not SessionPhase.REFUSED
 
 
 def _manifest(number: int, names: tuple[str, ...]) -> Manifest:

@@ -11,7 +11,7 @@ from benchmarks.alerts.recorded import Recorded
 from benchmarks.alerts.replay import SECOND_NS, START_NS, steps
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.rules import Rules
-from gradwatch_server.core.entries import Beats, Entry, Lost, Opened, Progress, Received, Tick
+from gradwatch_server.core.entries import BeatProgress, Beats, Entry, Lost, Opened, Received, Tick
 from gradwatch_server.storage.checkpoints import decode_run, encode_run
 from gradwatch_server.storage.rows import SavedRun
 from gradwatch_wire import Bye, Stats
@@ -38,7 +38,7 @@ class Passing:
             since_s = (now_ns - self._last_ns) / SECOND_NS
             if not is_killed:
                 sessions = self._last_steps.items()
-                yield Entry(now_ns, Beats(tuple(Progress(*each, since_s) for each in sessions)))
+                yield Entry(now_ns, Beats(tuple(BeatProgress(*each, since_s) for each in sessions)))
             yield Entry(now_ns, Tick())
 
     def follow(self, entry: Entry) -> int | None:

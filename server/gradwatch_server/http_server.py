@@ -17,12 +17,12 @@ from starlette.types import ASGIApp
 from gradwatch_server.addresses import is_wildcard, split_address
 from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.api.connection_limits import ConnectionLimits
-from gradwatch_server.api.connections import Connection, Handshake
+from gradwatch_server.api.connections import Handshake, HttpConnection
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.settings import Settings
 
 LATER_S: Final = 5
-"""uvicorn ends an idle connection so much later than `Connection`, which counts it."""
+"""uvicorn ends an idle connection so much later than `HttpConnection`, which counts it."""
 
 ACCEPTS: Final = 2
 """Connections that are accepted at once: they take files until those above the limit are closed."""
@@ -67,7 +67,7 @@ class HttpServer(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-class Ending:
+class ServerStop:
     """Ends the process when what it is for fails, from any thread."""
 
     def __init__(self, alert_stream: AlertStream) -> None:
@@ -102,7 +102,7 @@ def http_config(
     return uvicorn.Config(
         app,
         loop="asyncio",
-        http=Connection.under(limits),
+        http=HttpConnection.under(limits),
         ws="none",
         timeout_keep_alive=math.ceil(limits.use.limits.http_wait_s) + LATER_S,
         callback_notify=every_second,

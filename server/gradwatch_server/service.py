@@ -29,8 +29,8 @@ from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.engine.engine import Engine
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.http_server import (
-    Ending,
     HttpServer,
+    ServerStop,
     bind,
     http_config,
     http_url,
@@ -244,7 +244,7 @@ class _Aggregator:
         stack.callback(self._ingest.close)
         self._alert_stream = AlertStream(self._store.alert_events)
         self._notifications = stack.enter_context(self._make_notifications(page))
-        self._ending = Ending(self._alert_stream)
+        self._ending = ServerStop(self._alert_stream)
         self._engine = self._make_engine()
         return True
 

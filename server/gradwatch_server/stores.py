@@ -11,7 +11,7 @@ from gradwatch_server.clock import Clock
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.storage.deliveries import DeliveryLog
 from gradwatch_server.storage.encoding import EncodedEntry
-from gradwatch_server.storage.inspection import Inspection
+from gradwatch_server.storage.inspection import StoreInspection
 from gradwatch_server.storage.sqlite.deliveries import SQLiteDeliveryLog
 from gradwatch_server.storage.sqlite.history import read_log
 from gradwatch_server.storage.sqlite.inspection import inspect
@@ -114,7 +114,7 @@ def read_stored_log(directory: Path, run: str) -> Iterator[EncodedEntry]:
     return read_log(directory, run)
 
 
-def inspect_store(directory: Path) -> Inspection:
+def inspect_store(directory: Path) -> StoreInspection:
     """Look at a data directory from outside, also beside the aggregator that serves it.
 
     Raises:

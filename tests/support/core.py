@@ -16,13 +16,13 @@ from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.arrays import FloatArray
 from gradwatch_server.core.entries import (
+    BeatProgress,
     Beats,
     BudgetsSet,
     Entry,
     Gap,
     Lost,
     Opened,
-    Progress,
     Received,
     Resumed,
     RulesSet,
@@ -156,7 +156,7 @@ class Cluster:
         for rank in ranks:
             session = self.state.sessions[self.sessions[rank]]
             passed = (self.now_ns - session.stepped_ns) / SECOND if since_s is None else since_s
-            told.append(Progress(session.id, session.last_step, passed, training))
+            told.append(BeatProgress(session.id, session.last_step, passed, training))
         return self.put(Beats(tuple(told)))
 
     def resume(self, after: float = 0.0) -> list[Any]:

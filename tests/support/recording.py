@@ -17,7 +17,7 @@ from torch import nn
 
 import gradwatch
 import gradwatch_wire as wire
-from gradwatch_server.core.sequence import Outcome, SequenceTracker
+from gradwatch_server.core.sequence import SequenceResult, SequenceTracker
 from tests.support.waiting import wait_until
 
 R = TypeVar("R")
@@ -85,9 +85,9 @@ class Sink(threading.Thread):
             check = self._tracker.check(session, envelope.seq, envelope.low)
             if check.gap is not None:
                 self.lost.append(check.gap)
-            if check.outcome is Outcome.ACCEPT:
+            if check.outcome is SequenceResult.ACCEPT:
                 self.stored.append(envelope)
-            rewind = check.outcome is Outcome.REWIND
+            rewind = check.outcome is SequenceResult.REWIND
         acked = self._tracker.accepted(session)
         ack = wire.Ack(boot_id=self.boot_id, acked=acked, rewind=rewind, every=self.every)
         self._reply(peer, session, ack)

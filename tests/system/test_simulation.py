@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from gradwatch_server.core.attempt import Attempt
 from gradwatch_server.core.entries import Tick
-from gradwatch_server.core.sequence import Outcome, SequenceCheck, SequenceTracker
+from gradwatch_server.core.sequence import SequenceCheck, SequenceResult, SequenceTracker
 from gradwatch_server.engine.engine import Engine
 from gradwatch_server.storage.rows import StorageError
 from gradwatch_wire.session.outbox import Outbox
@@ -185,8 +185,8 @@ class TakesDuplicates(TracksWith):
     class tracker(SequenceTracker):  # noqa: N801 - takes the place of an attribute
         def check(self, session: bytes, seq: int, low: int) -> SequenceCheck:
             checked = super().check(session, seq, low)
-            again = checked.outcome is Outcome.DUPLICATE
-            return SequenceCheck(Outcome.ACCEPT) if again else checked
+            again = checked.outcome is SequenceResult.DUPLICATE
+            return SequenceCheck(SequenceResult.ACCEPT) if again else checked
 
 
 class SkipsSilently(TracksWith):

@@ -36,7 +36,7 @@ Moment: TypeAlias = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class FirstUse:
     """The first use of a parameter: when, and in which kind of node."""
 
     moment: Moment
@@ -44,7 +44,7 @@ class Use:
     """Name of the node if it is a Python function (compiled code is one), else empty."""
 
 
-def first_uses(outputs: Iterable[Tensor]) -> dict[int, Use]:
+def first_uses(outputs: Iterable[Tensor]) -> dict[int, FirstUse]:
     """Return the first use of every parameter from which the tensors were computed.
 
     Args:
@@ -54,7 +54,7 @@ def first_uses(outputs: Iterable[Tensor]) -> dict[int, Use]:
         `id` of the parameter to its use.
     """
     accumulates = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]  # not in the stub
-    found: dict[int, Use] = {}
+    found: dict[int, FirstUse] = {}
     waiting = [tensor.grad_fn for tensor in outputs if tensor.grad_fn is not None]
     known: set[Node] = set(waiting)
     while waiting:
@@ -71,13 +71,15 @@ def first_uses(outputs: Iterable[Tensor]) -> dict[int, Use]:
     return found
 
 
-def _note(found: dict[int, Use], parameter: int, moment: Moment, node: Node) -> None:
+def _note(found: dict[int, FirstUse], parameter: int, moment: Moment, node: Node) -> None:
     use = found.get(parameter)
     if use is None or moment < use.moment:
-        found[parameter] = Use(moment, node.name() if isinstance(node, BackwardCFunction) else "")
+        found[parameter] = FirstUse(
+            moment, node.name() if isinstance(node, BackwardCFunction) else ""
+        )
 
 
-def moments_of(uses: Mapping[int, Use], owners: Mapping[int, str]) -> dict[int, Moment]:
+def moments_of(uses: Mapping[int, FirstUse], owners: Mapping[int, str]) -> dict[int, Moment]:
     """Return the moments of those uses whose order is known.
 
     Args:

@@ -39,7 +39,7 @@ class Observer:
         """Remove the hooks; may be called again."""
 
 
-class LayerOrder(Protocol):
+class OrderReader(Protocol):
     """Order in which the forward pass reaches the layers."""
 
     def read(self, output: object) -> None:

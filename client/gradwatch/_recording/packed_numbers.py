@@ -28,7 +28,7 @@ ITEM_BYTES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PackedSlice:
     """Tensor that is copied to the host.
 
     Args:
@@ -75,7 +75,7 @@ class PackedNumbers:
         write_plain(number.detach().reshape(()), place)
         return place
 
-    def put_together(self, values: Sequence[Tensor]) -> Part | None:
+    def put_together(self, values: Sequence[Tensor]) -> PackedSlice | None:
         """Bring the values that are elsewhere to here.
 
         Args:
@@ -104,7 +104,7 @@ class PackedNumbers:
         begins = [begin for begin in found if begin is not None]
         ends = [begin + value.numel() for begin, value in zip(begins, values, strict=True)]
         first = self._first
-        return Part(self._memory[first : max(ends)], [begin - first for begin in begins])
+        return PackedSlice(self._memory[first : max(ends)], [begin - first for begin in begins])
 
     def _find(self, value: Tensor) -> int | None:
         """Return where a value is in this memory, None if it is elsewhere."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from gradwatch._faults import Faults
 from gradwatch._pending.numbers import Numbers, NumbersAtHand, Values
 from gradwatch._pending.ring import ITEM_BYTES, Ring
-from gradwatch._recording.packed_numbers import PackedNumbers, Part, is_far, write_plain
+from gradwatch._recording.packed_numbers import PackedNumbers, PackedSlice, is_far, write_plain
 from gradwatch._statistics.capture import in_capture
 from gradwatch._statistics.devices import pack, places_by_device
 
@@ -90,7 +90,7 @@ class Readback:
             return [0] * len(values), None
         part = packed.put_together(values) if packed is not None else None
         if part is None:
-            part = Part(pack(values), begins)
+            part = PackedSlice(pack(values), begins)
             write_plain(part.numbers, part.numbers)
         return part.begins, self._find_ring(len(part.numbers)).copy(part.numbers)
 

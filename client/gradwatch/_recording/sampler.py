@@ -14,7 +14,7 @@ from gradwatch._layers.manifests import Manifests
 from gradwatch._recording.config import WatchConfig
 from gradwatch._recording.gradient_reader import GradientReader, ReadGradients
 from gradwatch._recording.loss_scale import LossScale
-from gradwatch._recording.observer import LayerOrder
+from gradwatch._recording.observer import OrderReader
 from gradwatch._recording.step_history import learning_rate
 from gradwatch._recording.step_sample import StepSample, Versions
 from gradwatch._statistics.cuda import warm_up
@@ -42,7 +42,7 @@ class GradientSampler:
         sentinel: Looks at the gradients of steps that are not measured.
     """
 
-    def __init__(self, config: WatchConfig, order: LayerOrder, faults: Faults) -> None:
+    def __init__(self, config: WatchConfig, order: OrderReader, faults: Faults) -> None:
         self._config = config
         self.order = order
         self._faults = faults

@@ -27,7 +27,7 @@ MAX_RESTARTS: Final = 3
 
 
 @dataclass(slots=True)
-class Window:
+class AccumulationWindow:
     """Facts of one optimizer since its last step.
 
     Args:
@@ -95,7 +95,7 @@ class StepWindows:
     ) -> None:
         self._recorder = recorder
         self._steps = steps
-        self._windows = [Window() for _ in range(num_optimizers)]
+        self._windows = [AccumulationWindow() for _ in range(num_optimizers)]
         self._is_training = is_training
         self._skipped = skipped
         self._num_stepped = 0

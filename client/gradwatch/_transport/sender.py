@@ -23,7 +23,7 @@ from gradwatch_wire.keyfile import ClientKey
 from gradwatch_wire.session.driver import SessionDriver
 from gradwatch_wire.session.orphaned_sessions import OrphanedSessions
 from gradwatch_wire.session.outbox import Outbox
-from gradwatch_wire.session.session import Phase, Session
+from gradwatch_wire.session.session import Session, SessionPhase
 from gradwatch_wire.session.timing import CLOSE_S, MAX_BATCH, ROUND_MS
 
 JOIN_S: Final = CLOSE_S + 0.5
@@ -129,7 +129,7 @@ class Sender(threading.Thread):
             return ""
         kept = f"; they are kept in {self.spill.directory}" if self.spill is not None else ""
         where, why = self.route.endpoint, f"the aggregator refused: {session.refused!a}"
-        if session.phase is not Phase.REFUSED:
+        if session.phase is not SessionPhase.REFUSED:
             where = ", ".join([where, *self.route.others])
             why = self.route.describe(time.monotonic())
         return f"{count} pending records were not delivered to {where}: {why}{kept}"
@@ -179,7 +179,7 @@ class Sender(threading.Thread):
     def _drain(self, connection: Connection) -> None:
         """Wait for the device, then say BYE and wait for its acknowledgement; `CLOSE_S` in all."""
         self._driver.close(time.monotonic())
-        if self.session.phase is Phase.GREETING:
+        if self.session.phase is SessionPhase.GREETING:
             self.route.look_at_last(time.monotonic)
         while self.queue and self._driver.may_produce(time.monotonic()):
             self._round(connection)
@@ -209,7 +209,9 @@ class Sender(threading.Thread):
         now_s = time.monotonic()
         if not self.route.is_to_leave(now_s, is_connected=connection.is_connected):
             return
-        if self.session.phase is Phase.REFUSED:  # it was answered, and is not to be asked again
+        if (
+            self.session.phase is SessionPhase.REFUSED
+        ):  # it was answered, and is not to be asked again
             return
         try:
             connection.move((self.route.others or [self.route.endpoint])[0])
@@ -236,7 +238,7 @@ class Sender(threading.Thread):
     def _tell(self) -> None:
         """Log a refusal, and call `on_alert` for each alert."""
         session = self.session
-        if session.phase is Phase.REFUSED and not self._faults.counts["refused"]:
+        if session.phase is SessionPhase.REFUSED and not self._faults.counts["refused"]:
             self._faults.note("refused", f"the aggregator says: {session.refused!a}")
         alerts, session.alerts = session.alerts, []
         for alert in alerts:

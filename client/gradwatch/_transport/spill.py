@@ -18,7 +18,7 @@ from gradwatch._faults import Faults
 from gradwatch_wire import Hello, Kind
 from gradwatch_wire.limits import MAX_MANIFESTS
 from gradwatch_wire.session.send_buffer import BufferedRecord
-from gradwatch_wire.session.session import Phase
+from gradwatch_wire.session.session import SessionPhase
 from gradwatch_wire.session.session_lock import SessionLock
 from gradwatch_wire.session.spill_format import SpillError, pack_header, pack_record, read_records
 from gradwatch_wire.session.spill_source import RecordCursor, resumed_session
@@ -210,7 +210,7 @@ class OrphanFiles:
 
     def finish(self) -> None:
         """Delete the files; if the aggregator refused the session, tell and keep them."""
-        is_stored = self.session.phase is not Phase.REFUSED
+        is_stored = self.session.phase is not SessionPhase.REFUSED
         if is_stored:
             for path in self._spilled.paths:
                 remove_file(path)

@@ -48,7 +48,7 @@ class StreamEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class EventFilter:
     """Filter of a subscriber.
 
     Args:
@@ -167,7 +167,7 @@ class AlertStream:
         newest = await run_in_threadpool(self._alert_events.newest)
         return cursor if cursor <= newest else 0
 
-    async def follow(self, cursor: int, wanted: Wanted) -> AsyncIterator[StreamEvent | None]:
+    async def follow(self, cursor: int, wanted: EventFilter) -> AsyncIterator[StreamEvent | None]:
         """Yield the wanted events after *cursor*, then each new one, until `close`.
 
         None says that there was nothing for `PING_S`.

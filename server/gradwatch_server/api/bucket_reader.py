@@ -14,7 +14,7 @@ from gradwatch_server.api.subjects import WantedTable
 from gradwatch_server.core.arrays import IndexArray
 from gradwatch_server.curves.buckets import Buckets
 from gradwatch_server.curves.columns import LAYER_COLUMNS, RUN_COLUMNS, RUN_TABLE
-from gradwatch_server.curves.facts import Wanted
+from gradwatch_server.curves.facts import SeriesQuery
 from gradwatch_server.curves.layers import KnownLayers
 
 
@@ -51,7 +51,7 @@ class BucketReader:
         steps = (self._first * width, (self._last + 1) * width - 1)
         history = self._own.history.of_table(table)
         read = history.run_buckets if with_all_steps else history.buckets
-        found = read(Wanted(epoch, table, items, *steps), width)
+        found = read(SeriesQuery(epoch, table, items, *steps), width)
         return found.spread(self._first, self._last)
 
     def of_run(self, columns: list[str]) -> list[Curve]:

@@ -40,7 +40,7 @@ _TOO_LATE: Final = {
 }
 
 
-class Connection(H11Protocol):
+class HttpConnection(H11Protocol):
     """A connection with a deadline for each thing that its caller can keep waiting.
 
     Small answers leave at once. asyncio sees to that itself only for sockets that name TCP as their
@@ -54,7 +54,7 @@ class Connection(H11Protocol):
     _unsent = 0  # bytes that the caller had not taken at the last look
 
     @classmethod
-    def under(cls, limits: ConnectionLimits) -> type[Connection]:
+    def under(cls, limits: ConnectionLimits) -> type[HttpConnection]:
         return type("LimitedConnection", (cls,), {"limits": limits})
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn does

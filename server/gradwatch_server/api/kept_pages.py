@@ -17,7 +17,7 @@ from gradwatch_server.api.series_range import Range
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
 from gradwatch_server.curves.buckets import COUNTS, STATS, Buckets
 from gradwatch_server.curves.columns import RUN_TABLE
-from gradwatch_server.curves.facts import Wanted
+from gradwatch_server.curves.facts import SeriesQuery
 from gradwatch_server.curves.reader import all_run_columns
 from gradwatch_server.curves.rows import Rows
 
@@ -68,8 +68,8 @@ class KeptPages:
     def _epoch(self) -> int:
         return self.own.span.epoch if self.own.span else 0
 
-    def _wanted(self, table: str, items: IndexArray, last: int) -> Wanted:
-        return Wanted(self._epoch, table, items, self.own.first, last)
+    def _wanted(self, table: str, items: IndexArray, last: int) -> SeriesQuery:
+        return SeriesQuery(self._epoch, table, items, self.own.first, last)
 
     def _end(self, width: int, most: int) -> int:
         """Return the last step of the page."""

@@ -12,7 +12,7 @@ from gradwatch_server.core.attempt import Attempt
 from gradwatch_server.core.state import State
 from gradwatch_server.core.views.snapshot import view_attempt
 from gradwatch_server.engine.alert_commands import find_alert
-from gradwatch_server.engine.commands import Command, Outcome
+from gradwatch_server.engine.commands import Command, CommandResult
 
 Layouts: TypeAlias = Mapping[tuple[bytes, int], IndexArray]
 """Session and manifest to (own layers,) the place of each layer in the attempt."""
@@ -20,7 +20,7 @@ Layouts: TypeAlias = Mapping[tuple[bytes, int], IndexArray]
 
 def show_alert(alert_id: str) -> Command:
     """Return a question for an alert as it stands; None if it is not in memory."""
-    return lambda _state, _now_ns: Outcome(lambda state: find_alert(state, alert_id))
+    return lambda _state, _now_ns: CommandResult(lambda state: find_alert(state, alert_id))
 
 
 def show_attempt(name: str, number: int) -> Command:
@@ -30,7 +30,7 @@ def show_attempt(name: str, number: int) -> Command:
         run = state.runs.get(name)
         return None if run is None else view_attempt(run, number, run.rules)
 
-    return lambda _state, _now_ns: Outcome(answer)
+    return lambda _state, _now_ns: CommandResult(answer)
 
 
 def show_alert_layers(run: str, number: int, alert_id: str) -> Command:
@@ -66,4 +66,4 @@ def _of_attempt(name: str, number: int, answer: Callable[[Attempt], object]) -> 
         own = next((each for each in attempts if each.number == number), None)
         return None if own is None else answer(own)
 
-    return lambda _state, _now_ns: Outcome(find)
+    return lambda _state, _now_ns: CommandResult(find)

@@ -19,7 +19,7 @@ from gradwatch_server.core.frames.rows import FRAME_COLUMNS
 from gradwatch_server.core.views.snapshot import RankView, RunView
 from gradwatch_server.curves.block import Block
 from gradwatch_server.curves.columns import RUN_COLUMNS, RUN_TABLE
-from gradwatch_server.curves.facts import Wanted
+from gradwatch_server.curves.facts import SeriesQuery
 from gradwatch_server.curves.rows import Rows
 from gradwatch_server.storage.log import Records
 from gradwatch_server.storage.rows import KeptRecord
@@ -143,7 +143,7 @@ class RankRows:
         own = self._own
         epoch = own.span.epoch if own.span else 0
         items = np.array([_SKIPPED], dtype=np.int64)
-        found = own.history.buckets(Wanted(epoch, RUN_TABLE, items, own.first, own.last), 1)
+        found = own.history.buckets(SeriesQuery(epoch, RUN_TABLE, items, own.first, own.last), 1)
         values: BoolArray = found.stats[1, :, 0] > 0.0
         return Rows(found.numbers, found.times_ns, values, found.stats[1], found.counts[0] > 0)
 

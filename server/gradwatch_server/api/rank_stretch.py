@@ -9,7 +9,7 @@ import numpy as np
 
 from gradwatch_server.api.series_range import Range
 from gradwatch_server.curves.columns import RUN_COLUMNS, RUN_TABLE
-from gradwatch_server.curves.facts import Wanted
+from gradwatch_server.curves.facts import SeriesQuery
 from gradwatch_server.storage.rows import KeptRecord
 
 AHEAD: Final = 16
@@ -30,7 +30,7 @@ def anchor_of(own: Range, first: int, last: int) -> int | None:
     if own.history.finest(own.span.epoch, before) > 1:
         return None
     items = np.array([_COVERAGE], dtype=np.int64)
-    found = own.history.buckets(Wanted(own.span.epoch, RUN_TABLE, items, before, last), 1)
+    found = own.history.buckets(SeriesQuery(own.span.epoch, RUN_TABLE, items, before, last), 1)
     whole = found.numbers[found.stats[1, :, 0] >= 1.0]
     return own.history.offset(own.span.epoch, int(whole[0])) if len(whole) else None
 

@@ -9,7 +9,7 @@ from typing import Final
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.attempt import Attempt
-from gradwatch_server.core.session import Session
+from gradwatch_server.core.session import RankSession
 from gradwatch_wire import Hello
 from gradwatch_wire.session.replayed import is_replayed
 
@@ -130,7 +130,7 @@ class AttemptHistory:
         earlier = (own.job for own in self.attempts if own.number < other.number)
         return precedes(job, other.job) or job in earlier
 
-    def attempt_of(self, session: Session) -> Attempt:
+    def attempt_of(self, session: RankSession) -> Attempt:
         """Return the attempt that a session belongs to."""
         newest = self.attempts[-1]
         if newest.number == session.attempt:  # so it is for nearly every record
@@ -185,7 +185,7 @@ class AttemptHistory:
                     own.revision += 1
                     yield from own.judge_liveness(now_ns, rules)
 
-    def forget(self, attempts: int) -> list[Session]:
+    def forget(self, attempts: int) -> list[RankSession]:
         """Let go of the attempts up to a number, and return their sessions."""
         gone = [own for own in self.attempts if own.number <= attempts]
         self.attempts = [own for own in self.attempts if own.number > attempts]

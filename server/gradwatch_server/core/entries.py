@@ -46,7 +46,7 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class BeatProgress:
     """Content of a BEAT of a session.
 
     Args:
@@ -69,7 +69,7 @@ class Beats:
     Written about once a second for all of a run together, each every few seconds.
     """
 
-    progress: tuple[Progress, ...]
+    progress: tuple[BeatProgress, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import numpy as np
 
 from gradwatch_server.core.frames.frame import RankPart
 from gradwatch_server.core.frames.step_order import NOWHERE, Place
-from gradwatch_server.core.session import Session
+from gradwatch_server.core.session import RankSession
 from gradwatch_wire.health import RankState
 from gradwatch_wire.names import Scalar
 
@@ -137,7 +137,7 @@ class Liveness:
     is_over: bool
 
 
-def look(sessions: Iterable[Session], now_ns: int, *, from_files: bool) -> list[RankLiveness]:
+def look(sessions: Iterable[RankSession], now_ns: int, *, from_files: bool) -> list[RankLiveness]:
     """Return what is known of the ranks of an attempt.
 
     Args:
@@ -148,7 +148,7 @@ def look(sessions: Iterable[Session], now_ns: int, *, from_files: bool) -> list[
     return [_look_at(session, now_ns, from_files) for session in sessions]
 
 
-def _look_at(session: Session, now_ns: int, from_files: bool) -> RankLiveness:
+def _look_at(session: RankSession, now_ns: int, from_files: bool) -> RankLiveness:
     lost = session.lost_ns > 0
     gone = not session.is_replaced and not from_files
     return RankLiveness(
@@ -218,7 +218,9 @@ class SignsOfLife:
     def gaps(self) -> Gaps:
         return self._pace.gaps()
 
-    def look(self, sessions: Mapping[int, Session], now_ns: int, *, from_files: bool) -> Liveness:
+    def look(
+        self, sessions: Mapping[int, RankSession], now_ns: int, *, from_files: bool
+    ) -> Liveness:
         """Return how alive the attempt is.
 
         Args:

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, Self
 import numpy as np
 
 from gradwatch_server.core.frames.frame import Frame
-from gradwatch_server.core.frames.local_norms import LocalNorms, local_norms
+from gradwatch_server.core.frames.local_norms import RankNorms, local_norms
 from gradwatch_wire.columns import L2
 from gradwatch_wire.names import Label, Reduction, Scalar
 
@@ -123,7 +123,7 @@ def estimate(frame: Frame) -> tuple[float, float] | None:
     return (noise, signal) if math.isfinite(noise) and math.isfinite(signal) else None
 
 
-def _is_known(own: LocalNorms) -> bool:
+def _is_known(own: RankNorms) -> bool:
     return bool((np.isfinite(own.l2) & (own.l2 >= 0.0)).all())
 
 

@@ -36,7 +36,7 @@ from gradwatch_server.core.entries import (
 from gradwatch_server.core.frames.closed_frame import FrameRecorder
 from gradwatch_server.core.frames.window import WINDOW_STEPS
 from gradwatch_server.core.losses import MAX_COUNT
-from gradwatch_server.core.session import ATTEMPT_BYTES, EXCEPTION, Session, session_bytes
+from gradwatch_server.core.session import ATTEMPT_BYTES, EXCEPTION, RankSession, session_bytes
 from gradwatch_wire import Bye, Envelope, Event, Gains, Hello, Manifest, Record, Stats
 from gradwatch_wire.health import RankState
 from gradwatch_wire.session.replayed import is_replayed
@@ -81,7 +81,7 @@ class Run(AttemptHistory):
 
     def __post_init__(self) -> None:
         super().__init__()
-        self.sessions: dict[bytes, Session] = {}
+        self.sessions: dict[bytes, RankSession] = {}
         self.sessions_bytes = 0
         self.touched: set[int] = set()
         self.window_steps = WINDOW_STEPS
@@ -200,7 +200,7 @@ class Run(AttemptHistory):
                 session = self.sessions[session_id]
                 yield from self._touched(session).leave(session, RankState.LOST, now_ns, self.rules)
 
-    def _touched(self, session: Session) -> Attempt:
+    def _touched(self, session: RankSession) -> Attempt:
         """Return the attempt of a session, noting that both change."""
         attempt = self.attempt_of(session)
         attempt.revision += 1
@@ -221,7 +221,7 @@ class Run(AttemptHistory):
             self.sessions_bytes += ATTEMPT_BYTES
         self.touched.update(own.number for own in self.attempts[-MAX_SHOWN - 2 :])
         # The token is a secret: the log leaves it out, and so does the saved state.
-        session = Session(session_id, replace(hello, token=""), attempt.number, now_ns)
+        session = RankSession(session_id, replace(hello, token=""), attempt.number, now_ns)
         session.is_from_files = is_replayed(hello)
         attempt.revision += 1
         attempt.join(session)
@@ -230,7 +230,7 @@ class Run(AttemptHistory):
         self.sessions_bytes += session_bytes(hello)
         yield from self.succeed(attempt, hello, now_ns, self.rules)
 
-    def _return(self, session: Session, hello: Hello, now_ns: int) -> Iterator[Alert]:
+    def _return(self, session: RankSession, hello: Hello, now_ns: int) -> Iterator[Alert]:
         """Take up a session that was taken for lost, or that is sent from files now."""
         if session.state in (RankState.ENDED, RankState.FAILED):
             return  # what it is sent again is stored already
@@ -285,7 +285,7 @@ class Run(AttemptHistory):
         return alerts
 
     def _receive_other(
-        self, attempt: Attempt, session: Session, record: Record, now_ns: int
+        self, attempt: Attempt, session: RankSession, record: Record, now_ns: int
     ) -> Iterator[Alert]:
         match record:
             case Manifest():
@@ -301,7 +301,7 @@ class Run(AttemptHistory):
                 state = RankState.FAILED if reason == EXCEPTION else RankState.ENDED
                 yield from attempt.leave(session, state, now_ns, self.rules)
 
-    def _keep_manifests(self, attempt: Attempt, session: Session) -> None:
+    def _keep_manifests(self, attempt: Attempt, session: RankSession) -> None:
         """Drop manifests until those of the run fit, the newest last."""
         while sum(own.manifests.num_bytes for own in self.judged) > self.budgets.manifests_bytes:
             if not any(own.manifests.drop_oldest(own.sessions.values()) for own in self.judged):

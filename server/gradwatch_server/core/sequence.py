@@ -12,7 +12,7 @@ from enum import Enum
 from gradwatch_wire.value import value
 
 
-class Outcome(Enum):
+class SequenceResult(Enum):
     """Decision about a record."""
 
     ACCEPT = "accept"
@@ -25,7 +25,7 @@ class Outcome(Enum):
 class SequenceCheck:
     """Decision about a record, and the range of sequence numbers that is lost, if any."""
 
-    outcome: Outcome
+    outcome: SequenceResult
     gap: tuple[int, int] | None = None
 
 
@@ -81,9 +81,9 @@ class SequenceTracker:
         """Say what to do with a sequenced record; move on if it is accepted, or past lost ones."""
         expected = self._expected.get(session)
         if expected is None:
-            return SequenceCheck(Outcome.UNKNOWN)
+            return SequenceCheck(SequenceResult.UNKNOWN)
         if seq < expected:
-            return SequenceCheck(Outcome.DUPLICATE)
+            return SequenceCheck(SequenceResult.DUPLICATE)
         gap = None
         suppliable = min(low, seq)
         if suppliable > expected:
@@ -91,7 +91,7 @@ class SequenceTracker:
             expected = suppliable
         if seq > expected:
             self._expected[session] = expected
-            return SequenceCheck(Outcome.REWIND, gap)
+            return SequenceCheck(SequenceResult.REWIND, gap)
         self._expected[session] = seq + 1
         self._going_on.add(session)
-        return SequenceCheck(Outcome.ACCEPT, gap)
+        return SequenceCheck(SequenceResult.ACCEPT, gap)

@@ -10,7 +10,7 @@ import numpy as np
 
 from gradwatch_server.core.arrays import IndexArray, numbers
 from gradwatch_server.core.frames.frame import COLUMNS_READ, RankPart
-from gradwatch_server.core.frames.idle import Idle
+from gradwatch_server.core.frames.idle import LayersWithoutGradient
 from gradwatch_server.core.frames.layout import Layout
 from gradwatch_server.core.frames.sizes import RECORD_BYTES, array_bytes, names_bytes
 from gradwatch_server.core.frames.step_numbers import StepNumbers
@@ -41,7 +41,7 @@ class DeclaredManifest:
 
     layout: Layout
     ordered: bool
-    idle: Idle | None = None
+    idle: LayersWithoutGradient | None = None
 
     @property
     def own_bytes(self) -> int:
@@ -55,7 +55,7 @@ class DeclaredManifest:
 
 
 @dataclass
-class Session:
+class RankSession:
     """One `attach` of one rank.
 
     Args:

@@ -10,7 +10,7 @@ from gradwatch_server.core.entries import Began, Entry, Forgotten, Opened, Recei
 from gradwatch_server.core.frames.closed_frame import FrameRecorder
 from gradwatch_server.core.frames.window import WINDOW_STEPS
 from gradwatch_server.core.run import Run
-from gradwatch_server.core.session import Session
+from gradwatch_server.core.session import RankSession
 
 
 class State:
@@ -28,7 +28,7 @@ class State:
 
     def __init__(self, window_steps: int = WINDOW_STEPS, rules: Rules | None = None) -> None:
         self.runs: dict[str, Run] = {}
-        self.sessions: dict[bytes, Session] = {}
+        self.sessions: dict[bytes, RankSession] = {}
         self.rules = rules or Rules()
         self.budgets = LoggedBudgets.unlimited()
         self.silences = Silences()

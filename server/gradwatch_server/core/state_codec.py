@@ -61,7 +61,7 @@ def decode(data: bytes | memoryview, kind: type[T]) -> T:
         msg = f"{len(data)} bytes have another checksum"
         raise ValueError(msg)
     shared, body = _WHOLE.decode(whole)
-    return msgspec.msgpack.decode(body, type=kind, dec_hook=_Reader(shared).decode)
+    return msgspec.msgpack.decode(body, type=kind, dec_hook=_SharedReader(shared).decode)
 
 
 _WHOLE: Final = msgspec.msgpack.Decoder(tuple[list[msgspec.Raw], msgspec.Raw])
@@ -88,7 +88,7 @@ class _Writer:
 
 
 @dataclass(slots=True)
-class _Reader:
+class _SharedReader:
     shared: list[msgspec.Raw]
     _made: dict[int, Shared] = field(default_factory=dict)
 

@@ -94,7 +94,7 @@ class Span(NamedTuple):
     last: int
 
 
-class Wanted(NamedTuple):
+class SeriesQuery(NamedTuple):
     """Request for a part of a curve.
 
     Args:

@@ -23,7 +23,14 @@ from gradwatch_server.curves.encoding import (
     decode_rows,
     narrowed,
 )
-from gradwatch_server.curves.facts import Span, StoredBlock, StoredCurves, Track, Wanted, width_of
+from gradwatch_server.curves.facts import (
+    SeriesQuery,
+    Span,
+    StoredBlock,
+    StoredCurves,
+    Track,
+    width_of,
+)
 from gradwatch_server.curves.items import GAIN_TABLES
 from gradwatch_server.curves.layers import KnownLayers
 from gradwatch_server.curves.levels import TailView
@@ -138,7 +145,7 @@ class History:
         oldest = min(begins)[0]
         return min(width for begin, width in begins if begin <= max(first, oldest))
 
-    def buckets(self, wanted: Wanted, width: int) -> Buckets:
+    def buckets(self, wanted: SeriesQuery, width: int) -> Buckets:
         """Return the buckets of a width that hold the wanted steps; those without any are left out.
 
         The first and the last one are whole, also where only some of their steps are wanted.
@@ -150,16 +157,16 @@ class History:
         pieces += [Buckets.of(rows, width) for rows in self._in_memory(own)]
         return Buckets.joined(pieces, width) if pieces else _empty(width, len(wanted.items))
 
-    def run_buckets(self, wanted: Wanted, width: int) -> Buckets:
+    def run_buckets(self, wanted: SeriesQuery, width: int) -> Buckets:
         """Return buckets of numbers of the run, of steps with a frame and of those without."""
         own = self.buckets(wanted, width)
         return own if self.steps is None else own.merged(self.steps.buckets(wanted, width))
 
-    def row(self, wanted: Wanted) -> Rows | None:
+    def row(self, wanted: SeriesQuery) -> Rows | None:
         """Return the row of the first wanted step, None if it is not kept."""
         return next(self.rows(wanted), None)
 
-    def rows(self, wanted: Wanted) -> Iterator[Rows]:
+    def rows(self, wanted: SeriesQuery) -> Iterator[Rows]:
         """Yield the rows of the wanted steps, as far as they are kept, oldest first.
 
         Each is read when it is asked for.
@@ -173,14 +180,14 @@ class History:
             places = np.flatnonzero(block.steps[:count] == step)
             if block.epoch == epoch and len(places):
                 return int(block.offsets[places[0]])
-        wanted = Wanted(epoch, "", np.zeros(0, dtype=np.int64), step, step)
+        wanted = SeriesQuery(epoch, "", np.zeros(0, dtype=np.int64), step, step)
         for stored in self._blocks(wanted, self._track, -1, self._before - 1):
             head = self._head(stored)
             if head is not None and step in head.arrays[0]:
                 return int(head.arrays[3][np.flatnonzero(head.arrays[0] == step)[0]])
         return None
 
-    def _in_memory(self, wanted: Wanted) -> Iterator[Rows]:
+    def _in_memory(self, wanted: SeriesQuery) -> Iterator[Rows]:
         for block, count in self._tail:
             if _overlaps(block, count, wanted):
                 rows = block.rows(wanted.table, wanted.items, count)
@@ -189,7 +196,7 @@ class History:
                     yield found
 
     def _pieces(
-        self, wanted: Wanted, level: int, after: int, upto: int, width: int
+        self, wanted: SeriesQuery, level: int, after: int, upto: int, width: int
     ) -> Iterator[Buckets]:
         """Yield buckets of the blocks with numbers in (after, upto], and of what follows.
 
@@ -217,14 +224,16 @@ class History:
             below = _within(wanted, last_step + 1, wanted.last)
             yield from self._pieces(below, level - 1, begin, upto, width)
 
-    def _blocks(self, wanted: Wanted, level: int, after: int, upto: int) -> Iterator[StoredBlock]:
+    def _blocks(
+        self, wanted: SeriesQuery, level: int, after: int, upto: int
+    ) -> Iterator[StoredBlock]:
         """Yield the blocks of a level that have some of the wanted steps, oldest first."""
         for block in self._stored.blocks(level, wanted.epoch, wanted.first, after, upto):
             if block.facts.first_step > wanted.last:
                 return
             yield block
 
-    def _read_rows(self, wanted: Wanted, after: int, upto: int) -> Iterator[Rows]:
+    def _read_rows(self, wanted: SeriesQuery, after: int, upto: int) -> Iterator[Rows]:
         """Yield the wanted rows of the blocks with numbers in (after, upto], oldest first."""
         for block in self._blocks(wanted, self._track, after, upto):
             head = self._head(block)
@@ -235,7 +244,7 @@ class History:
             if found is not None and len(found.steps):
                 yield found
 
-    def _read_buckets(self, block: StoredBlock, wanted: Wanted) -> Buckets | None:
+    def _read_buckets(self, block: StoredBlock, wanted: SeriesQuery) -> Buckets | None:
         head = self._head(block)
         if head is None or wanted.table not in head.tables:
             return None
@@ -265,13 +274,13 @@ def _as_stored(table: str, rows: Rows) -> Rows:
     return replace(rows, values=narrowed(rows.values).astype(np.float64))
 
 
-def _overlaps(block: Block, count: int, wanted: Wanted) -> bool:
+def _overlaps(block: Block, count: int, wanted: SeriesQuery) -> bool:
     if block.epoch != wanted.epoch or not count:
         return False
     return bool(block.steps[0] <= wanted.last and block.steps[count - 1] >= wanted.first)
 
 
-def _within(wanted: Wanted, first: int, last: int) -> Wanted:
+def _within(wanted: SeriesQuery, first: int, last: int) -> SeriesQuery:
     """Return what is wanted of some steps: the index knows steps, not the numbers of blocks."""
     return wanted._replace(first=max(wanted.first, first), last=min(wanted.last, last))
 

@@ -18,7 +18,7 @@ from gradwatch_server.budgets import BudgetUse
 from gradwatch_server.core.state import State
 from gradwatch_server.engine.memory import MAX_ATTEMPTS, RunMemory, has_ended
 from gradwatch_server.ingest.inbox import Inbox
-from gradwatch_server.ingest.message import Message
+from gradwatch_server.ingest.message import IngestMessage
 from gradwatch_wire import Hello, Refuse
 from gradwatch_wire.health import RUN_NAME_RULE, is_run_name
 
@@ -135,13 +135,13 @@ class Admission:
         self._use = budget_use
         self._limits = budget_use.limits
         self._rate = AttemptRate(self._limits.attempts_per_min)
-        self.waiting: deque[Message] = deque()
+        self.waiting: deque[IngestMessage] = deque()
         self.grown = Counter(dict.fromkeys(state.runs, 0))
         """Run to the attempts that it began since the last round began."""
         self._is_making_room = False
         self._told: set[tuple[str, str]] = set()  # kind of refusal and client
 
-    def next_round(self) -> Iterator[Message]:
+    def next_round(self) -> Iterator[IngestMessage]:
         """Begin a round, and yield what waited for it; what is in its way goes."""
         self._rate.next_round(self._state.runs)
         self.grown.clear()
@@ -150,12 +150,12 @@ class Admission:
             yield self.waiting.popleft()
         self._is_making_room = False
 
-    def wait(self, message: Message) -> None:
+    def wait(self, message: IngestMessage) -> None:
         """Let a HELLO wait for the next round."""
         if len(self.waiting) < MAX_WAITING and len(message.raw) <= MAX_HELLO_BYTES:
             self.waiting.append(message)
 
-    def may_write(self, message: Message) -> bool:
+    def may_write(self, message: IngestMessage) -> bool:
         """Tell whether who sent a message may write the run it is for; refuse it if not."""
         envelope, client = message.envelope, message.client
         known = self._state.sessions.get(envelope.session)
@@ -166,7 +166,7 @@ class Admission:
         self._refuse(message, "owner", reason)
         return False
 
-    def judge(self, message: Message, hello: Hello, now_ns: int) -> AdmissionResult:
+    def judge(self, message: IngestMessage, hello: Hello, now_ns: int) -> AdmissionResult:
         """Say whether a HELLO opens a new session; if not it is refused, or waits."""
         malformed = _malformed(hello, len(message.raw))
         if malformed is not None:
@@ -207,7 +207,7 @@ class Admission:
             logger.warning(says, hello.run, most)
         return False
 
-    def _is_crowded(self, message: Message, name: str) -> bool:
+    def _is_crowded(self, message: IngestMessage, name: str) -> bool:
         """Refuse a further attempt while one lives that keeps as many as allowed in memory."""
         run = self._state.runs.get(name)
         in_state = 0
@@ -223,12 +223,12 @@ class Admission:
         self._refuse(message, "attempts", reason)
         return True
 
-    def _refuse(self, message: Message, kind: str, reason: str) -> None:
+    def _refuse(self, message: IngestMessage, kind: str, reason: str) -> None:
         self._tell(message, kind, reason)
         self._ingest.refuse(kind, reason, message.peer)
         self._ingest.reply(message.peer, message.envelope.session, Refuse(reason=reason))
 
-    def _tell(self, message: Message, kind: str, reason: str) -> None:
+    def _tell(self, message: IngestMessage, kind: str, reason: str) -> None:
         """Log the first refusal of a kind to each client; the first of all the port logs."""
         client = message.client.name if message.client is not None else ""
         if self._ingest.refused[kind] and client and (kind, client) not in self._told:

@@ -11,7 +11,7 @@ from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.alerting.silences import MAX_SILENCES, Silence
 from gradwatch_server.core.entries import Acknowledged, SilenceAdded, SilenceRemoved
 from gradwatch_server.core.state import State
-from gradwatch_server.engine.commands import CommandError, Outcome
+from gradwatch_server.engine.commands import CommandError, CommandResult
 from gradwatch_wire.health import AlertState
 
 
@@ -29,7 +29,7 @@ class Acknowledge:
     by: str
     comment: str
 
-    def __call__(self, state: State, _now_ns: int) -> Outcome:
+    def __call__(self, state: State, _now_ns: int) -> CommandResult:
         """Acknowledge an alert that fires; one that is acknowledged stays as it is."""
         alert = find_alert(state, self.alert_id)
         if alert is None:
@@ -41,9 +41,9 @@ class Acknowledge:
             return (find_alert(after, self.alert_id) or alert).to_dict()
 
         if alert.acknowledged is not None:
-            return Outcome(answer)
+            return CommandResult(answer)
         body = Acknowledged(alert.run, alert.attempt, alert.id, self.by, self.comment)
-        return Outcome(answer, (body,))
+        return CommandResult(answer, (body,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class AddSilence:
     by: str
     comment: str
 
-    def __call__(self, state: State, now_ns: int) -> Outcome:
+    def __call__(self, state: State, now_ns: int) -> CommandResult:
         """Add it, if there is room among those in force."""
         if self.until_ns <= now_ns:
             raise CommandError(422, "until: a silence in the past would silence nothing")
@@ -76,7 +76,7 @@ class AddSilence:
         own = asdict(self) | {"created_ns": now_ns}
         seed = json.dumps(own).encode()
         silence = Silence(id=hashlib.blake2s(seed, digest_size=8).hexdigest(), **own)
-        return Outcome(lambda _: silence, (SilenceAdded(silence),))
+        return CommandResult(lambda _: silence, (SilenceAdded(silence),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +89,12 @@ class RemoveSilence:
 
     silence_id: str
 
-    def __call__(self, state: State, now_ns: int) -> Outcome:
+    def __call__(self, state: State, now_ns: int) -> CommandResult:
         """Remove it, if it is in force."""
         found = [own for own in state.silences if own.id == self.silence_id]
         if not found or found[0].until_ns <= now_ns:
             raise CommandError(404, f"no silence {self.silence_id[:80]!a} is in force")
-        return Outcome(lambda _: None, (SilenceRemoved(self.silence_id),))
+        return CommandResult(lambda _: None, (SilenceRemoved(self.silence_id),))
 
 
 def find_alert(state: State, alert_id: str) -> Alert | None:

@@ -10,7 +10,7 @@ from typing import Final, Self
 
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.attempt.attempt import Attempt
-from gradwatch_server.core.session import Session
+from gradwatch_server.core.session import RankSession
 from gradwatch_server.core.state import State
 from gradwatch_server.ingest.inbox import Inbox
 from gradwatch_server.ingest.message import PackedRecord
@@ -58,7 +58,7 @@ class _Copies:
     """An alert, and the sessions that are still to be told."""
 
     packed: PackedRecord
-    sessions: deque[Session]
+    sessions: deque[RankSession]
 
 
 class AlertDelivery:
@@ -96,7 +96,7 @@ class AlertDelivery:
         packed = PackedRecord(*encode_body(AlertRecord(alert=plain)))
         attempt = self._attempt_of(alert)
         first = {0, *alert.origin.ranks[:FIRST_RANKS]}
-        others: deque[Session] = deque()
+        others: deque[RankSession] = deque()
         for rank, session in attempt.sessions.items():
             if rank in first:
                 self._send(session, packed)
@@ -116,7 +116,7 @@ class AlertDelivery:
         for session, packed in self._next():
             self._send(session, packed)
 
-    def _next(self) -> Iterator[tuple[Session, PackedRecord]]:
+    def _next(self) -> Iterator[tuple[RankSession, PackedRecord]]:
         for _ in range(min(COPIES_PER_ROUND, self._num_waiting)):
             copies = self._waiting[0]
             yield copies.sessions.popleft(), copies.packed
@@ -124,7 +124,7 @@ class AlertDelivery:
             if not copies.sessions:
                 self._waiting.popleft()
 
-    def _send(self, session: Session, packed: PackedRecord) -> None:
+    def _send(self, session: RankSession, packed: PackedRecord) -> None:
         peer = self._peers.get(session.id)
         if peer is not None and session.state is RankState.ALIVE:
             self._ingest.forward(peer, session.id, packed)

@@ -13,7 +13,7 @@ from gradwatch_wire import Ack, Welcome
 
 
 @dataclass(slots=True)
-class Answer:
+class Reply:
     """Answer to a session.
 
     Args:
@@ -40,7 +40,7 @@ class Batch:
     """
 
     lines: list[Line] = field(default_factory=list)
-    answers: dict[bytes, Answer] = field(default_factory=dict)
+    answers: dict[bytes, Reply] = field(default_factory=dict)
     begun: set[str] = field(default_factory=set)
 
     def add(self, run: str, now_ns: int, body: Body, raw: bytes | None = None) -> None:
@@ -55,9 +55,9 @@ class Batch:
             self.lines = [line for own in lines.values() for line in own]
         return {run: [line.entry for line in own] for run, own in lines.items()}
 
-    def answer(self, session: bytes, peer: bytes) -> Answer:
+    def answer(self, session: bytes, peer: bytes) -> Reply:
         """Return the answer to a session, a new one if it gets none yet."""
-        return self.answers.setdefault(session, Answer(peer))
+        return self.answers.setdefault(session, Reply(peer))
 
     def acknowledgements(
         self,

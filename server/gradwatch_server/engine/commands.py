@@ -51,7 +51,7 @@ Asked: TypeAlias = Acknowledged | Forgotten | SilenceAdded | SilenceRemoved
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CommandResult:
     """Result of a command.
 
     Args:
@@ -63,7 +63,7 @@ class Outcome:
     bodies: tuple[Asked, ...] = ()
 
 
-Command = Callable[[State, int], Outcome]
+Command = Callable[[State, int], CommandResult]
 """Looks at the state and the time, nanoseconds since the epoch; raises `CommandError`."""
 
 
@@ -80,7 +80,7 @@ class Commands:
     _waiting: queue.Queue[_Waiting] = field(
         default_factory=lambda: queue.Queue(maxsize=MAX_WAITING)
     )
-    _taken: list[tuple[Future[Any], Outcome]] = field(default_factory=list)
+    _taken: list[tuple[Future[Any], CommandResult]] = field(default_factory=list)
     _closed: bool = False
 
     @property

@@ -38,7 +38,7 @@ from gradwatch_server.engine.transaction import Transaction, read_silences
 from gradwatch_server.engine.work_meter import WorkMeter
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.ingest.inbox import Inbox
-from gradwatch_server.ingest.message import Message
+from gradwatch_server.ingest.message import IngestMessage
 from gradwatch_server.storage.checkpointer import Checkpointer
 from gradwatch_server.storage.retention import RetentionPolicy
 from gradwatch_server.storage.rows import Line, RunSave, StorageError, StorageFault
@@ -349,7 +349,7 @@ class Engine(threading.Thread):
         self.boot_id = os.urandom(BOOT_ID_BYTES)  # clients say HELLO, and what they have still
         self._connect_parts()
 
-    def _take(self, message: Message, batch: Batch) -> None:
+    def _take(self, message: IngestMessage, batch: Batch) -> None:
         now_ns = self.clock.now_ns()
         self._housekeeping.wake(now_ns, batch)
         self._intake.take(message, now_ns, batch)

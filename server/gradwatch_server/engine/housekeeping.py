@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from gradwatch_server.core.entries import Beats, Forgotten, Lost, Progress, Resumed, Tick
+from gradwatch_server.core.entries import BeatProgress, Beats, Forgotten, Lost, Resumed, Tick
 from gradwatch_server.core.liveness import LOGGED_AFTER_S, SIGN_EVERY_S
-from gradwatch_server.core.session import Session
+from gradwatch_server.core.session import RankSession
 from gradwatch_server.core.state import State
 from gradwatch_server.engine.batch import Batch
 from gradwatch_server.engine.publishing import PublishedState
@@ -54,7 +54,7 @@ class Housekeeping:
         self._session_timeout_ns = int(session_timeout_s * 1e9)
         self._runs_max_age_s = runs_max_age_s
         self._ticked_ns = self._forgot_ns = self._watched_ns = self._awake_ns = now_ns
-        self._beats: dict[bytes, Progress] = {}  # what each session said last
+        self._beats: dict[bytes, BeatProgress] = {}  # what each session said last
         self.to_tick: dict[str, None] = {}
 
     @property
@@ -86,7 +86,7 @@ class Housekeeping:
             del self.to_tick[name]
             batch.add(name, now_ns, Tick())
 
-    def beat(self, progress: Progress) -> None:
+    def beat(self, progress: BeatProgress) -> None:
         """Take in what a BEAT said; it gets into the log if nothing else shows that it lives."""
         self._beats[progress.session] = progress
 
@@ -113,7 +113,7 @@ class Housekeeping:
         The entry has the time at which it is made. So the last BEAT of a rank that is gone by then
         is left out, or it would seem to have lived until now.
         """
-        due: dict[str, list[Progress]] = {}
+        due: dict[str, list[BeatProgress]] = {}
         sessions, last_seen = self._state.sessions, self._published.last_seen
         for session_id in list(self._beats):
             session = sessions.get(session_id)
@@ -138,7 +138,7 @@ class Housekeeping:
                 watching[session.hello.run] = None
         return watching
 
-    def _silent(self, now_ns: int) -> list[Session]:
+    def _silent(self, now_ns: int) -> list[RankSession]:
         """Return the sessions that gave no sign of life for the session timeout."""
         last_seen = self._published.last_seen
         return [

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from gradwatch_server.core.entries import Entry, Gap, Opened, Progress, Received
-from gradwatch_server.core.sequence import Outcome, SequenceTracker
+from gradwatch_server.core.entries import BeatProgress, Entry, Gap, Opened, Received
+from gradwatch_server.core.sequence import SequenceResult, SequenceTracker
 from gradwatch_server.core.state import State
 from gradwatch_server.engine.admission import Admission, AdmissionResult
-from gradwatch_server.engine.batch import Answer, Batch
+from gradwatch_server.engine.batch import Batch, Reply
 from gradwatch_server.engine.memory import RunMemory
 from gradwatch_server.engine.metrics import EngineMetrics
 from gradwatch_server.engine.publishing import PublishedState
 from gradwatch_server.engine.recovery import Recovery
 from gradwatch_server.ingest.inbox import MESSAGE_BYTES, Inbox
-from gradwatch_server.ingest.message import Dropped, Message
+from gradwatch_server.ingest.message import Dropped, IngestMessage
 from gradwatch_server.storage.encoding import RECORD_KINDS
 from gradwatch_server.storage.rows import Line
 from gradwatch_server.storage.saved_state import SavedState
@@ -52,7 +52,7 @@ class Intake:
         published: PublishedState,
         metrics: EngineMetrics,
         boot_id: bytes,
-        on_beat: Callable[[Progress], None],
+        on_beat: Callable[[BeatProgress], None],
         admission: Admission,
         memory: RunMemory,
         recovery: Recovery,
@@ -116,7 +116,7 @@ class Intake:
         since_ns = now_ns - self._rewound_ns.get(session, -REWIND_NS)
         return since_ns >= REWIND_NS and self._ingest.has_room(peer)
 
-    def take(self, message: Message, now_ns: int, batch: Batch) -> None:
+    def take(self, message: IngestMessage, now_ns: int, batch: Batch) -> None:
         """Add to a batch what a message puts into the log, and the answer to it."""
         session = message.envelope.session
         if not self._admission.may_write(message) or not self._is_of_its_peer(message, now_ns):
@@ -157,19 +157,19 @@ class Intake:
         self._rewound_ns.pop(session, None)
         self._published.last_seen.pop(session, None)
 
-    def _turn_away(self, message: Message) -> None:
+    def _turn_away(self, message: IngestMessage) -> None:
         """Answer for a session that leaves memory in this round: it may begin anew in the next."""
         if isinstance(message.envelope.record, Hello):
             self._admission.wait(message)
         else:
             self._say_unknown(message)
 
-    def _say_unknown(self, message: Message) -> None:
+    def _say_unknown(self, message: IngestMessage) -> None:
         """Make the client say HELLO: it does at an ACK of another boot id than it knows."""
         session = message.envelope.session
         self._ingest.reply(message.peer, session, Ack(boot_id=NO_BOOT, acked=0))
 
-    def _is_of_its_peer(self, message: Message, now_ns: int) -> bool:
+    def _is_of_its_peer(self, message: IngestMessage, now_ns: int) -> bool:
         """Tell whether a message comes from the peer that speaks for its session.
 
         Another one may once that is gone or silent: so a client connects anew, and what it left on
@@ -190,7 +190,7 @@ class Intake:
         self._ingest.refuse("another peer", "a session that a connected peer speaks for")
         return False
 
-    def _dispatch(self, message: Message, now_ns: int, batch: Batch) -> bool:
+    def _dispatch(self, message: IngestMessage, now_ns: int, batch: Batch) -> bool:
         """Return whether the message shows that its session is alive."""
         session, record = message.envelope.session, message.envelope.record
         if isinstance(record, Hello):
@@ -201,7 +201,7 @@ class Intake:
         if isinstance(record, Beat):
             self._credit.beat(session, record.shrink, record.waiting_bytes, now_ns / 1e9)
             self._revive(session, now_ns, batch)
-            self._on_beat(Progress(session, record.last_step, record.since_s, record.training))
+            self._on_beat(BeatProgress(session, record.last_step, record.since_s, record.training))
             batch.answer(session, message.peer)
         elif type(record) in RECORD_KINDS:
             self._check(message, now_ns, batch)
@@ -211,7 +211,7 @@ class Intake:
             return False
         return True
 
-    def _greet(self, message: Message, hello: Hello, now_ns: int, batch: Batch) -> bool:
+    def _greet(self, message: IngestMessage, hello: Hello, now_ns: int, batch: Batch) -> bool:
         """Open the session if it is new; return False if it is refused, or waits."""
         session = message.envelope.session
         self._recovery.ensure(hello.run, batch)
@@ -227,13 +227,15 @@ class Intake:
             batch.add(hello.run, now_ns, Opened(session, hello), message.raw)
         else:
             return False
-        batch.answers[session] = Answer(message.peer, welcome=True)
+        batch.answers[session] = Reply(message.peer, welcome=True)
         self._open_credit(message, hello, now_ns, batch.answers[session])
         self._ingest.join(message.peer, hello.run)
         self._missing.pop(session, None)  # WELCOME says from where to go on
         return True
 
-    def _open_credit(self, message: Message, hello: Hello, now_ns: int, answer: Answer) -> None:
+    def _open_credit(
+        self, message: IngestMessage, hello: Hello, now_ns: int, answer: Reply
+    ) -> None:
         session, peer, now_s = message.envelope.session, message.peer, now_ns / 1e9
         before = self.peers.get(session)
         if before not in (None, peer) and set(self._credit.sessions_of(before)) <= {session}:
@@ -265,7 +267,7 @@ class Intake:
             shown = as_replayed(known.hello) if from_files else known.hello
             batch.add(known.hello.run, now_ns, Opened(session, shown))
 
-    def _check(self, message: Message, now_ns: int, batch: Batch) -> None:
+    def _check(self, message: IngestMessage, now_ns: int, batch: Batch) -> None:
         """Log a record if it is the next one of its session, and what is lost before it."""
         envelope = message.envelope
         if self._tracker.is_doubtful(envelope.session, envelope.seq, envelope.low):
@@ -277,13 +279,13 @@ class Intake:
             first, last = checked.gap
             self._metrics.lost += last - first + 1
             batch.add(run, now_ns, Gap(envelope.session, first, last))
-        if checked.outcome is Outcome.ACCEPT:
+        if checked.outcome is SequenceResult.ACCEPT:
             self._metrics.stored += 1
             self._metrics.stored_bytes += len(message.raw)
             batch.add(run, now_ns, Received(envelope), message.raw)
             if type(envelope.record) is Bye:
                 self._credit.forget(envelope.session)
-        elif checked.outcome is Outcome.DUPLICATE:
+        elif checked.outcome is SequenceResult.DUPLICATE:
             self._published.num_duplicates += 1
         else:  # what was missing first comes first when it is sent again
             missing = Dropped(message.peer, envelope.seq)

@@ -19,7 +19,7 @@ from gradwatch_server.budgets import Budgets, BudgetUse, LoggedBudgets
 from gradwatch_server.core.attempt import Attempt
 from gradwatch_server.core.entries import Body, Forgotten, FramesClosed, ManifestsDropped
 from gradwatch_server.core.run import Run
-from gradwatch_server.core.session import ATTEMPT_BYTES, Session, session_bytes
+from gradwatch_server.core.session import ATTEMPT_BYTES, RankSession, session_bytes
 from gradwatch_server.core.state import State
 from gradwatch_wire import Hello
 
@@ -412,6 +412,6 @@ def _shares(attempt: Attempt) -> int:
     return max(1, -(-len(attempt.ranks.alive) // RANKS_PER_SHARE))
 
 
-def _droppable(session: Session) -> tuple[bool, int]:
+def _droppable(session: RankSession) -> tuple[bool, int]:
     """Order sessions by what they can do without: the newest manifest is needed for what comes."""
     return len(session.manifests) > 1, session.manifests_bytes

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from gradwatch_server.core.entries import Forgotten
 from gradwatch_server.core.state import State
-from gradwatch_server.engine.commands import CommandError, Outcome
+from gradwatch_server.engine.commands import CommandError, CommandResult
 from gradwatch_server.storage.rows import StorageError
 from gradwatch_server.storage.store import Store
 
@@ -95,7 +95,7 @@ class DeleteRun:
     run: str
     deletions: Deletions
 
-    def __call__(self, state: State, _now_ns: int) -> Outcome:
+    def __call__(self, state: State, _now_ns: int) -> CommandResult:
         """Let it go; one that lives stays."""
         run = state.runs.get(self.run)
         if run is None:
@@ -110,4 +110,4 @@ class DeleteRun:
             if self.run not in after.runs:
                 self.deletions.begin(self.run)
 
-        return Outcome(answer, (Forgotten(self.run, run.attempts[-1].number),))
+        return CommandResult(answer, (Forgotten(self.run, run.attempts[-1].number),))

@@ -19,7 +19,7 @@ from gradwatch_server.core.attempt.attempt import Attempt
 from gradwatch_server.core.entries import Entry, Forgotten, Lost, Opened, Received
 from gradwatch_server.core.printable import printable
 from gradwatch_server.core.run import Run
-from gradwatch_server.core.session import EXCEPTION, Session
+from gradwatch_server.core.session import EXCEPTION, RankSession
 from gradwatch_server.core.state import State
 from gradwatch_server.core.views.rules import count_watched, no_layers
 from gradwatch_server.core.views.snapshot import RunView, view_run
@@ -198,7 +198,7 @@ class RunLog:
                 if name not in self._state.runs:
                     self._told.pop(name, None)
 
-    def _attach(self, session: Session, hello: Hello, now_ns: int) -> None:
+    def _attach(self, session: RankSession, hello: Hello, now_ns: int) -> None:
         attempt = self._attempt(session)
         who = f"rank {hello.rank} of {attempt.world} on {printable(hello.host)}, pid {hello.pid}"
         num = len(attempt.sessions)
@@ -207,7 +207,7 @@ class RunLog:
         elif num == attempt.world:
             self._write(session, now_ns, "all %d ranks attached", num)
 
-    def _return(self, session: Session, now_ns: int) -> bool:
+    def _return(self, session: RankSession, now_ns: int) -> bool:
         """Tell of a rank that is heard again; return whether it is one."""
         if session.id not in self._lost:
             return False
@@ -215,7 +215,7 @@ class RunLog:
         self._write(session, now_ns, "rank %d is heard again", session.hello.rank)
         return True
 
-    def _step(self, session: Session, step: int, now_ns: int) -> None:
+    def _step(self, session: RankSession, step: int, now_ns: int) -> None:
         told = self._of(session.hello.run)
         if session.attempt > told.stepped and not session.is_from_files:
             told.stepped = session.attempt
@@ -224,7 +224,7 @@ class RunLog:
         if session.attempt < run.attempts[-1].number:
             self._collide(session, run, told, now_ns)
 
-    def _collide(self, session: Session, run: Run, told: _Told, now_ns: int) -> None:
+    def _collide(self, session: RankSession, run: Run, told: _Told, now_ns: int) -> None:
         numbers = tuple(own.number for own in run.live)
         if len(numbers) > 1 and numbers != told.beside:
             told.beside = numbers
@@ -232,7 +232,7 @@ class RunLog:
             shown = ", ".join(map(str, numbers))
             self._write(session, now_ns, text, len(numbers), shown, level=logging.WARNING)
 
-    def _leave(self, session: Session, bye: Bye, now_ns: int) -> None:
+    def _leave(self, session: RankSession, bye: Bye, now_ns: int) -> None:
         attempt, rank = self._attempt(session), session.hello.rank
         if bye.reason == EXCEPTION:
             text = "rank %d ended with an exception, last step %s"
@@ -244,21 +244,26 @@ class RunLog:
         text = "ended: %d of %d ranks, %d records stored, %d lost"
         self._write(session, now_ns, text, len(sessions), attempt.world, stored, lost)
 
-    def _lose(self, session: Session, now_ns: int) -> None:
+    def _lose(self, session: RankSession, now_ns: int) -> None:
         self._lost.add(session.id)
         text = "rank %d is lost: no sign of life for %.0f s, last step %s"
         silent_s = (now_ns - session.heard_ns) / 1e9
         rank, last = session.hello.rank, _last(session)
         self._write(session, now_ns, text, rank, silent_s, last, level=logging.WARNING)
 
-    def _attempt(self, session: Session) -> Attempt:
+    def _attempt(self, session: RankSession) -> Attempt:
         return self._state.runs[session.hello.run].attempt_of(session)
 
     def _of(self, run: str) -> _Told:
         return self._told.setdefault(run, _Told())
 
     def _write(
-        self, session: Session, now_ns: int, text: str, *values: object, level: int = logging.INFO
+        self,
+        session: RankSession,
+        now_ns: int,
+        text: str,
+        *values: object,
+        level: int = logging.INFO,
     ) -> None:
         name = session.hello.run
         own = self._of(name).window
@@ -284,5 +289,5 @@ def _stepped(run: Run) -> int:
     return max(numbers, default=0)
 
 
-def _last(session: Session) -> str:
+def _last(session: RankSession) -> str:
     return "none" if session.last_step < 0 else str(session.last_step)

@@ -11,7 +11,7 @@ from typing import Final
 
 from gradwatch_server.core.entries import Entry, Gap, Opened, Received
 from gradwatch_server.ingest.inbox import WORK_S, Inbox
-from gradwatch_server.ingest.message import Message
+from gradwatch_server.ingest.message import IngestMessage
 
 MOST_WORK_S: Final = 0.04
 """What the messages of one batch may be expected to cost at most."""
@@ -37,7 +37,7 @@ class WorkMeter:
         self._bytes: Counter[bytes] = Counter()  # of the batch, by peer
         self._write_s = 0.0  # what one usually takes
 
-    def take(self, message: Message) -> None:
+    def take(self, message: IngestMessage) -> None:
         self._bytes[message.peer] += len(message.raw)
 
     def write(self, seconds: float) -> None:

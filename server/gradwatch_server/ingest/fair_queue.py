@@ -39,7 +39,7 @@ MAX_IDLE: Final = 4_096
 
 
 @dataclass(slots=True, weakref_slot=True)
-class _Group:
+class _CostGroup:
     """Peers whose messages are taken to cost the same."""
 
     num_peers: int = 0
@@ -64,7 +64,7 @@ class _Group:
 
 @dataclass(slots=True)
 class _Peer(Generic[T]):
-    group: _Group
+    group: _CostGroup
     served_s: float  # the later the more it cost
     waiting: deque[tuple[T, int]] = field(default_factory=deque)
     num_bytes: int = 0
@@ -85,7 +85,7 @@ class FairQueue(Generic[T]):
         self._peers: dict[bytes, _Peer[T]] = {}
         self._waiting: dict[bytes, _Peer[T]] = {}  # those with messages
         self._served: dict[bytes, _Peer[T]] = {}  # those that had a turn
-        self._groups: WeakValueDictionary[str, _Group] = WeakValueDictionary()
+        self._groups: WeakValueDictionary[str, _CostGroup] = WeakValueDictionary()
         self._floor_s = 0.0  # what the one served least has had, of those that wait
 
     def __bool__(self) -> bool:
@@ -118,7 +118,7 @@ class FairQueue(Generic[T]):
             self.num_dropped += 1
             return [(peer, message)]
         if own is None:
-            own = self._peers[peer] = _Peer(_Group(num_peers=1), self._floor_s)
+            own = self._peers[peer] = _Peer(_CostGroup(num_peers=1), self._floor_s)
         if not own.waiting:
             head_start_s = HEAD_START_S / (1 + len(self._waiting))
             own.served_s = max(own.served_s, self._floor_s - head_start_s)
@@ -208,7 +208,7 @@ class FairQueue(Generic[T]):
             return
         joined = self._groups.get(group)
         if joined is None:
-            joined = self._groups[group] = _Group()
+            joined = self._groups[group] = _CostGroup()
         if own.num_taken:
             own.group.num_taken -= own.num_taken
             joined.num_taken += own.num_taken

@@ -17,7 +17,7 @@ from typing import Final
 from gradwatch_server.budgets import BudgetUse
 from gradwatch_server.ingest.credit import Credit
 from gradwatch_server.ingest.fair_queue import FairQueue
-from gradwatch_server.ingest.message import Arrived, Dropped, Message, PackedRecord
+from gradwatch_server.ingest.message import Arrived, Dropped, IngestMessage, PackedRecord
 from gradwatch_server.keys import Client
 from gradwatch_server.record_codec import decode
 from gradwatch_wire import ProtocolError, Record, Refuse, session_of
@@ -90,7 +90,7 @@ class Floods:
 
 
 @dataclass(slots=True)
-class _Bucket:
+class _FloodBucket:
     tokens: float
     at_s: float
     muted_until_s: float = 0.0
@@ -102,7 +102,7 @@ class Throttle:
     """Counts bad messages by peer. A peer that sends none costs one lookup in a dict."""
 
     def __init__(self) -> None:
-        self._peers: OrderedDict[bytes, _Bucket] = OrderedDict()
+        self._peers: OrderedDict[bytes, _FloodBucket] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._peers)
@@ -122,7 +122,7 @@ class Throttle:
 
     def count_bad(self, peer: bytes, now_s: float) -> None:
         """Count a bad message of a peer."""
-        bucket = self._peers.setdefault(peer, _Bucket(BURST, now_s))
+        bucket = self._peers.setdefault(peer, _FloodBucket(BURST, now_s))
         self._peers.move_to_end(peer)
         bucket.tokens = min(BURST, bucket.tokens + (now_s - bucket.at_s) * REFILL_PER_S) - 1
         bucket.at_s = now_s
@@ -182,7 +182,7 @@ class Inbox(ABC):
         self._seconds: Callable[[], float] = time.perf_counter
         self._batch_messages = BATCH_MESSAGES
 
-    def receive(self, timeout_ms: int, work_s: float = WORK_S) -> Iterator[Message]:
+    def receive(self, timeout_ms: int, work_s: float = WORK_S) -> Iterator[IngestMessage]:
         """Read what has arrived, then yield a batch: of each peer in turn, those of each in order.
 
         Args:
@@ -268,13 +268,13 @@ class Inbox(ABC):
 
     def _check(
         self, client: Client | None, peer: bytes, raw: bytes, now_s: float
-    ) -> Message | None:
+    ) -> IngestMessage | None:
         """Decode a message; return None, and count why, if it cannot be."""
         if self._throttle.is_muted(peer, now_s):  # since it was put there
             self.refuse("throttled", "a peer that sends nonsense is not heard for a while")
             return None
         try:
-            return Message(peer, decode(raw), raw, client)
+            return IngestMessage(peer, decode(raw), raw, client)
         except ProtocolError as error:
             # A client of another version is counted apart from what a port scanner sends.
             is_version = error.where == "message.version"

@@ -11,7 +11,7 @@ from gradwatch_wire.value import value
 
 
 @value()
-class Message:
+class IngestMessage:
     """A decoded message.
 
     Args:

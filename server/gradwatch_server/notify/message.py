@@ -12,7 +12,7 @@ from gradwatch_server.core.alerting.severities import is_worse
 from gradwatch_server.core.alerting.wording import cut
 from gradwatch_server.core.printable import printable
 from gradwatch_server.notify.notice import Facts, Notice
-from gradwatch_server.storage.deliveries import Entry
+from gradwatch_server.storage.deliveries import DeliveryState
 from gradwatch_wire.health import Severity
 
 MAX_NAMED: Final = 10
@@ -57,13 +57,13 @@ def compose(notice: Notice) -> Message:
     return Message(_title(notice, named[0], worst), "\n\n".join(blocks), worst)
 
 
-def _importance(entry: Entry) -> tuple[bool, int, int]:
+def _importance(entry: DeliveryState) -> tuple[bool, int, int]:
     """Order news before what is over, the worse first, the older first."""
     rank = list(Severity).index(Severity(entry.severity))
     return entry.is_over, -rank, entry.cursor
 
 
-def _title(notice: Notice, first: Entry, worst: Severity | None) -> str:
+def _title(notice: Notice, first: DeliveryState, worst: Severity | None) -> str:
     batch = notice.batch
     runs = {own.run for own in batch.entries}
     where = harmless(first.run) if len(runs) == 1 else f"{len(runs):,} runs"
@@ -77,13 +77,13 @@ def _title(notice: Notice, first: Entry, worst: Severity | None) -> str:
     return what + harmless(first.rule) + _place(facts) + end
 
 
-def _rules(entries: Sequence[Entry]) -> str:
+def _rules(entries: Sequence[DeliveryState]) -> str:
     counted = Counter(own.rule for own in entries).most_common()
     shown = [f"{count:,} {harmless(rule)}" for rule, count in counted[:3]]
     return ", ".join(shown) + (", …" if len(counted) > 3 else "")
 
 
-def _counts(entries: Sequence[Entry]) -> str:
+def _counts(entries: Sequence[DeliveryState]) -> str:
     counted: Counter[str] = Counter()
     for own in entries:
         counted[RESOLVED if own.is_over else own.severity] += 1
@@ -103,7 +103,7 @@ def _end(facts: Facts) -> str:
     return "" if step is None else f", over since step {step}"
 
 
-def _lines(notice: Notice, entry: Entry) -> Iterator[str]:
+def _lines(notice: Notice, entry: DeliveryState) -> Iterator[str]:
     """Yield what is said of one alert."""
     facts = notice.read(entry)
     over = ", over" if entry.is_over else ""

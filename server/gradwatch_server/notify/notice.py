@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from gradwatch_server.notify.plan import Batch
-from gradwatch_server.storage.deliveries import Entry
+from gradwatch_server.notify.plan import NotificationBatch
+from gradwatch_server.storage.deliveries import DeliveryState
 from gradwatch_wire.run_page import run_page
 
 Facts: TypeAlias = Mapping[str, Any]
 """An alert as it is stored and as `GET /alerts` shows it."""
 
-Read: TypeAlias = Callable[[Entry], Facts | None]
+Read: TypeAlias = Callable[[DeliveryState], Facts | None]
 """Returns the alert as it was at an entry's event, None if that is not kept any more."""
 
 
@@ -28,12 +28,12 @@ class Notice:
         now_s: When it is sent, seconds since the epoch.
     """
 
-    batch: Batch
+    batch: NotificationBatch
     read: Read
     page_url: str | None
     now_s: float
 
-    def link(self, entry: Entry) -> str | None:
+    def link(self, entry: DeliveryState) -> str | None:
         """Return the address of an alert's page."""
         if self.page_url is None:
             return None

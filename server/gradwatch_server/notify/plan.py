@@ -13,7 +13,12 @@ from typing import Final
 
 from gradwatch_server.core.alerting.alert import News
 from gradwatch_server.notify.policy import Policy
-from gradwatch_server.storage.deliveries import Entry, GroupTimes, Progress, TargetChange
+from gradwatch_server.storage.deliveries import (
+    DeliveryProgress,
+    DeliveryState,
+    GroupTimes,
+    TargetChange,
+)
 from gradwatch_server.storage.rows import AlertEvent
 from gradwatch_wire.health import AlertState
 
@@ -23,7 +28,7 @@ told, the oldest is forgotten, and nobody is told when it is over."""
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class NotificationBatch:
     """Batch that goes out as one message.
 
     Args:
@@ -34,18 +39,18 @@ class Batch:
     """
 
     group: str
-    entries: tuple[Entry, ...]
+    entries: tuple[DeliveryState, ...]
     is_resend: bool = False
     is_again: bool = False
 
 
-class Plan:
+class NotificationQueue:
     """The alerts that one target is to be told of, or was told of."""
 
     def __init__(
         self,
         policy: Policy,
-        entries: Sequence[Entry] = (),
+        entries: Sequence[DeliveryState] = (),
         groups: Mapping[str, GroupTimes] | None = None,
         max_entries: int = MAX_ENTRIES,
     ) -> None:
@@ -76,7 +81,7 @@ class Plan:
         return sum(own.is_pending for own in self._entries.values())
 
     @property
-    def entries(self) -> Sequence[Entry]:
+    def entries(self) -> Sequence[DeliveryState]:
         return tuple(self._entries.values())
 
     def has_room(self) -> bool:
@@ -97,7 +102,7 @@ class Plan:
         elif known is not None:
             self._take_resolved(event, known, now_s)
 
-    def _take_firing(self, event: AlertEvent, known: Entry | None, now_s: float) -> None:
+    def _take_firing(self, event: AlertEvent, known: DeliveryState | None, now_s: float) -> None:
         alert = event.alert
         news = (alert.get("update") or {}).get("news", ())
         has_risen = News.SEVERITY in news or News.KIND in news
@@ -116,7 +121,7 @@ class Plan:
         own = self._entry(event, is_pending=is_pending)
         self._put(replace(own, is_told=True), now_s)
 
-    def _take_resolved(self, event: AlertEvent, known: Entry, now_s: float) -> None:
+    def _take_resolved(self, event: AlertEvent, known: DeliveryState, now_s: float) -> None:
         is_kept = self._policy.resolved if known.is_told else not event.alert.get("silenced")
         if is_kept:
             own = self._entry(event, is_pending=True)
@@ -124,9 +129,9 @@ class Plan:
         else:
             self._forget(known)
 
-    def _entry(self, event: AlertEvent, *, is_pending: bool) -> Entry:
+    def _entry(self, event: AlertEvent, *, is_pending: bool) -> DeliveryState:
         alert = event.alert
-        return Entry(
+        return DeliveryState(
             alert_id=alert["id"],
             group=self._policy.group_of(alert),
             run=alert["run"],
@@ -137,7 +142,7 @@ class Plan:
             is_pending=is_pending,
         )
 
-    def _put(self, entry: Entry, now_s: float) -> None:
+    def _put(self, entry: DeliveryState, now_s: float) -> None:
         before = self._entries.pop(entry.alert_id, None)
         if before is not None and before.group != entry.group:
             self._leave(before)
@@ -148,13 +153,13 @@ class Plan:
         if entry.is_pending and not times.since_s:
             self._set_times(entry.group, replace(times, since_s=now_s))
 
-    def _forget(self, entry: Entry) -> None:
+    def _forget(self, entry: DeliveryState) -> None:
         self._entries.pop(entry.alert_id, None)
         self._told_s.pop(entry.alert_id, None)
         self._changed.add(entry.alert_id)
         self._leave(entry)
 
-    def _leave(self, entry: Entry) -> None:
+    def _leave(self, entry: DeliveryState) -> None:
         self._members[entry.group].pop(entry.alert_id, None)
         if not self._has_pending(entry.group):
             self._set_times(entry.group, replace(self._times(entry.group), since_s=0.0))
@@ -166,7 +171,7 @@ class Plan:
         self._groups[group] = times
         self._changed_groups.add(group)
 
-    def due(self, now_s: float, doubtful: str | None = None) -> Batch | None:
+    def due(self, now_s: float, doubtful: str | None = None) -> NotificationBatch | None:
         """Return the next message that is due, None if none is.
 
         Args:
@@ -182,10 +187,10 @@ class Plan:
                 for own in self._of(group)
                 if own.is_pending and self._may_end_s(own, now_s) <= now_s
             )
-            return Batch(group, pending, is_again=group == doubtful)
+            return NotificationBatch(group, pending, is_again=group == doubtful)
         standing = self._standing()
         if standing and now_s >= self._resend_due_s(now_s):
-            return Batch("", standing, is_resend=True)
+            return NotificationBatch("", standing, is_resend=True)
         return None
 
     def next_s(self, now_s: float) -> float | None:
@@ -210,7 +215,7 @@ class Plan:
         own = (self._may_end_s(own, now_s) for own in self._of(group) if own.is_pending)
         return min(own, default=math.inf)
 
-    def _may_end_s(self, entry: Entry, now_s: float) -> float:
+    def _may_end_s(self, entry: DeliveryState, now_s: float) -> float:
         """Return when the end of an alert may be told; all else may be told at once."""
         told_s = self._told_s.get(entry.alert_id, math.inf)
         if entry.state == AlertState.FIRING or told_s > now_s:  # also of a clock that was set back
@@ -220,20 +225,20 @@ class Plan:
     def _resend_due_s(self, now_s: float) -> float:
         return min(self._resent_s, now_s) + self._policy.resend_s
 
-    def _of(self, group: str) -> Iterator[Entry]:
+    def _of(self, group: str) -> Iterator[DeliveryState]:
         return (self._entries[own] for own in self._members[group])
 
     def _has_pending(self, group: str) -> bool:
         return any(own.is_pending for own in self._of(group))
 
-    def _standing(self) -> tuple[Entry, ...]:
+    def _standing(self) -> tuple[DeliveryState, ...]:
         """Return what was told, fires on, and is to be sent again at some time."""
         if not self._policy.resend_s:
             return ()
         told = (own for own in self._entries.values() if own.is_told)
         return _by_cursor(own for own in told if own.state == AlertState.FIRING)
 
-    def settled(self, batch: Batch, now_s: float) -> None:
+    def settled(self, batch: NotificationBatch, now_s: float) -> None:
         """Note that a message was delivered, or that nothing is to be sent again now."""
         if batch.is_resend:
             self._resent_s = now_s
@@ -244,7 +249,7 @@ class Plan:
         self._set_times(batch.group, GroupTimes(since_s, sent_s=now_s))
         self._resent_s = self._resent_s or now_s
 
-    def _settle(self, told: Entry, now_s: float) -> None:
+    def _settle(self, told: DeliveryState, now_s: float) -> None:
         own = self._entries.get(told.alert_id)
         if own is None:
             return
@@ -256,14 +261,14 @@ class Plan:
         self._entries[own.alert_id] = replace(own, is_told=True, is_pending=is_pending)
         self._changed.add(own.alert_id)
 
-    def drop(self, entries: Sequence[Entry]) -> None:
+    def drop(self, entries: Sequence[DeliveryState]) -> None:
         """Forget alerts: they were given up, or are not to be told any more."""
         for told in entries:
             own = self._entries.get(told.alert_id)
             if own is not None:
                 self._forget(own)
 
-    def changes(self, progress: Progress, now_s: float) -> TargetChange:
+    def changes(self, progress: DeliveryProgress, now_s: float) -> TargetChange:
         """Return what is to be saved with how far the target is; it is not returned again."""
         self._end_groups(now_s)
         groups, entries = self._groups, self._entries
@@ -294,5 +299,5 @@ class Plan:
                 self._changed_groups.add(group)
 
 
-def _by_cursor(entries: Iterable[Entry]) -> tuple[Entry, ...]:
+def _by_cursor(entries: Iterable[DeliveryState]) -> tuple[DeliveryState, ...]:
     return tuple(sorted(entries, key=lambda own: own.cursor))

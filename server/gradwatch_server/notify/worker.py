@@ -15,12 +15,17 @@ from gradwatch_server.core.printable import printable
 from gradwatch_server.notify.deadline import Deadline
 from gradwatch_server.notify.notice import Facts, Notice
 from gradwatch_server.notify.notifiers.base import DeliveryError, Notifier
-from gradwatch_server.notify.plan import Batch, Plan
+from gradwatch_server.notify.plan import NotificationBatch, NotificationQueue
 from gradwatch_server.notify.policy import Policy
 from gradwatch_server.notify.standing import Standing
 from gradwatch_server.notify.status import TargetStatus
 from gradwatch_server.storage.alert_events import AlertEvents
-from gradwatch_server.storage.deliveries import DeliveryLog, Entry, Progress, SavedTarget
+from gradwatch_server.storage.deliveries import (
+    DeliveryLog,
+    DeliveryProgress,
+    DeliveryState,
+    SavedTarget,
+)
 from gradwatch_server.storage.rows import PAGE_EVENTS, StorageError
 from gradwatch_wire.health import AlertState
 
@@ -40,7 +45,7 @@ FIRST_RETRY_S: Final = 1.0
 MOST_RETRY_S: Final = 300.0
 
 
-class Outcome(StrEnum):
+class DeliveryResult(StrEnum):
     """Outcome of an attempt to send a message."""
 
     DELIVERED = "delivered"
@@ -80,7 +85,7 @@ class TargetWorker:
         self._page_url = page_url
         saved = _resumed(log.load(name), events.newest())
         self._progress = saved.progress
-        self._plan = Plan(policy, saved.entries, saved.groups)
+        self._plan = NotificationQueue(policy, saved.entries, saved.groups)
         log.save(name, self._plan.changes(self._progress, time.time()))
         self._deadline = Deadline(f"gradwatch-notify-{name}-send")
         self._woken = threading.Event()
@@ -179,7 +184,7 @@ class TargetWorker:
         self._delivered(batch)
         return True
 
-    def _still_wanted(self, batch: Batch, now_s: float) -> Batch:
+    def _still_wanted(self, batch: NotificationBatch, now_s: float) -> NotificationBatch:
         """Leave out what is silenced, known or over by now, as far as that is known."""
         if batch.is_resend:  # of an alert that is not in memory nobody knows that it fires
             is_resent = self._standing.is_resent
@@ -191,28 +196,28 @@ class TargetWorker:
             self._plan.drop([own for own in batch.entries if own not in wanted])
         return replace(batch, entries=tuple(wanted))
 
-    def _is_wanted(self, entry: Entry) -> bool:
+    def _is_wanted(self, entry: DeliveryState) -> bool:
         alert = self._standing.find(entry.run, entry.alert_id)
         if alert is None or entry.state != AlertState.FIRING or entry.is_told:
             return True
         return not (alert.silenced or alert.acknowledged)
 
-    def _find(self, entry: Entry) -> Facts | None:
+    def _find(self, entry: DeliveryState) -> Facts | None:
         found = self._events.after(entry.cursor - 1, most=1)
         return found[0].alert if found and found[0].cursor == entry.cursor else None
 
-    def _delivered(self, batch: Batch) -> None:
+    def _delivered(self, batch: NotificationBatch) -> None:
         now_s = time.time()
         self._plan.settled(batch, now_s)
-        self._messages[Outcome.DELIVERED] += 1
+        self._messages[DeliveryResult.DELIVERED] += 1
         if self._has_told:
             logger.info("notifications to %s are delivered again", self._name)
         self._has_told = False
         self._retry_s = 0.0
-        self._progress = Progress(self._progress.cursor, succeeded_s=now_s)
+        self._progress = DeliveryProgress(self._progress.cursor, succeeded_s=now_s)
         self._save(now_s)
 
-    def _failed(self, batch: Batch, error: DeliveryError) -> None:
+    def _failed(self, batch: NotificationBatch, error: DeliveryError) -> None:
         now_s = time.time()
         since_s = self._progress.failing_since_s or now_s
         num_attempts = self._progress.num_attempts + 1
@@ -229,7 +234,7 @@ class TargetWorker:
             self._plan.settled(batch, now_s)
         elif gives_up:
             self._plan.drop(batch.entries)
-        self._messages[Outcome.GIVEN_UP if gives_up else Outcome.FAILED] += 1
+        self._messages[DeliveryResult.GIVEN_UP if gives_up else DeliveryResult.FAILED] += 1
         self._tell(error, gives_up=gives_up)
         # Also after a refusal: the next message is most likely refused, too.
         self._retry_s = now_s + _backoff_s(num_attempts)
@@ -284,7 +289,7 @@ def _backoff_s(num_failures: int) -> float:
 def _resumed(saved: SavedTarget | None, newest: int) -> SavedTarget:
     """Return where a target goes on, given the cursor of the newest event."""
     if saved is None:
-        return SavedTarget(Progress(newest))
+        return SavedTarget(DeliveryProgress(newest))
     if saved.progress.cursor > newest:  # of another log: the events of this one are all new
         return SavedTarget(replace(saved.progress, cursor=0, sending=None))
     return saved

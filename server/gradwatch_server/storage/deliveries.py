@@ -15,7 +15,7 @@ Row: TypeAlias = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class DeliveryState:
     """An alert that a target is to be told of, or was told of.
 
     Args:
@@ -60,7 +60,7 @@ class GroupTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class DeliveryProgress:
     """Progress of a target.
 
     Args:
@@ -85,8 +85,8 @@ class Progress:
 class SavedTarget:
     """All that is kept of a target."""
 
-    progress: Progress
-    entries: Sequence[Entry] = ()
+    progress: DeliveryProgress
+    entries: Sequence[DeliveryState] = ()
     groups: Mapping[str, GroupTimes] = field(default_factory=dict)
 
 
@@ -102,8 +102,8 @@ class TargetChange:
         ended: Groups that are not there any more.
     """
 
-    progress: Progress
-    entries: Sequence[Entry] = ()
+    progress: DeliveryProgress
+    entries: Sequence[DeliveryState] = ()
     forgotten: Collection[str] = ()
     groups: Mapping[str, GroupTimes] = field(default_factory=dict)
     ended: Collection[str] = ()
@@ -121,8 +121,8 @@ _KEYS: Final = {"targets": "", "entries": " AND alert_id = ?", "groups": ' AND "
 def from_rows(target: Row, entries: Iterable[Row], groups: Iterable[Row]) -> SavedTarget:
     """Return the target that rows of the three tables stand for."""
     return SavedTarget(
-        Progress(*target[1:]),
-        [Entry(*row[1:-2], *map(bool, row[-2:])) for row in entries],
+        DeliveryProgress(*target[1:]),
+        [DeliveryState(*row[1:-2], *map(bool, row[-2:])) for row in entries],
         {group: GroupTimes(*times) for _, group, *times in groups},
     )
 

@@ -17,6 +17,7 @@ import zstandard
 from gradwatch_server.core.alerting.silences import Silence
 from gradwatch_server.core.entries import (
     Acknowledged,
+    BeatProgress,
     Beats,
     Began,
     Body,
@@ -28,7 +29,6 @@ from gradwatch_server.core.entries import (
     Lost,
     ManifestsDropped,
     Opened,
-    Progress,
     Received,
     Request,
     Resumed,
@@ -187,7 +187,7 @@ def _encode_request(request: Request) -> tuple[int, bytes]:
             return _SILENCE_REMOVED, silence_id.encode()
 
 
-def _plain(own: Progress) -> tuple[bytes, int, float, bool | None]:
+def _plain(own: BeatProgress) -> tuple[bytes, int, float, bool | None]:
     return own.session, own.last_step, own.since_s, own.training
 
 
@@ -225,7 +225,7 @@ def _decode_body(kind: int, session: bytes, payload: bytes) -> Body:
 
 def _decode_notice(kind: int, payload: bytes) -> Notice:
     if kind == _BEATS:
-        return Beats(tuple(Progress(*own[:4]) for own in msgpack.unpackb(payload)))
+        return Beats(tuple(BeatProgress(*own[:4]) for own in msgpack.unpackb(payload)))
     if kind == _RESUMED:
         return Resumed()
     if kind == _TICK:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Inspection:
+class StoreInspection:
     """A data directory, or the place where one is to be made.
 
     Args:

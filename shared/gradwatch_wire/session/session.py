@@ -68,7 +68,7 @@ class RecordSource(Protocol):
 S = TypeVar("S", bound=RecordSource)
 
 
-class Phase(Enum):
+class SessionPhase(Enum):
     """State of the session."""
 
     GREETING = "greeting"
@@ -94,7 +94,7 @@ class Session(Generic[S]):
     ) -> None:
         self.id = session_id
         self.source = source
-        self.phase = Phase.GREETING
+        self.phase = SessionPhase.GREETING
         self.refused = ""  # the reason
         self.http = ""  # where the aggregator answers HTTP, as it says
         self.alerts: list[dict[str, Json]] = []
@@ -122,13 +122,13 @@ class Session(Generic[S]):
     @property
     def is_drained(self) -> bool:
         """End of sending: true once everything is acknowledged, or never will be."""
-        return self.phase is Phase.REFUSED or self._has_nothing_left
+        return self.phase is SessionPhase.REFUSED or self._has_nothing_left
 
     @property
     def is_over(self) -> bool:
         """End of the session: true once it is refused, or the aggregator has everything."""
-        opened = self.phase is Phase.OPEN
-        return self.phase is Phase.REFUSED or (opened and self._has_nothing_left)
+        opened = self.phase is SessionPhase.OPEN
+        return self.phase is SessionPhase.REFUSED or (opened and self._has_nothing_left)
 
     @property
     def _has_nothing_left(self) -> bool:
@@ -146,9 +146,9 @@ class Session(Generic[S]):
 
     def due(self, now_s: float) -> bytes | None:
         """Return the HELLO that is due, if one is."""
-        if self.phase is Phase.OPEN and self._is_stuck(now_s):
-            self.phase = Phase.GREETING
-        if self.phase is not Phase.GREETING or now_s - self._hello_at_s < HELLO_EVERY_S:
+        if self.phase is SessionPhase.OPEN and self._is_stuck(now_s):
+            self.phase = SessionPhase.GREETING
+        if self.phase is not SessionPhase.GREETING or now_s - self._hello_at_s < HELLO_EVERY_S:
             return None
         return self._message(self._hello)
 
@@ -157,8 +157,8 @@ class Session(Generic[S]):
 
     def greet_again(self) -> None:
         """Say HELLO before anything else, and at once: who answers may be another one now."""
-        if self.phase is not Phase.REFUSED:
-            self.phase = Phase.GREETING
+        if self.phase is not SessionPhase.REFUSED:
+            self.phase = SessionPhase.GREETING
             self._hello_at_s = float("-inf")
 
     def beat(
@@ -170,14 +170,14 @@ class Session(Generic[S]):
     ) -> bytes | None:
         """Return the BEAT that is due, if one is; *is_training* is asked only then."""
         is_due = now_s - self._beat_at_s >= BEAT_EVERY_S or self._must_beat
-        if self.phase is not Phase.OPEN or not is_due:
+        if self.phase is not SessionPhase.OPEN or not is_due:
             return None
         return self._beat(now_s, last_step, since_s, is_training())
 
     def credit_beat(self, now_s: float) -> bytes | None:
         """Return the BEAT that is due for the sake of credit, of a session without a training."""
         is_due = self._waiting_bytes and now_s - self._beat_at_s >= BEAT_EVERY_S
-        if self.phase is not Phase.OPEN or not (self._must_beat or is_due):
+        if self.phase is not SessionPhase.OPEN or not (self._must_beat or is_due):
             return None
         return self._beat(now_s, -1, 0.0, None)
 
@@ -196,7 +196,7 @@ class Session(Generic[S]):
 
     def peek(self) -> bytes | None:
         """Return the next record to send, if one may be sent; `sent` moves on."""
-        if self.phase is not Phase.OPEN or self._cursor - self._floor >= self._max_in_flight:
+        if self.phase is not SessionPhase.OPEN or self._cursor - self._floor >= self._max_in_flight:
             return None
         item = self.source.get(self._cursor)
         if item is not None and not self._fits(item):
@@ -239,7 +239,7 @@ class Session(Generic[S]):
         """Take in an answer of the aggregator; return False if it is for another session."""
         if envelope.session != self.id:
             return False
-        if self.phase is not Phase.REFUSED:
+        if self.phase is not SessionPhase.REFUSED:
             self._take(envelope.record, now_s)
         return True
 
@@ -252,11 +252,11 @@ class Session(Generic[S]):
             case Alert(alert=alert):
                 self.alerts.append(dict(alert))
             case Refuse(reason=reason):
-                self.phase = Phase.REFUSED
+                self.phase = SessionPhase.REFUSED
                 self.refused = reason
 
     def _welcome(self, welcome: Welcome, now_s: float) -> None:
-        self.phase = Phase.OPEN
+        self.phase = SessionPhase.OPEN
         self._boot_id = welcome.boot_id
         self.http = welcome.http
         self._rewound = None
@@ -271,7 +271,7 @@ class Session(Generic[S]):
     def _acknowledge(self, ack: Ack, now_s: float) -> None:
         if ack.boot_id != self._boot_id:
             # It restarted. HELLO at once, once: its WELCOME says from where to go on.
-            if self.phase is Phase.OPEN:
+            if self.phase is SessionPhase.OPEN:
                 self.greet_again()
             return
         self.every = ack.every

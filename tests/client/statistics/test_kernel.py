@@ -186,7 +186,7 @@ def test_a_program_has_as_many_threads_on_any_device(
 def test_small_tensors_share_a_program() -> None:
     """Many of them, in few programs, each tensor in one."""
     tensors, size = 2000, plans.DeviceSize(multiprocessors=10)
-    small = plans.Plan([64] * tensors, [torch.float32] * tensors, DEVICE, size)
+    small = plans.LaunchPlan([64] * tensors, [torch.float32] * tensors, DEVICE, size)
     (launch,) = small._launches
 
     assert launch.num_programs <= 10 * plans.PROGRAMS_PER_MULTIPROCESSOR
@@ -196,7 +196,7 @@ def test_small_tensors_share_a_program() -> None:
 def test_a_large_model_has_some_programs_per_multiprocessor() -> None:
     size = plans.DeviceSize(multiprocessors=132)
     numels = [50_257 * 768, 1024 * 768] + [768, 768 * 2304, 2304, 768 * 768, 768, 768 * 3072] * 12
-    large = plans.Plan(numels, [torch.float32] * len(numels), torch.device("cpu"), size)
+    large = plans.LaunchPlan(numels, [torch.float32] * len(numels), torch.device("cpu"), size)
     (launch,) = large._launches
 
     assert launch.num_programs <= 1.3 * 132 * plans.PROGRAMS_PER_MULTIPROCESSOR
@@ -208,7 +208,7 @@ def test_a_large_model_has_some_programs_per_multiprocessor() -> None:
 
 def test_what_is_split_covers_each_element_once() -> None:
     numels = [0, 1, 2048, 2049, 10**6, 3 * 10**6 + 1, 2**31 + 5]
-    made = plans.Plan(
+    made = plans.LaunchPlan(
         numels, [torch.bfloat16] * len(numels), torch.device("cpu"), plans.DeviceSize()
     )
     (launch,) = made._launches
@@ -256,7 +256,7 @@ def test_elements_behind_the_2_to_the_31st_are_read_where_they_lie(
     size = plans.DeviceSize.of(DEVICE)
     if DEVICE.type == "cpu":
         size = plans.DeviceSize(multiprocessors=1024)
-    plan = plans.Plan([HUGE], [torch.bfloat16], DEVICE, size)
+    plan = plans.LaunchPlan([HUGE], [torch.bfloat16], DEVICE, size)
     (launch,) = plan._launches
     programs = plan._programs[: launch.num_programs + 1].tolist()
     segments = plan._segments[: 5 * programs[-1]].view(-1, 5).tolist()
@@ -318,14 +318,14 @@ def test_addresses_are_uploaded_if_they_have_changed(monkeypatch: pytest.MonkeyP
 
     made: list[Any] = []
 
-    class Watched(plans.Plan):
+    class Watched(plans.LaunchPlan):
         def __init__(self, *given: Any) -> None:
             made.append(given)
             super().__init__(*given)
 
     assert not kernel.why_refused(DEVICE, torch.float32)  # which makes a plan of its own, once
     monkeypatch.setattr(addresses._Block, "send", watched)
-    monkeypatch.setattr(kernel, "Plan", Watched)
+    monkeypatch.setattr(kernel, "LaunchPlan", Watched)
     first = [torch.ones(1001, device=DEVICE), torch.full((77,), 2.0, device=DEVICE)]
     second = [gradient.clone() * 3 for gradient in first]
     norms = [
@@ -487,7 +487,7 @@ def test_the_kernel_is_given_nothing_that_it_cannot_read(
     plain = torch.ones(3, device=DEVICE)
     gradient = odd()
     kernel.triton_statistics([plain, torch.ones(5, device=DEVICE)], (L2,))
-    monkeypatch.setattr(plans.Plan, "run", lambda *given: launched.append(given))
+    monkeypatch.setattr(plans.LaunchPlan, "run", lambda *given: launched.append(given))
 
     with pytest.raises(kernel.UnreadableError):
         kernel.triton_statistics([plain, gradient], (L2,))
@@ -528,12 +528,12 @@ def test_sets_of_layers_that_take_turns_keep_their_plans(monkeypatch: pytest.Mon
     ]
     made: list[Any] = []
 
-    class Watched(plans.Plan):
+    class Watched(plans.LaunchPlan):
         def __init__(self, *given: Any) -> None:
             made.append(given)
             super().__init__(*given)
 
-    monkeypatch.setattr(kernel, "Plan", Watched)
+    monkeypatch.setattr(kernel, "LaunchPlan", Watched)
     for _ in range(3):
         for gradients in sets:
             found = kernel.triton_statistics(gradients, ("l1",))["l1"]
@@ -570,16 +570,16 @@ def test_a_dtype_that_is_refused_is_tried_once(
     undecided: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: list[str] = []
-    warm_up = plans.Plan.warm_up
+    warm_up = plans.LaunchPlan.warm_up
 
-    def refuse(plan: plans.Plan) -> None:
+    def refuse(plan: plans.LaunchPlan) -> None:
         tried.append(plan._launches[0].format)
         if tried[-1] == "bf16":
             msg = "no C compiler"
             raise RuntimeError(msg)
         warm_up(plan)
 
-    monkeypatch.setattr(plans.Plan, "warm_up", refuse)
+    monkeypatch.setattr(plans.LaunchPlan, "warm_up", refuse)
     mixed = [torch.ones(4, device=DEVICE), torch.full((9,), 2.0, device=DEVICE).bfloat16()]
     for _ in range(3):
         found = cuda_statistics(mixed, (L2,))
@@ -612,16 +612,16 @@ def test_without_triton_it_is_imported_once(
 def test_memory_that_is_short_once_costs_one_record(
     undecided: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = plans.Plan.run
+    run = plans.LaunchPlan.run
     gradients = [torch.ones(4, device=DEVICE)]
     cuda_statistics(gradients, (L2,))
 
     def short(*_: object) -> None:
         raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB")
 
-    monkeypatch.setattr(plans.Plan, "run", short)
+    monkeypatch.setattr(plans.LaunchPlan, "run", short)
     assert "out of memory" in cuda_statistics(gradients, (L2,)).declined
-    monkeypatch.setattr(plans.Plan, "run", run)
+    monkeypatch.setattr(plans.LaunchPlan, "run", run)
     assert cuda_statistics(gradients, (L2,)).path == "triton"
 
 

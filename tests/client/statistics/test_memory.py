@@ -147,7 +147,7 @@ def test_the_kernel_needs_little_beside_what_it_reads(
     """Tables, parts and results of any set of layers, on a device as large as there are."""
     with PeakMemory() as seen:
         size = plans.DeviceSize(multiprocessors=160)
-        made = plans.Plan(numels, [torch.bfloat16] * len(numels), torch.device("cpu"), size)
+        made = plans.LaunchPlan(numels, [torch.bfloat16] * len(numels), torch.device("cpu"), size)
         made.run(list(range(16, 16 + 16 * len(numels), 16)))
 
     assert launches.programs > 1000

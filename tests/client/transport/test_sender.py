@@ -34,7 +34,7 @@ from gradwatch_wire import (
     encode,
 )
 from gradwatch_wire.session.outbox import Outbox
-from gradwatch_wire.session.session import Phase, Session
+from gradwatch_wire.session.session import Session, SessionPhase
 from tests.support.ports import ReservedPort, has_ipv6
 from tests.support.recording import NewAggregator, Sink
 from tests.support.waiting import PATIENCE_S, wait_until
@@ -289,7 +289,7 @@ def test_a_record_that_is_too_large_is_told(
     for parameter in model.parameters():
         parameter.grad = torch.ones(())
     watch = aggregator.attach(model)
-    wait_until(lambda: sender_of(watch).session.phase is Phase.OPEN, "WELCOME")
+    wait_until(lambda: sender_of(watch).session.phase is SessionPhase.OPEN, "WELCOME")
     watch.collect()
     wait_until(lambda: "a Manifest was left out" in caplog.text, "the line in the log")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gradwatch_server.api import alert_stream as alert_stream_module
-from gradwatch_server.api.alert_stream import SLICE, AlertStream, StreamEvent, Wanted
+from gradwatch_server.api.alert_stream import SLICE, AlertStream, EventFilter, StreamEvent
 from gradwatch_server.clock import Clock
 from gradwatch_server.storage.alert_events import AlertEvents
 from gradwatch_server.storage.rows import NewAlertEvent
@@ -37,7 +37,7 @@ def test_a_quiet_stream_shows_that_it_lives(
         alert_stream = AlertStream(stored)
         alert_stream.start()
         seen: list[int | None] = []
-        async for event in alert_stream.follow(0, Wanted()):
+        async for event in alert_stream.follow(0, EventFilter()):
             seen.append(event.cursor if event else None)
             if len(seen) == 2:
                 add(stored, "a", "b")
@@ -71,7 +71,7 @@ def test_events_of_the_time_while_it_read_are_not_missed(
             return events
 
         monkeypatch.setattr(stored, "after", read)
-        return [event.cursor async for event in alert_stream.follow(0, Wanted()) if event]
+        return [event.cursor async for event in alert_stream.follow(0, EventFilter()) if event]
 
     assert asyncio.run(follow()) == [1, 2, 3]
 
@@ -100,7 +100,7 @@ def test_a_closed_stream_ends_every_subscription(stored: AlertEvents) -> None:
 
         async def one(cursor: int) -> int:
             num_events = 0
-            async for _ in alert_stream.follow(cursor, Wanted()):
+            async for _ in alert_stream.follow(cursor, EventFilter()):
                 num_events += 1
                 seen.set()
             return num_events
@@ -116,8 +116,8 @@ def test_a_closed_stream_ends_every_subscription(stored: AlertEvents) -> None:
 def test_silenced_events_are_for_those_who_ask_for_them() -> None:
     loud, silenced = (StreamEvent(1, "gpt", is_silenced, b"") for is_silenced in (False, True))
 
-    assert [Wanted().takes(event) for event in (loud, silenced)] == [True, False]
-    assert [Wanted(silenced=True).takes(event) for event in (loud, silenced)] == [True, True]
+    assert [EventFilter().takes(event) for event in (loud, silenced)] == [True, False]
+    assert [EventFilter(silenced=True).takes(event) for event in (loud, silenced)] == [True, True]
 
 
 def test_many_subscribers_are_woken_few_at_a_time(
@@ -133,7 +133,7 @@ def test_many_subscribers_are_woken_few_at_a_time(
     monkeypatch.setattr(AlertStream, "_after", nothing)
 
     async def read(alert_stream: AlertStream, number: int) -> None:
-        async for _ in alert_stream.follow(number, Wanted()):
+        async for _ in alert_stream.follow(number, EventFilter()):
             pass
 
     async def wake() -> None:

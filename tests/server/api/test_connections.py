@@ -10,7 +10,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from gradwatch_server.api.connection_limits import ConnectionLimits
-from gradwatch_server.api.connections import Connection
+from gradwatch_server.api.connections import HttpConnection
 from gradwatch_server.budgets import BudgetUse
 
 
@@ -28,7 +28,7 @@ def test_each_connection_sends_at_once() -> None:
         served: asyncio.Future[socket.socket] = loop.create_future()
         ended: asyncio.Future[None] = loop.create_future()
 
-        class Watched(Connection):
+        class Watched(HttpConnection):
             limits = ConnectionLimits(BudgetUse())
 
             def connection_made(self, transport: Any) -> None:

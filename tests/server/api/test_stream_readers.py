@@ -17,7 +17,7 @@ from gradwatch_server.api import alert_stream as alert_stream_module
 from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.api.app import make_app
 from gradwatch_server.api.connection_limits import ConnectionLimits
-from gradwatch_server.api.connections import Connection
+from gradwatch_server.api.connections import HttpConnection
 from gradwatch_server.budgets import Budgets
 from gradwatch_server.core.alerting.rules import Rules
 from tests.support.engine import Start
@@ -44,7 +44,7 @@ class Server:
             self.app,
             port=0,
             log_config=None,
-            http=Connection.under(limits),
+            http=HttpConnection.under(limits),
             timeout_graceful_shutdown=1,
         )
         self._server = uvicorn.Server(config)

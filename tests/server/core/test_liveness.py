@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gradwatch_server.core.entries import Beats, Opened, Progress
+from gradwatch_server.core.entries import BeatProgress, Beats, Opened
 from gradwatch_wire.session.replayed import as_replayed
 from tests.server.core.test_saved_state import restored, same, story_of
 from tests.support.core import Cluster
@@ -133,7 +133,7 @@ def test_steps_on_their_way_are_no_stall() -> None:
     job = training(Cluster)
     for step in range(20, 35):
         job.now_ns += 4_000_000_000
-        said = [Progress(job.sessions[rank], step, 0.5) for rank in range(2)]
+        said = [BeatProgress(job.sessions[rank], step, 0.5) for rank in range(2)]
         assert job.put(Beats(tuple(said))) == []
 
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradwatch_server.core.sequence import Outcome, SequenceTracker
+from gradwatch_server.core.sequence import SequenceResult, SequenceTracker
 from gradwatch_wire.limits import MAX_SEQ
 
 SESSION = b"s" * 16
-ACCEPT, DUPLICATE, REWIND = Outcome.ACCEPT, Outcome.DUPLICATE, Outcome.REWIND
+ACCEPT, DUPLICATE, REWIND = SequenceResult.ACCEPT, SequenceResult.DUPLICATE, SequenceResult.REWIND
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ ACCEPT, DUPLICATE, REWIND = Outcome.ACCEPT, Outcome.DUPLICATE, Outcome.REWIND
     ],
 )
 def test_a_record_is_checked(
-    acked: int, seq: int, low: int, outcome: Outcome, gap: tuple[int, int] | None, then: int
+    acked: int, seq: int, low: int, outcome: SequenceResult, gap: tuple[int, int] | None, then: int
 ) -> None:
     tracker = SequenceTracker({SESSION: acked})
     checked = tracker.check(SESSION, seq, low)
@@ -72,7 +72,7 @@ def test_later_gaps_are_believed_at_once() -> None:
 def test_a_session_that_never_said_hello_is_unknown() -> None:
     tracker = SequenceTracker({})
 
-    assert tracker.check(SESSION, 1, 1).outcome is Outcome.UNKNOWN
+    assert tracker.check(SESSION, 1, 1).outcome is SequenceResult.UNKNOWN
     assert (tracker.accepted(SESSION), SESSION in tracker, len(tracker)) == (0, False, 0)
     tracker.open(SESSION)
 

@@ -21,12 +21,12 @@ from gradwatch_server.engine.housekeeping import Housekeeping
 from gradwatch_server.engine.memory import MAX_ATTEMPTS, RunMemory
 from gradwatch_server.engine.publishing import PublishedState
 from gradwatch_server.ingest.inbox import Inbox
-from gradwatch_server.ingest.message import Message
+from gradwatch_server.ingest.message import IngestMessage
 from gradwatch_wire import Ack, Beat, Bye, Envelope, Hello, Refuse, Welcome, decode, encode
 from gradwatch_wire.health import RankState
 from gradwatch_wire.session.driver import send_due
 from gradwatch_wire.session.outbox import Outbox
-from gradwatch_wire.session.session import Phase, Session
+from gradwatch_wire.session.session import Session, SessionPhase
 from tests.support.engine import Start
 from tests.support.peer import Peer
 from tests.support.records import manifest_of, stats_of
@@ -138,7 +138,7 @@ def test_a_client_that_was_evicted_goes_on_by_itself(
             if socket.poll(20):
                 session.receive(decode(socket.recv()), time.monotonic())
 
-    pump(lambda: session.phase is Phase.OPEN)
+    pump(lambda: session.phase is SessionPhase.OPEN)
     running.peer(run="other").greet()
     running.shows("other")
     assert "paused" not in running.published.revisions
@@ -249,7 +249,7 @@ def test_a_run_that_is_new_begins_no_more_attempts_in_one_round_than_may_live() 
     for job in range(MAX_ATTEMPTS + 2):
         hello = Hello(run="new", rank=0, world=1, job=str(job))
         envelope = Envelope(session=os.urandom(16), record=hello)
-        message = Message(b"peer", envelope, encode(envelope))
+        message = IngestMessage(b"peer", envelope, encode(envelope))
         verdicts.append(admission.judge(message, hello, 0))
 
     assert Counter(verdicts) == {AdmissionResult.ADMITTED: MAX_ATTEMPTS, AdmissionResult.REFUSED: 2}

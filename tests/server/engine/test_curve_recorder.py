@@ -22,7 +22,7 @@ from gradwatch_server.core.frames.step_numbers import StepNumbers
 from gradwatch_server.curves.buckets import Buckets
 from gradwatch_server.curves.columns import RUN_COLUMNS, RUN_TABLE
 from gradwatch_server.curves.encoding import decode_head
-from gradwatch_server.curves.facts import Wanted
+from gradwatch_server.curves.facts import SeriesQuery
 from gradwatch_server.curves.items import ItemKind, table_of
 from gradwatch_server.engine import curve_recorder
 from gradwatch_server.engine.curve_recorder import CurveRecorder
@@ -116,7 +116,7 @@ class Feed:
     def read_run(self, width: int, first: int = 0, last: int = 1 << 40) -> Buckets:
         """Return buckets of the loss, of all steps."""
         with self.recorder.history("r", 1) as history:
-            wanted = Wanted(0, RUN_TABLE, np.array([LOSS]), first, last)
+            wanted = SeriesQuery(0, RUN_TABLE, np.array([LOSS]), first, last)
             return history.run_buckets(wanted, width)
 
     def gains(self, first: int, last: int, every: int = 1) -> None:
@@ -151,7 +151,7 @@ class Feed:
         table = table_of(ItemKind.BLOCK, column)
         with self.recorder.history("r", 1) as history:
             assert history.layers.items[ItemKind.BLOCK] == ("h.0", "h.1", "h.2")
-            wanted = Wanted(0, table, np.arange(3), 0, 1 << 40)
+            wanted = SeriesQuery(0, table, np.arange(3), 0, 1 << 40)
             return history.of_table(table).buckets(wanted, width)
 
     def read(
@@ -159,7 +159,7 @@ class Feed:
     ) -> Buckets:
         items = np.array([LOSS]) if table == RUN_TABLE else np.arange(len(LAYERS))
         with self.recorder.history("r", 1) as history:
-            return history.buckets(Wanted(epoch, table, items, first, last), width)
+            return history.buckets(SeriesQuery(epoch, table, items, first, last), width)
 
 
 @pytest.fixture
@@ -330,7 +330,7 @@ def test_a_long_log_that_is_applied_anew_loses_no_row(start: Start) -> None:
     running.shows(frames=600)
     with running.engine.curves.history("gpt", 1) as history:
         assert [(own.first, own.last) for own in history.spans()] == [(0, 599)]
-        found = history.buckets(Wanted(0, "l2", np.arange(1), 0, 599), 1)
+        found = history.buckets(SeriesQuery(0, "l2", np.arange(1), 0, 599), 1)
     assert found.counts[0, :, 0].tolist() == [1] * 600
 
 

@@ -15,7 +15,7 @@ import zmq
 
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.ingest.inbox import BATCH_BYTES, BATCH_MESSAGES
-from gradwatch_server.ingest.message import Message
+from gradwatch_server.ingest.message import IngestMessage
 from gradwatch_server.ingest.socket import Ingest
 from gradwatch_wire import Ack, Bye, Envelope, Event, Refuse, decode, encode
 from gradwatch_wire.limits import MAX_RECORD_BYTES
@@ -33,9 +33,9 @@ def ingest() -> Iterator[Ingest]:
     ingest.close()
 
 
-def received(ingest: Ingest, count: int) -> list[Message]:
+def received(ingest: Ingest, count: int) -> list[IngestMessage]:
     """Receive so many messages that can be read."""
-    messages: list[Message] = []
+    messages: list[IngestMessage] = []
 
     def all_came() -> bool:
         messages.extend(ingest.receive(50))
@@ -107,7 +107,7 @@ def test_a_frame_that_is_too_long_never_comes_in(
     (message,) = received(ingest, 1)
     assert message.raw == GOOD
 
-    def send_again() -> list[Message]:
+    def send_again() -> list[IngestMessage]:
         peer.send(GOOD)
         return list(ingest.receive(100))
 

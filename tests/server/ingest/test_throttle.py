@@ -5,7 +5,7 @@ from __future__ import annotations
 import zmq
 
 from gradwatch_server.ingest.inbox import BURST, MAX_MUTES, MAX_PEERS, MUTE_S, Throttle
-from gradwatch_server.ingest.message import Message
+from gradwatch_server.ingest.message import IngestMessage
 from gradwatch_server.ingest.socket import Ingest
 from gradwatch_wire import Bye, Envelope, encode
 from tests.support.waiting import wait_until
@@ -67,7 +67,7 @@ def test_a_flood_of_nonsense_is_not_read_and_a_good_peer_is() -> None:
             good.linger = 0
             good.connect(ingest.endpoint)
             good.send(GOOD)
-            messages: list[Message] = []
+            messages: list[IngestMessage] = []
 
             def all_came() -> bool:
                 messages.extend(ingest.receive(50))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import zmq
 
-from gradwatch_server.ingest.message import Message
+from gradwatch_server.ingest.message import IngestMessage
 from gradwatch_server.ingest.socket import ENDPOINT, Ingest, ZapAuthenticator, require_curve
 from gradwatch_server.keys import Client, add_client, make_keys, read_keys
 from gradwatch_wire import Ack, Bye, Envelope, encode
@@ -43,9 +43,9 @@ def ingest(folder: Path) -> Iterator[Ingest]:
     ingest.close()
 
 
-def received(ingest: Ingest, count: int, timeout_s: float = 10) -> list[Message]:
+def received(ingest: Ingest, count: int, timeout_s: float = 10) -> list[IngestMessage]:
     """Receive so many messages, or fewer when the time is over."""
-    messages: list[Message] = []
+    messages: list[IngestMessage] = []
     deadline = time.monotonic() + timeout_s
     while len(messages) < count and time.monotonic() < deadline:
         messages += ingest.receive(50)

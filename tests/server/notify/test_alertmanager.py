@@ -22,9 +22,9 @@ from gradwatch_server.notify.notifiers.alertmanager import (
     AlertmanagerNotifier,
 )
 from gradwatch_server.notify.notifiers.base import DeliveryError
-from gradwatch_server.notify.plan import Batch, Plan
+from gradwatch_server.notify.plan import NotificationBatch, NotificationQueue
 from gradwatch_server.notify.policy import Policy
-from gradwatch_server.storage.deliveries import Entry
+from gradwatch_server.storage.deliveries import DeliveryState
 from gradwatch_server.storage.rows import AlertEvent
 from tests.server.notify.alerts import event
 from tests.support.aggregator import Aggregator
@@ -88,7 +88,7 @@ def alertmanager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alertmana
 
 def send(url: str, *events: AlertEvent, now_s: float, is_resend: bool = False) -> None:
     """Send what a target would be told of these events."""
-    plan = Plan(AlertmanagerNotifier.schedule(Policy()))
+    plan = NotificationQueue(AlertmanagerNotifier.schedule(Policy()))
     stored = {own.cursor: own.alert for own in events}
     for own in events:
         plan.take(own, now_s)
@@ -147,10 +147,10 @@ def test_an_alert_that_ended_before_it_was_sent_fires_for_a_minute(
 def test_what_was_told_and_is_over_is_over_there(alertmanager: Alertmanager) -> None:
     began = event(1, "told", run="told")
     send(alertmanager.url, began, now_s=now_s())
-    entry = Entry("told", "", "told", "nonfinite", "critical", "resolved", 2, is_told=True)
+    entry = DeliveryState("told", "", "told", "nonfinite", "critical", "resolved", 2, is_told=True)
     facts = event(2, "told", run="told", state="resolved").alert
     AlertmanagerNotifier(alertmanager.url).send(
-        Notice(Batch("", (entry,)), lambda _: facts, None, now_s())
+        Notice(NotificationBatch("", (entry,)), lambda _: facts, None, now_s())
     )
 
     wait_until(lambda: not alertmanager.alerts(run="told"), "it is over")

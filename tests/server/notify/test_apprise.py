@@ -14,7 +14,7 @@ import pytest
 from gradwatch_server.notify.notice import Notice
 from gradwatch_server.notify.notifiers.apprise import AppriseNotifier
 from gradwatch_server.notify.notifiers.base import DeliveryError
-from gradwatch_server.notify.plan import Plan
+from gradwatch_server.notify.plan import NotificationQueue
 from gradwatch_server.notify.policy import Policy
 from tests.server.notify.alerts import event
 from tests.support.receiver import Receive
@@ -82,7 +82,7 @@ def mailbox() -> Iterator[Mailbox]:
 
 
 def notice(**changes: Any) -> Notice:
-    plan = Plan(Policy(group_wait_s=0.0))
+    plan = NotificationQueue(Policy(group_wait_s=0.0))
     stored = event(1, **changes)
     plan.take(stored, 100.0)
     batch = plan.due(100.0)

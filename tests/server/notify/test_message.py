@@ -6,9 +6,9 @@ from typing import Any
 
 from gradwatch_server.notify.message import MAX_NAMED, Message, compose
 from gradwatch_server.notify.notice import Facts, Notice
-from gradwatch_server.notify.plan import Batch, Plan
+from gradwatch_server.notify.plan import NotificationBatch, NotificationQueue
 from gradwatch_server.notify.policy import Policy
-from gradwatch_server.storage.deliveries import Entry
+from gradwatch_server.storage.deliveries import DeliveryState
 from gradwatch_server.storage.rows import AlertEvent
 from gradwatch_wire.health import Severity
 from tests.server.notify.alerts import event
@@ -16,18 +16,18 @@ from tests.server.notify.alerts import event
 
 def composed(*events: AlertEvent, **changes: Any) -> Message:
     """Return the message about events that come at once."""
-    plan = Plan(Policy(group_wait_s=0.0, group_interval_s=0.0, group_by=()))
+    plan = NotificationQueue(Policy(group_wait_s=0.0, group_interval_s=0.0, group_by=()))
     stored = {own.cursor: own.alert for own in events}
     for own in events:
         plan.take(own, 1.0)
     batch = plan.due(1.0)
     assert batch is not None
-    fields = {name: getattr(batch, name) for name in Batch.__slots__} | changes
+    fields = {name: getattr(batch, name) for name in NotificationBatch.__slots__} | changes
 
-    def read(entry: Entry) -> Facts | None:
+    def read(entry: DeliveryState) -> Facts | None:
         return stored.get(entry.cursor)
 
-    return compose(Notice(Batch(**fields), read, "http://gw:8420", 1.0))
+    return compose(Notice(NotificationBatch(**fields), read, "http://gw:8420", 1.0))
 
 
 def test_one_alert_says_all_there_is_to_know() -> None:
@@ -77,9 +77,9 @@ def test_an_alert_that_ended_before_it_was_sent_is_sent_as_what_it_was() -> None
 
 
 def test_the_end_of_what_was_told_says_so() -> None:
-    entry = Entry("a1", "", "gpt", "nonfinite", "critical", "resolved", 2, is_told=True)
+    entry = DeliveryState("a1", "", "gpt", "nonfinite", "critical", "resolved", 2, is_told=True)
     facts = event(2, state="resolved", resolved_step=8).alert
-    message = compose(Notice(Batch("", (entry,)), lambda _: facts, None, 1.0))
+    message = compose(Notice(NotificationBatch("", (entry,)), lambda _: facts, None, 1.0))
 
     assert message.title == "[resolved] gpt: nonfinite at step 7, h.0"
     assert message.severity is None
@@ -107,7 +107,7 @@ def test_names_from_the_wire_call_nobody() -> None:
 
 def test_an_alert_that_is_not_kept_any_more_is_still_named() -> None:
     """The log was trimmed, or its run deleted, while it waited."""
-    plan = Plan(Policy(group_wait_s=0.0))
+    plan = NotificationQueue(Policy(group_wait_s=0.0))
     plan.take(event(1), 100.0)
     batch = plan.due(100.0)
     assert batch is not None

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gradwatch_server.notify.plan import Batch, Plan
+from gradwatch_server.notify.plan import NotificationBatch, NotificationQueue
 from gradwatch_server.notify.policy import Policy
-from gradwatch_server.storage.deliveries import Entry, GroupTimes, Progress
+from gradwatch_server.storage.deliveries import DeliveryProgress, DeliveryState, GroupTimes
 from tests.server.notify.alerts import event
 
 HOUR_S = 3_600.0
@@ -19,17 +19,17 @@ NOON_S = 20_000 * DAY_S + 12 * HOUR_S
 AT_ONCE: dict[str, Any] = {"group_wait_s": 0.0, "group_interval_s": 0.0}
 
 
-def due(plan: Plan, now_s: float, **settings: Any) -> Batch:
+def due(plan: NotificationQueue, now_s: float, **settings: Any) -> NotificationBatch:
     batch = plan.due(now_s, **settings)
     assert batch is not None, plan.entries
     return batch
 
 
-def ids(batch: Batch) -> list[str]:
+def ids(batch: NotificationBatch) -> list[str]:
     return [own.alert_id for own in batch.entries]
 
 
-def tell(plan: Plan, now_s: float) -> list[str]:
+def tell(plan: NotificationQueue, now_s: float) -> list[str]:
     """Deliver what is due, and return whom it was about."""
     batch = due(plan, now_s)
     plan.settled(batch, now_s)
@@ -37,7 +37,7 @@ def tell(plan: Plan, now_s: float) -> list[str]:
 
 
 def test_alerts_of_a_run_that_come_together_are_one_message() -> None:
-    plan = Plan(Policy(group_wait_s=10.0))
+    plan = NotificationQueue(Policy(group_wait_s=10.0))
     plan.take(event(1, "a"), NOON_S)
     plan.take(event(2, "b"), NOON_S + 9.0)
     plan.take(event(3, "c", run="other"), NOON_S + 9.0)
@@ -51,7 +51,7 @@ def test_alerts_of_a_run_that_come_together_are_one_message() -> None:
 
 def test_a_storm_is_few_messages() -> None:
     """A thousand alerts in one run within an hour: one a minute at the most."""
-    plan = Plan(Policy(group_wait_s=10.0, group_interval_s=60.0))
+    plan = NotificationQueue(Policy(group_wait_s=10.0, group_interval_s=60.0))
     told: list[str] = []
     for number in range(1_000):
         now_s = NOON_S + number * 0.1
@@ -69,7 +69,7 @@ def test_a_storm_is_few_messages() -> None:
     ("group_by", "count"), [((), 1), (("run",), 2), (("run", "rule"), 3), (("rule",), 2)]
 )
 def test_what_is_grouped_is_set(group_by: tuple[str, ...], count: int) -> None:
-    plan = Plan(Policy(group_by=group_by, **AT_ONCE))
+    plan = NotificationQueue(Policy(group_by=group_by, **AT_ONCE))
     plan.take(event(1, "a"), NOON_S)
     plan.take(event(2, "b", rule="vanishing"), NOON_S)
     plan.take(event(3, "c", run="other"), NOON_S)
@@ -92,7 +92,7 @@ def test_what_is_grouped_is_set(group_by: tuple[str, ...], count: int) -> None:
     ],
 )
 def test_only_what_is_wanted_is_told(changes: dict[str, Any], is_told: bool) -> None:
-    plan = Plan(Policy(rules=("non*",), runs=("!scratch-*",), **AT_ONCE))
+    plan = NotificationQueue(Policy(rules=("non*",), runs=("!scratch-*",), **AT_ONCE))
     plan.take(event(1, **changes), NOON_S)
 
     assert (plan.due(NOON_S) is not None) == is_told
@@ -100,7 +100,7 @@ def test_only_what_is_wanted_is_told(changes: dict[str, Any], is_told: bool) -> 
 
 def test_that_it_is_over_is_told_to_whom_it_was_told() -> None:
     """Silenced by then or not; to nobody else."""
-    plan = Plan(Policy(**AT_ONCE))
+    plan = NotificationQueue(Policy(**AT_ONCE))
     plan.take(event(1, "a"), NOON_S)
     plan.take(event(2, "b", severity="info"), NOON_S)
     assert tell(plan, NOON_S) == ["a"]
@@ -112,7 +112,7 @@ def test_that_it_is_over_is_told_to_whom_it_was_told() -> None:
 
 
 def test_nobody_who_does_not_want_that_is_told_that_it_is_over() -> None:
-    plan = Plan(Policy(resolved=False, **AT_ONCE))
+    plan = NotificationQueue(Policy(resolved=False, **AT_ONCE))
     plan.take(event(1), NOON_S)
     tell(plan, NOON_S)
     plan.take(event(2, state="resolved"), NOON_S + 1)
@@ -122,7 +122,7 @@ def test_nobody_who_does_not_want_that_is_told_that_it_is_over() -> None:
 
 
 def test_what_began_and_ended_while_it_waited_is_told_once() -> None:
-    plan = Plan(Policy(group_wait_s=10.0))
+    plan = NotificationQueue(Policy(group_wait_s=10.0))
     plan.take(event(1), NOON_S)
     plan.take(event(2, state="resolved"), NOON_S + 1)
     batch = due(plan, NOON_S + 10.0)
@@ -134,7 +134,7 @@ def test_what_began_and_ended_while_it_waited_is_told_once() -> None:
 
 def test_a_receiver_may_hear_of_an_alert_before_its_end() -> None:
     """And of others meanwhile; a clock that is set back delays nothing."""
-    plan = Plan(Policy(**AT_ONCE, min_firing_s=60.0))
+    plan = NotificationQueue(Policy(**AT_ONCE, min_firing_s=60.0))
     plan.take(event(1, "a"), 100.0)
     assert tell(plan, 100.0) == ["a"]
     plan.take(event(2, "a", state="resolved"), 101.0)
@@ -148,7 +148,7 @@ def test_a_receiver_may_hear_of_an_alert_before_its_end() -> None:
 
 
 def test_news_are_told_where_it_became_worse() -> None:
-    plan = Plan(Policy(**AT_ONCE))
+    plan = NotificationQueue(Policy(**AT_ONCE))
     plan.take(event(1, severity="warning"), NOON_S)
     tell(plan, NOON_S)
     plan.take(event(2, severity="warning", news=["layers"]), NOON_S + 1)
@@ -165,7 +165,7 @@ def test_news_are_told_where_it_became_worse() -> None:
 
 
 def test_a_lost_rank_is_told_after_what_others_raised_because_of_it() -> None:
-    plan = Plan(Policy(**AT_ONCE))
+    plan = NotificationQueue(Policy(**AT_ONCE))
     plan.take(event(1, severity="critical"), NOON_S)
     tell(plan, NOON_S)
     plan.take(event(2, severity="critical", news=["kind"]), NOON_S + 60)
@@ -174,7 +174,7 @@ def test_a_lost_rank_is_told_after_what_others_raised_because_of_it() -> None:
 
 
 def test_what_rises_to_a_severity_that_is_wanted_is_told() -> None:
-    plan = Plan(Policy(severities=frozenset({"critical"}), **AT_ONCE))
+    plan = NotificationQueue(Policy(severities=frozenset({"critical"}), **AT_ONCE))
     plan.take(event(1, severity="warning"), NOON_S)
     assert plan.due(NOON_S) is None
     plan.take(event(2, severity="critical", news=["severity"]), NOON_S)
@@ -183,7 +183,7 @@ def test_what_rises_to_a_severity_that_is_wanted_is_told() -> None:
 
 
 def test_whoever_outlives_its_silence_is_told_then() -> None:
-    plan = Plan(Policy(**AT_ONCE))
+    plan = NotificationQueue(Policy(**AT_ONCE))
     plan.take(event(1, silenced=True), NOON_S)
     plan.take(event(2, news=["silence_ended"]), NOON_S + 1)
 
@@ -192,7 +192,7 @@ def test_whoever_outlives_its_silence_is_told_then() -> None:
 
 @pytest.mark.parametrize("change", [{"silenced": True}, {"acknowledged": {"by": "ada"}}])
 def test_what_somebody_knows_of_while_it_waits_is_not_told(change: dict[str, Any]) -> None:
-    plan = Plan(Policy(group_wait_s=10.0))
+    plan = NotificationQueue(Policy(group_wait_s=10.0))
     plan.take(event(1), NOON_S)
     plan.take(event(2, news=["layers"], **change), NOON_S + 1)
 
@@ -201,8 +201,8 @@ def test_what_somebody_knows_of_while_it_waits_is_not_told(change: dict[str, Any
 
 
 def test_what_fires_on_is_sent_again_to_who_would_take_it_for_over() -> None:
-    plan = Plan(Policy(resend_s=120.0, **AT_ONCE))
-    never = Plan(Policy(**AT_ONCE))
+    plan = NotificationQueue(Policy(resend_s=120.0, **AT_ONCE))
+    never = NotificationQueue(Policy(**AT_ONCE))
     for own in (plan, never):
         own.take(event(1, "a"), NOON_S)
         own.take(event(2, "b", run="other"), NOON_S)
@@ -219,13 +219,15 @@ def test_what_fires_on_is_sent_again_to_who_would_take_it_for_over() -> None:
     assert tell(plan, NOON_S + 200.0) == ["b"]
     assert tell(plan, NOON_S + 240.0) == ["a"]
 
-    again = Plan(Policy(resend_s=120.0, **AT_ONCE), plan.entries)  # after a restart: at once
+    again = NotificationQueue(
+        Policy(resend_s=120.0, **AT_ONCE), plan.entries
+    )  # after a restart: at once
     assert due(again, NOON_S + 241.0).is_resend
     assert never.next_s(NOON_S) is None
 
 
 def test_a_message_of_which_nobody_knows_whether_it_arrived_goes_first_and_says_so() -> None:
-    plan = Plan(Policy(**AT_ONCE))
+    plan = NotificationQueue(Policy(**AT_ONCE))
     plan.take(event(1, "a", run="first"), NOON_S)
     plan.take(event(2, "b", run="second"), NOON_S)
     batch = due(plan, NOON_S, doubtful="second")
@@ -237,36 +239,38 @@ def test_a_message_of_which_nobody_knows_whether_it_arrived_goes_first_and_says_
 
 def test_what_is_kept_gives_the_same_plan_again() -> None:
     policy = Policy(group_wait_s=10.0)
-    plan = Plan(policy)
-    entries: dict[str, Entry] = {}
+    plan = NotificationQueue(policy)
+    entries: dict[str, DeliveryState] = {}
     groups: dict[str, GroupTimes] = {}
     plan.take(event(1, "a"), NOON_S)
-    plan.keep_changes(plan.changes(Progress(1), NOON_S))
+    plan.keep_changes(plan.changes(DeliveryProgress(1), NOON_S))
     plan.take(event(2, "b"), NOON_S)
     for is_sent in (False, True):
         if is_sent:
             tell(plan, NOON_S + 10)
-        change = plan.changes(Progress(2), NOON_S + 10)
+        change = plan.changes(DeliveryProgress(2), NOON_S + 10)
         entries |= {own.alert_id: own for own in change.entries}
         groups |= change.groups
-        again = Plan(policy, sorted(entries.values(), key=lambda own: own.cursor), groups)
+        again = NotificationQueue(
+            policy, sorted(entries.values(), key=lambda own: own.cursor), groups
+        )
         assert again.entries == plan.entries
         assert again.due(NOON_S + 10) == plan.due(NOON_S + 10)
         assert again.next_s(NOON_S + 10) == plan.next_s(NOON_S + 10)
-    assert not plan.changes(Progress(2), NOON_S + 10).entries
+    assert not plan.changes(DeliveryProgress(2), NOON_S + 10).entries
 
     plan.take(event(3, "a", "resolved"), NOON_S + 20)
     plan.take(event(4, "b", "resolved"), NOON_S + 20)
     tell(plan, NOON_S + 80)
-    plan.keep_changes(plan.changes(Progress(4), NOON_S + 80))
-    last = plan.changes(Progress(4), NOON_S + 80)
+    plan.keep_changes(plan.changes(DeliveryProgress(4), NOON_S + 80))
+    last = plan.changes(DeliveryProgress(4), NOON_S + 80)
     assert sorted(last.forgotten) == ["a", "b"]
     assert not last.ended  # or an alert that comes and goes would be told each time
-    assert plan.changes(Progress(4), NOON_S + 140).ended == ["gpt"]
+    assert plan.changes(DeliveryProgress(4), NOON_S + 140).ended == ["gpt"]
 
 
 def test_a_clock_that_was_set_back_delays_nothing_for_long() -> None:
-    plan = Plan(Policy(group_wait_s=10.0))
+    plan = NotificationQueue(Policy(group_wait_s=10.0))
     plan.take(event(1), NOON_S)
     earlier_s = NOON_S - DAY_S
 
@@ -274,7 +278,7 @@ def test_a_clock_that_was_set_back_delays_nothing_for_long() -> None:
 
 
 def test_it_remembers_no_more_than_it_may() -> None:
-    plan = Plan(Policy(**AT_ONCE), max_entries=2)
+    plan = NotificationQueue(Policy(**AT_ONCE), max_entries=2)
     plan.take(event(1, "a"), NOON_S)
     tell(plan, NOON_S)
     plan.take(event(2, "b"), NOON_S)
@@ -288,7 +292,7 @@ def test_it_remembers_no_more_than_it_may() -> None:
 
 def test_what_is_given_up_is_told_when_it_has_news() -> None:
     """The receiver may be right again by then."""
-    plan = Plan(Policy(**AT_ONCE))
+    plan = NotificationQueue(Policy(**AT_ONCE))
     plan.take(event(1), NOON_S)
     plan.drop(due(plan, NOON_S).entries)
     assert plan.due(NOON_S) is None

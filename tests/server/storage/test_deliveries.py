@@ -14,9 +14,9 @@ import pytest
 
 from gradwatch_server.storage.deliveries import (
     DeliveryLog,
-    Entry,
+    DeliveryProgress,
+    DeliveryState,
     GroupTimes,
-    Progress,
     SavedTarget,
     TargetChange,
 )
@@ -25,9 +25,9 @@ from gradwatch_server.storage.rows import StorageError
 from gradwatch_server.storage.sqlite.deliveries import DELIVERIES_NAME, VERSION, SQLiteDeliveryLog
 from tests.support.postgres_database import FreshDatabase
 
-ENTRY = Entry("a1", "gpt", "gpt", "nonfinite", "critical", "firing", 7, is_pending=True)
+ENTRY = DeliveryState("a1", "gpt", "gpt", "nonfinite", "critical", "firing", 7, is_pending=True)
 
-PROGRESS = Progress(7, "gpt", 1.5, 0.5, 3, "it answers 503")
+PROGRESS = DeliveryProgress(7, "gpt", 1.5, 0.5, 3, "it answers 503")
 
 
 OpenLog: TypeAlias = Callable[[], AbstractContextManager[DeliveryLog]]
@@ -56,10 +56,10 @@ def test_what_was_saved_is_found(log: DeliveryLog, open_log: OpenLog) -> None:
     times = {"gpt": GroupTimes(1.0, 2.0)}
     assert log.load("oncall") is None
     log.save("oncall", TargetChange(PROGRESS, [second, ENTRY], groups=times))
-    log.save("other", TargetChange(Progress(1)))
+    log.save("other", TargetChange(DeliveryProgress(1)))
     with open_log() as found:
         assert found.load("oncall") == SavedTarget(PROGRESS, [ENTRY, second], times)
-        assert found.load("other") == SavedTarget(Progress(1), [], {})
+        assert found.load("other") == SavedTarget(DeliveryProgress(1), [], {})
 
 
 def test_a_change_replaces_and_forgets(log: DeliveryLog) -> None:
@@ -68,11 +68,11 @@ def test_a_change_replaces_and_forgets(log: DeliveryLog) -> None:
     for target in ("oncall", "other"):
         log.save(target, TargetChange(PROGRESS, [ENTRY], groups=times))
     told = replace(ENTRY, is_told=True)
-    log.save("oncall", TargetChange(Progress(8), [told]))
-    assert log.load("oncall") == SavedTarget(Progress(8), [told], times)
-    log.save("oncall", TargetChange(Progress(9), forgotten=["a1"], ended=["gpt"]))
+    log.save("oncall", TargetChange(DeliveryProgress(8), [told]))
+    assert log.load("oncall") == SavedTarget(DeliveryProgress(8), [told], times)
+    log.save("oncall", TargetChange(DeliveryProgress(9), forgotten=["a1"], ended=["gpt"]))
 
-    assert log.load("oncall") == SavedTarget(Progress(9), [], {})
+    assert log.load("oncall") == SavedTarget(DeliveryProgress(9), [], {})
     assert log.load("other") == SavedTarget(PROGRESS, [ENTRY], times)
 
 

@@ -24,7 +24,7 @@ from gradwatch_wire import (
 )
 from gradwatch_wire.limits import MAX_MANIFESTS
 from gradwatch_wire.session.outbox import Outbox
-from gradwatch_wire.session.session import Phase, Session
+from gradwatch_wire.session.session import Session, SessionPhase
 from gradwatch_wire.session.timing import (
     ACK_TIMEOUT_S,
     BEAT_EVERY_S,
@@ -551,7 +551,7 @@ def test_a_refused_session_stops_and_does_not_hold_up_the_end(client: Client) ->
     client.welcome()
     client.now_s += 100
 
-    assert client.session.phase is Phase.REFUSED
+    assert client.session.phase is SessionPhase.REFUSED
     assert client.session.refused == "the run name is taken"
     assert client.session.is_drained
     assert client.greeting() is None
@@ -566,7 +566,7 @@ def test_answers_for_another_session_are_ignored(welcomed: Client) -> None:
     welcomed.receive(Ack(boot_id=BOOT, acked=1), session=b"x" * 16)
     welcomed.receive(Refuse(reason="no"), session=b"x" * 16)
 
-    assert (welcomed.outbox.pending, welcomed.session.phase) == (1, Phase.OPEN)
+    assert (welcomed.outbox.pending, welcomed.session.phase) == (1, SessionPhase.OPEN)
 
 
 @pytest.mark.parametrize(
@@ -622,5 +622,5 @@ def test_a_refused_session_says_no_more_hello(client: Client) -> None:
     client.receive(Refuse(reason="no"))
     client.session.greet_again()
 
-    assert client.session.phase is Phase.REFUSED
+    assert client.session.phase is SessionPhase.REFUSED
     assert client.greeting() is None

@@ -17,7 +17,7 @@ from gradwatch_wire import (
 )
 from gradwatch_wire.session.driver import send_due
 from gradwatch_wire.session.send_buffer import BufferedRecord
-from gradwatch_wire.session.session import Phase
+from gradwatch_wire.session.session import SessionPhase
 from gradwatch_wire.session.spill_format import pack_header, pack_record
 from gradwatch_wire.session.spill_source import RecordCursor, resumed_session
 from gradwatch_wire.session.spilled_session import SpilledSession, segment_name, stem_of
@@ -148,7 +148,7 @@ def test_a_refused_replay_is_over_and_says_why(tmp_path: Path) -> None:
     sent.now_s += 60
 
     assert sent.send() == []
-    assert (sent.session.is_over, sent.session.phase) == (True, Phase.REFUSED)
+    assert (sent.session.is_over, sent.session.phase) == (True, SessionPhase.REFUSED)
     assert sent.session.refused == "no"
 
 

@@ -100,7 +100,7 @@ class _Layout:
                 self.num_partials += pieces
 
 
-class Plan:
+class LaunchPlan:
     """Plan that measures tensors of these sizes and dtypes, wherever they lie on their device.
 
     Its tables lie on the device; a call uploads no more than addresses that have changed. Each is

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from gradwatch._statistics.gradients import is_packed
-from gradwatch._statistics.triton.plan import FORMATS, DeviceSize, Plan
+from gradwatch._statistics.triton.plan import FORMATS, DeviceSize, LaunchPlan
 from gradwatch_wire.columns import INFS, L1, L2, LINF, NANS, ZEROS
 
 ROW_COLUMNS: Final = (L2, L1, LINF, ZEROS, NANS, INFS)
@@ -45,7 +45,7 @@ def why_refused(device: torch.device, dtype: torch.dtype) -> str:
     if (device, dtype) not in causes:
         try:
             with on(device):
-                Plan([0], [dtype], device, DeviceSize.of(device)).warm_up()
+                LaunchPlan([0], [dtype], device, DeviceSize.of(device)).warm_up()
             causes[device, dtype] = ""
         except Exception as error:  # of Triton, of a compiler, of the driver
             if "out of memory" in str(error):  # may pass
@@ -100,9 +100,9 @@ class _Plans:
     """The plans of one device and stream, those used last at the end."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[object, tuple[Plan, Callable[..., bool]]] = OrderedDict()
+        self._known: OrderedDict[object, tuple[LaunchPlan, Callable[..., bool]]] = OrderedDict()
 
-    def find(self, gradients: Sequence[Tensor], device: torch.device) -> Plan:
+    def find(self, gradients: Sequence[Tensor], device: torch.device) -> LaunchPlan:
         """Return the plan for gradients; it is made if there is none yet.
 
         Raises:
@@ -116,7 +116,7 @@ class _Plans:
         if plan is None or not is_same(*gradients):
             _refuse(gradients)
             numels, dtypes = [*map(Tensor.numel, gradients)], [*map(_dtype_of, gradients)]
-            plan = Plan(numels, dtypes, device, DeviceSize.of(device))
+            plan = LaunchPlan(numels, dtypes, device, DeviceSize.of(device))
             if key not in self._known and len(self._known) >= MAX_PLANS:
                 self._known.popitem(last=False)
             self._known[key] = plan, _comparison(gradients)
@@ -159,7 +159,7 @@ def _kinds(gradients: Sequence[Tensor]) -> list[object]:
 _plans: Final[dict[tuple[torch.device, int], _Plans]] = {}
 
 
-def _find(gradients: Sequence[Tensor], device: torch.device) -> tuple[Plan, Sequence[int]]:
+def _find(gradients: Sequence[Tensor], device: torch.device) -> tuple[LaunchPlan, Sequence[int]]:
     """Return the plan for gradients, and their addresses."""
     stream = torch._C._cuda_getCurrentRawStream(device.index) if device.type == "cuda" else 0
     plans = _plans.get((device, stream))

@@ -12,7 +12,7 @@ from gradwatch_server.api.metrics.metric import Metric, Read, Snapshot, Value
 from gradwatch_server.budgets import Use
 from gradwatch_server.core.views.runs import RunSummary
 from gradwatch_server.engine.metrics import INGEST_LAG, LOG_WRITE
-from gradwatch_server.notify.worker import Outcome
+from gradwatch_server.notify.worker import DeliveryResult
 from gradwatch_wire import __version__
 from gradwatch_wire.health import Phase, RankState, Severity, Status
 
@@ -115,7 +115,7 @@ def _rules(snapshot: Snapshot) -> Iterable[Value]:
 
 def _messages(snapshot: Snapshot) -> Iterable[Value]:
     for own in snapshot.targets:
-        yield from (((own.name, str(one)), own.messages.get(one, 0)) for one in Outcome)
+        yield from (((own.name, str(one)), own.messages.get(one, 0)) for one in DeliveryResult)
 
 
 def _age(snapshot: Snapshot) -> Iterable[Value]:

@@ -16,7 +16,7 @@ from gradwatch_server.api.state import Api, ApiState
 from gradwatch_server.core.alerting.silences import fits
 from gradwatch_server.core.arrays import IndexArray
 from gradwatch_server.curves.columns import RUN_COLUMNS, RUN_TABLE
-from gradwatch_server.curves.facts import Span, Wanted
+from gradwatch_server.curves.facts import SeriesQuery, Span
 from gradwatch_server.curves.reader import History
 from gradwatch_server.storage.rows import AlertEvent
 from gradwatch_wire.columns import L2
@@ -74,7 +74,7 @@ def _last_good(history: History, span: Span, step: int) -> int | None:
     if first >= step or history.finest(span.epoch, first) > 1:
         return None
     items = np.array([_NORM], dtype=np.int64)
-    found = history.buckets(Wanted(span.epoch, RUN_TABLE, items, first, step - 1), 1)
+    found = history.buckets(SeriesQuery(span.epoch, RUN_TABLE, items, first, step - 1), 1)
     good = found.numbers[found.finite[:, 0] > 0]
     return int(good[-1]) if len(good) else None
 
@@ -86,7 +86,7 @@ def _values(
     first = max(first, span.first)
     if first > last or history.finest(span.epoch, first) > 1:
         return []
-    found = history.buckets(Wanted(span.epoch, L2, items, first, last), 1)
+    found = history.buckets(SeriesQuery(span.epoch, L2, items, first, last), 1)
     _, nan, inf, _, _ = found.counts[:, :, 0]
     values = np.where(nan > 0, np.nan, np.where(inf > 0, np.inf, found.stats[3, :, 0]))
     known = found.counts[0, :, 0] > 0

@@ -22,7 +22,7 @@ from gradwatch_server.core.alerting.alert import isotime
 from gradwatch_server.core.arrays import IndexArray
 from gradwatch_server.core.frames.rows import FRAME_COLUMNS
 from gradwatch_server.curves.columns import RUN_COLUMNS, RUN_TABLE
-from gradwatch_server.curves.facts import Wanted
+from gradwatch_server.curves.facts import SeriesQuery
 from gradwatch_server.curves.items import SPREAD_TABLE, USUAL_TABLE
 from gradwatch_server.curves.layers import KnownLayers
 from gradwatch_server.curves.reader import all_run_columns
@@ -117,7 +117,7 @@ def _describe_step(
 
 def _row(own: Range, table: str, items: IndexArray, step: int) -> Rows | None:
     epoch = own.span.epoch if own.span else 0
-    return own.history.row(Wanted(epoch, table, items, step, step))
+    return own.history.row(SeriesQuery(epoch, table, items, step, step))
 
 
 def _unknown(run: Rows, num_layers: int) -> Rows:

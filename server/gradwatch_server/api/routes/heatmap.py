@@ -51,7 +51,7 @@ _COVERAGE, _SKIPPED = RUN_COLUMNS.index("coverage"), RUN_COLUMNS.index("skipped"
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _HeatmapRequest:
     """Parameters of a request."""
 
     steps: AskedSteps
@@ -86,11 +86,11 @@ async def heatmap(
         raise HTTPException(422, f"query column: no column {column[:80]!a}; there are {allowed}")
     if steps.is_all:
         steps = replace(steps, newest=columns)
-    asked = _Asked(steps, rank, column, columns, fold, layer, format_ == "json")
+    asked = _HeatmapRequest(steps, rank, column, columns, fold, layer, format_ == "json")
     return await api.curve_reads.run(lambda: tagged(_answer(view, api, asked), tag))
 
 
-def _answer(view: RunView, api: ApiState, asked: _Asked) -> Response:
+def _answer(view: RunView, api: ApiState, asked: _HeatmapRequest) -> Response:
     with api.history(view) as history:
         own = find_range(view, api, history, asked.steps)
         known = layers_of(view, history.layers)
@@ -110,7 +110,7 @@ def _answer(view: RunView, api: ApiState, asked: _Asked) -> Response:
     return safetensors.SafeTensors(safetensors.encode(arrays, facts))
 
 
-def _reader(own: Range, known: KnownLayers, api: ApiState, asked: _Asked) -> BucketReader:
+def _reader(own: Range, known: KnownLayers, api: ApiState, asked: _HeatmapRequest) -> BucketReader:
     if asked.rank is None:
         return BucketReader(own, own.width(asked.columns))
     columns = [LAYER_COLUMNS[asked.column].stored]
@@ -132,17 +132,17 @@ def _places(known: KnownLayers, pattern: str | None) -> IndexArray:
     return places
 
 
-class _Rows:
+class _PictureRows:
     """The rows of a picture: their names, and which of them each layer goes to."""
 
     def __init__(self, names: list[str], of_layer: IndexArray | None) -> None:
         self.names, self.of_layer = names, of_layer
 
 
-def _rows(known: KnownLayers, places: IndexArray, fold: str) -> _Rows:
+def _rows(known: KnownLayers, places: IndexArray, fold: str) -> _PictureRows:
     names = [known.names[place] for place in places.tolist()]
     if fold == "none":
-        return _Rows(names, None)
+        return _PictureRows(names, None)
     if fold == "module":
         keys = [module_of(name) for name in names]
     else:
@@ -150,9 +150,9 @@ def _rows(known: KnownLayers, places: IndexArray, fold: str) -> _Rows:
     rows = {key: number for number, key in enumerate(dict.fromkeys(keys))}
     of_layer = np.array([rows[key] for key in keys], dtype=np.int64)
     if fold == "module":
-        return _Rows(list(rows), of_layer)
+        return _PictureRows(list(rows), of_layer)
     firsts = [names[int(np.argmax(of_layer == row))] for row in range(len(rows))]
-    return _Rows(firsts, of_layer)
+    return _PictureRows(firsts, of_layer)
 
 
 class _Picture:
@@ -178,7 +178,7 @@ class _Picture:
         """Number of rows."""
         return self._reader.num_buckets
 
-    def arrays(self, places: IndexArray, rows: _Rows) -> dict[str, npt.NDArray[Any]]:
+    def arrays(self, places: IndexArray, rows: _PictureRows) -> dict[str, npt.NDArray[Any]]:
         """Return the arrays of the answer."""
         run = self._reader.read(RUN_TABLE, np.array([_COVERAGE, _SKIPPED], dtype=np.int64))
         cells = self._scaled(self._reader.read(self._column.stored, places), places)
@@ -196,7 +196,7 @@ class _Picture:
             "spread": spread.astype(np.float32),
         }
 
-    def _spread(self, places: IndexArray, rows: _Rows) -> FloatArray:
+    def _spread(self, places: IndexArray, rows: _PictureRows) -> FloatArray:
         """Return (rows,) the spread of norms, its mean over the steps; NaN where it is not known.
 
         Of the layers of a row it is that of the one with the widest.

@@ -81,7 +81,7 @@ _KEYS: Final[Mapping[Order, Callable[[RunSummary], tuple[Any, ...]]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class RunSelection:
     """Choice of runs, and their order.
 
     Args:
@@ -115,7 +115,7 @@ class Choice:
 
 def cursor_of(sort: Order, last: RunSummary) -> str:
     """Return the cursor of the page after one that ends with a run."""
-    plain = json.dumps([sort, *Choice(sort=sort).key(last)], separators=(",", ":"))
+    plain = json.dumps([sort, *RunSelection(sort=sort).key(last)], separators=(",", ":"))
     return base64.urlsafe_b64encode(plain.encode("utf-8", "surrogatepass")).decode().rstrip("=")
 
 
@@ -158,7 +158,7 @@ async def runs(
     tag = tag_with(api, api.listing.number)
     if has_tag(request, tag):
         return unchanged(tag)
-    choice = Choice(q, status, phase, sort)
+    choice = RunSelection(q, status, phase, sort)
     found = choice.of(listed)
     if cursor is not None:
         last = parse_cursor(cursor, sort)

@@ -87,12 +87,12 @@ async def series(
     wanted.check()
     if rank is not None:
         check_columns(wanted.of_run, wanted.names)
-    asked = _Asked(wanted, steps, rank, points, x, format_ == "json")
+    asked = _SeriesRequest(wanted, steps, rank, points, x, format_ == "json")
     return await api.curve_reads.run(lambda: tagged(_answer(view, api, asked), tag))
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _SeriesRequest:
     """Parameters of a request."""
 
     wanted: Question
@@ -103,7 +103,7 @@ class _Asked:
     as_json: bool
 
 
-def _answer(view: RunView, api: ApiState, asked: _Asked) -> Response:
+def _answer(view: RunView, api: ApiState, asked: _SeriesRequest) -> Response:
     wanted = asked.wanted
     with api.history(view) as history:
         own = find_range(view, api, history, asked.steps)
@@ -132,7 +132,11 @@ def _answer(view: RunView, api: ApiState, asked: _Asked) -> Response:
 
 
 def _reader(
-    own: Range, known: KnownLayers, api: ApiState, asked: _Asked, tables: Sequence[WantedTable]
+    own: Range,
+    known: KnownLayers,
+    api: ApiState,
+    asked: _SeriesRequest,
+    tables: Sequence[WantedTable],
 ) -> BucketReader:
     if asked.rank is None:
         names = {each.table for each in tables} | ({RUN_TABLE} if asked.wanted.of_run else set())

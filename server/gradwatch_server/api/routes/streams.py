@@ -12,8 +12,8 @@ from fastapi import APIRouter, Header, Query
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from gradwatch_server.api.alert_stream import AlertStream, Wanted
-from gradwatch_server.api.connections import CONNECTION, Connection
+from gradwatch_server.api.alert_stream import AlertStream, EventFilter
+from gradwatch_server.api.connections import CONNECTION, HttpConnection
 from gradwatch_server.api.problems import Json
 from gradwatch_server.api.security.access import IS_HEAD, STREAM_TOKEN_PATH
 from gradwatch_server.api.security.stream_limit import Place, StreamLimit
@@ -58,7 +58,7 @@ class EventStream(StreamingResponse):
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             await send({"type": "http.response.body"})
             return
-        connection: Connection | None = scope.get("state", {}).get(CONNECTION)
+        connection: HttpConnection | None = scope.get("state", {}).get(CONNECTION)
         transport = None if connection is None else connection.transport
         if transport is not None:
             sock = transport.get_extra_info("socket")
@@ -100,7 +100,7 @@ async def _tell_evicted(
 
 
 async def alert_lines(
-    stream: AlertStream, newest: int, last_event_id: int | None, wanted: Wanted
+    stream: AlertStream, newest: int, last_event_id: int | None, wanted: EventFilter
 ) -> AsyncIterator[bytes]:
     """Yield the wanted events after *last_event_id* as they are sent.
 
@@ -128,7 +128,7 @@ async def stream(
     silenced: Silenced = False,
     last_event_id: LastEventId = None,
 ) -> EventStream:
-    return _stream(api, last_event_id, Wanted(run, silenced))
+    return _stream(api, last_event_id, EventFilter(run, silenced))
 
 
 @router.get(
@@ -143,10 +143,10 @@ async def run_stream(
     last_event_id: LastEventId = None,
 ) -> EventStream:
     api.check_run(run)
-    return _stream(api, last_event_id, Wanted(run, silenced))
+    return _stream(api, last_event_id, EventFilter(run, silenced))
 
 
-def _stream(api: ApiState, last_event_id: int | None, wanted: Wanted) -> EventStream:
+def _stream(api: ApiState, last_event_id: int | None, wanted: EventFilter) -> EventStream:
     lines = alert_lines(api.alert_stream, api.published.cursor, last_event_id, wanted)
     return EventStream(lines, api.stream_limit)
 

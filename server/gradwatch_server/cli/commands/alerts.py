@@ -14,7 +14,7 @@ from gradwatch_server.cli.options import DEFAULT_URL, AsJson, Url
 from gradwatch_server.cli.rendering import coloured, console, moment, plain
 
 
-class Told(StrEnum):
+class ListedState(StrEnum):
     """States in which alerts are told."""
 
     FIRING = "firing"
@@ -25,7 +25,7 @@ def alerts(
     run: Annotated[str | None, typer.Argument(help="Only this run.")] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
-    state: Annotated[Told | None, typer.Option(help="Only those in this state.")] = None,
+    state: Annotated[ListedState | None, typer.Option(help="Only those in this state.")] = None,
 ) -> None:
     """List alerts as they stand, the oldest first; times are UTC, of the aggregator."""
     found = [

@@ -14,10 +14,10 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 
 from gradwatch_server.cli.client import get, query_of, run_path
-from gradwatch_server.cli.export.about import Choice
+from gradwatch_server.cli.export.about import ExportSelection
 from gradwatch_server.cli.export.format import Format
 from gradwatch_server.cli.export.formats import FORMATS
-from gradwatch_server.cli.export.job import Job, Progress
+from gradwatch_server.cli.export.job import ExportProgress, Job
 from gradwatch_server.cli.export.source import Source
 from gradwatch_server.cli.options import DEFAULT_URL, AsJson, Url, check_name
 from gradwatch_server.core.frames.rows import FRAME_COLUMNS
@@ -72,14 +72,14 @@ def export(
 
 def _choice(
     own: Format, first: int, last: int | None, layers: str | None, column: list[str] | None
-) -> Choice:
+) -> ExportSelection:
     columns = tuple(column or own.columns)
     if not set(columns) <= set(FRAME_COLUMNS):
         raise typer.BadParameter(f"one of {', '.join(FRAME_COLUMNS)}", param_hint="--column")
     if last is not None and last < first:
         raise typer.BadParameter(f"{first} or a later step", param_hint="--to-step")
     wanted = None if layers == NO_LAYERS else layers or "*"
-    return Choice(first=first, last=last, layers=wanted, columns=columns)
+    return ExportSelection(first=first, last=last, layers=wanted, columns=columns)
 
 
 def default_name(run: str, attempt: int | None, ending: str) -> str:
@@ -100,7 +100,7 @@ def _said(place: Path, metadata: dict[str, Any]) -> str:
 
 
 @contextlib.contextmanager
-def _progress() -> Iterator[Callable[[Progress], None]]:
+def _progress() -> Iterator[Callable[[ExportProgress], None]]:
     """Show how far it is, where somebody looks."""
     errors = Console(stderr=True)
     with Bar(console=errors, transient=True, disable=not errors.is_terminal) as bar:

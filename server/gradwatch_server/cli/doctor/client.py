@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from gradwatch_server.cli.credentials import credentials
 from gradwatch_server.cli.doctor.packages import complaints, version_of
-from gradwatch_server.cli.doctor.probes import Answer, ask, exchange
+from gradwatch_server.cli.doctor.probes import HttpResponse, ask, exchange
 from gradwatch_server.cli.doctor.report import Check, Finding, error, ok, skipped, warning
 from gradwatch_server.cli.replay import find_key
 from gradwatch_server.errors import GradwatchError
@@ -90,7 +90,7 @@ class ClientSide:
     def peer(self) -> Peer:
         return look_at(self.endpoint)
 
-    def ask(self, path: str) -> Answer:
+    def ask(self, path: str) -> HttpResponse:
         """Ask over HTTP, with the token of `GRADWATCH_TOKEN`."""
         settings: dict[str, Any] = credentials()
         return ask(self.url, path, settings.get("headers"), settings.get("verify"))

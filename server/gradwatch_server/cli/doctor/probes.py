@@ -27,7 +27,7 @@ MAX_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpResponse:
     """The answer.
 
     Args:
@@ -55,7 +55,7 @@ def ask(
     path: str,
     headers: Mapping[str, str] | None = None,
     trusted: ssl.SSLContext | None = None,
-) -> Answer:
+) -> HttpResponse:
     """Ask once, and raise GradwatchError if nothing that speaks HTTP answers in time."""
     began_s = time.monotonic()
     try:
@@ -78,7 +78,7 @@ def ask(
         raise GradwatchError(msg) from fault
     finally:
         connection.close()
-    return Answer(response.status, _fields(body), time.monotonic() - began_s)
+    return HttpResponse(response.status, _fields(body), time.monotonic() - began_s)
 
 
 def _connection(url: str, trusted: ssl.SSLContext | None) -> http.client.HTTPConnection:

@@ -19,14 +19,14 @@ import zmq
 from gradwatch_server.addresses import endpoint_host, is_wildcard, split_address
 from gradwatch_server.api.tls import check_tls
 from gradwatch_server.cli.doctor.packages import complaints, version_of
-from gradwatch_server.cli.doctor.probes import Answer, ask
+from gradwatch_server.cli.doctor.probes import HttpResponse, ask
 from gradwatch_server.cli.doctor.report import Check, Finding, error, ok, skipped, warning
 from gradwatch_server.clock import FIRST_NS
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.keys import read_keys
 from gradwatch_server.notify.notifications import make_notifiers
 from gradwatch_server.settings import Settings, exposure_warnings, load_settings
-from gradwatch_server.storage.inspection import Inspection
+from gradwatch_server.storage.inspection import StoreInspection
 from gradwatch_server.stores import find_nodes, inspect_store
 from gradwatch_wire import __version__
 from gradwatch_wire.keyfile import read_private
@@ -62,7 +62,7 @@ class ServerSide:
         return load_settings(self._config, **self._given)
 
     @cached_property
-    def store(self) -> Inspection:
+    def store(self) -> StoreInspection:
         return inspect_store(self.settings.data)
 
     @cached_property
@@ -72,7 +72,7 @@ class ServerSide:
         return [] if store is None else find_nodes(store.get_secret_value())
 
     @cached_property
-    def running(self) -> Answer | None:
+    def running(self) -> HttpResponse | None:
         """The answer of an aggregator at our HTTP address; None without one."""
         if split_address(self.settings.http)[1] == 0:
             return None
@@ -92,7 +92,7 @@ class ServerSide:
             return any(node.id == boot for node in self.nodes)
         return self.store.boot is not None and self.store.boot == boot
 
-    def ask(self, path: str) -> Answer:
+    def ask(self, path: str) -> HttpResponse:
         """Ask at our HTTP address, whosever it is."""
         host, port = split_address(self.settings.http)
         host = _near(host)

@@ -52,7 +52,7 @@ BUCKETS: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
+class ExportedLayer:
     """A layer.
 
     Args:
@@ -67,7 +67,7 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class ExportSelection:
     """Parts of a run that are wanted.
 
     Args:
@@ -112,6 +112,6 @@ class About:
     run: str
     attempt: int
     page: str
-    layers: Sequence[Layer]
-    choice: Choice
+    layers: Sequence[ExportedLayer]
+    choice: ExportSelection
     facts: Mapping[str, Any]

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from gradwatch_server.cli.export.tables import Column, Table
+from gradwatch_server.cli.export.tables import Table, TableColumn
 
 _TEXTS: Final = ("id", "rule", "group", "severity", "state")
 _STEPS: Final = ("first_step", "fired_step", "last_step", "resolved_step")
@@ -30,10 +30,10 @@ def _json(alert: Mapping[str, Any]) -> str:
     return json.dumps(own, separators=(",", ":"))
 
 
-def _words(texts: Sequence[str]) -> Column:
-    return Column(np.array(texts, dtype=np.object_))
+def _words(texts: Sequence[str]) -> TableColumn:
+    return TableColumn(np.array(texts, dtype=np.object_))
 
 
-def _steps(steps: Sequence[int | None]) -> Column:
+def _steps(steps: Sequence[int | None]) -> TableColumn:
     known = np.array([step is not None for step in steps], dtype=np.bool_)
-    return Column(np.array([step or 0 for step in steps], dtype=np.int64), known)
+    return TableColumn(np.array([step or 0 for step in steps], dtype=np.int64), known)

@@ -12,7 +12,7 @@ import numpy as np
 from gradwatch_server.cli.export.about import About
 from gradwatch_server.cli.export.alert_table import alert_table
 from gradwatch_server.cli.export.page import Page
-from gradwatch_server.cli.export.tables import ALERTS, Column, Table, empty_tables, tables_of
+from gradwatch_server.cli.export.tables import ALERTS, Table, TableColumn, empty_tables, tables_of
 from gradwatch_server.core.frames.rows import FRAME_COLUMNS
 
 
@@ -61,7 +61,7 @@ class CSVWriter:
             file.close()
 
 
-def _texts(column: Column) -> Iterator[Any]:
+def _texts(column: TableColumn) -> Iterator[Any]:
     """Return the cells of a column: nothing where there is no value, else a word or a number."""
     if column.words is not None:
         words = column.words

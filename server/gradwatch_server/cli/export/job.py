@@ -20,7 +20,7 @@ from gradwatch_server.cli.export.about import (
     RUN_NAMES,
     UNITS,
     About,
-    Choice,
+    ExportSelection,
 )
 from gradwatch_server.cli.export.format import Format, Writer
 from gradwatch_server.cli.export.source import Source
@@ -36,7 +36,7 @@ class IncompleteExportError(GradwatchError):
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ExportProgress:
     """Progress of an export.
 
     Args:
@@ -64,9 +64,9 @@ class Job:
 
     source: Source
     format: Format
-    choice: Choice
+    choice: ExportSelection
     out: Path
-    on_progress: Callable[[Progress], None] = lambda _: None
+    on_progress: Callable[[ExportProgress], None] = lambda _: None
 
     def run(self) -> dict[str, Any]:
         """Export, and return the metadata.
@@ -144,7 +144,7 @@ class Job:
                     own = {"epoch": epoch, "first_step": first, "last_step": end}
                     kept.append(own | {"steps_per_row": page.width})
             step = end + 1
-            self.on_progress(Progress(epoch, end, last))
+            self.on_progress(ExportProgress(epoch, end, last))
         return kept
 
     def _is_wanted(self, alert: dict[str, Any]) -> bool:

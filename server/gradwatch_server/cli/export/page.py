@@ -19,7 +19,7 @@ RUN: str = "run"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Numbers:
+class TableNumbers:
     """One number per step and item.
 
     Args:
@@ -30,8 +30,8 @@ class Numbers:
     values: FloatArray
     known: BoolArray
 
-    def of(self, items: IndexArray) -> Numbers:
-        return Numbers(self.values[:, items], self.known[:, items])
+    def of(self, items: IndexArray) -> TableNumbers:
+        return TableNumbers(self.values[:, items], self.known[:, items])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,7 +58,7 @@ class Page:
     skipped: BoolArray
     places: IndexArray
     next: int | None
-    rows: Mapping[str, Numbers]
+    rows: Mapping[str, TableNumbers]
     buckets: Mapping[str, Mapping[str, npt.NDArray[Any]]]
     facts: Mapping[str, Any]
 
@@ -97,7 +97,7 @@ class Page:
 _TEXTS = ("run", "boot")
 
 
-def _numbers(arrays: Mapping[str, npt.NDArray[Any]], name: str) -> Numbers:
+def _numbers(arrays: Mapping[str, npt.NDArray[Any]], name: str) -> TableNumbers:
     values = arrays[name].astype(np.float64)
     known = arrays.get(f"{name}.known")
-    return Numbers(values, ~np.isnan(values) if known is None else known.astype(np.bool_))
+    return TableNumbers(values, ~np.isnan(values) if known is None else known.astype(np.bool_))

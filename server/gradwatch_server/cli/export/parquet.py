@@ -11,7 +11,7 @@ from gradwatch_server.cli.export.about import EXPORTED_AT, About
 from gradwatch_server.cli.export.alert_table import alert_table
 from gradwatch_server.cli.export.format import library
 from gradwatch_server.cli.export.page import Page
-from gradwatch_server.cli.export.tables import ALERTS, Column, Table, empty_tables, tables_of
+from gradwatch_server.cli.export.tables import ALERTS, Table, TableColumn, empty_tables, tables_of
 from gradwatch_server.core.frames.rows import FRAME_COLUMNS
 
 METADATA_KEY: Final = b"gradwatch"
@@ -74,7 +74,7 @@ class ParquetWriter:
             raise failed
 
 
-def _array(pa: Any, column: Column) -> Any:
+def _array(pa: Any, column: TableColumn) -> Any:
     """Return a column for Arrow: texts by their places, times in UTC, nulls where none is known."""
     mask = None if column.known is None else ~column.known
     if column.words is not None:

@@ -22,7 +22,7 @@ from gradwatch_server.cli.client import (
     run_path,
 )
 from gradwatch_server.cli.credentials import credentials
-from gradwatch_server.cli.export.about import Choice, Layer
+from gradwatch_server.cli.export.about import ExportedLayer, ExportSelection
 from gradwatch_server.cli.export.page import Page
 from gradwatch_server.cli.ingest_port import IngestPortCheck
 from gradwatch_server.core.printable import printable
@@ -111,7 +111,7 @@ class Source:
         found: dict[str, Any] = get(self.url, self._path("health"))
         return found
 
-    def layers(self) -> list[Layer]:
+    def layers(self) -> list[ExportedLayer]:
         """Return all layers, in their places."""
         found: list[dict[str, Any]] = []
         cursor: int | None = 0
@@ -120,14 +120,14 @@ class Source:
             answer = get(self.url, self._path("layers", *parts))
             found += answer["layers"]
             cursor = answer["next"]
-        return [Layer(name=own["name"], numel=own["numel"], described=own) for own in found]
+        return [ExportedLayer(name=own["name"], numel=own["numel"], described=own) for own in found]
 
-    def first_page(self, choice: Choice) -> Page:
+    def first_page(self, choice: ExportSelection) -> Page:
         """Return a page of one step: it says which epochs there are."""
         layer = "layer", choice.layers or NO_LAYER
         return self._page(layer, ("limit", 1), ("from", choice.first))
 
-    def page(self, choice: Choice, epoch: int, first: int, last: int) -> Page:
+    def page(self, choice: ExportSelection, epoch: int, first: int, last: int) -> Page:
         """Return the page of an epoch that begins at a step."""
         columns = [("column", name) for name in choice.columns]
         layer = "layer", choice.layers or NO_LAYER

@@ -9,8 +9,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from gradwatch_server.cli.export.about import RUN_NAMES, Choice, Layer
-from gradwatch_server.cli.export.page import RUN, Numbers, Page
+from gradwatch_server.cli.export.about import RUN_NAMES, ExportedLayer, ExportSelection
+from gradwatch_server.cli.export.page import RUN, Page, TableNumbers
 from gradwatch_server.core.arrays import BoolArray, IndexArray
 from gradwatch_server.curves.buckets import COUNTS, STATS
 from gradwatch_wire.columns import COUNT_COLUMNS
@@ -27,7 +27,7 @@ _MAX_INTEGER: Final = float(1 << 63)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Column:
+class TableColumn:
     """A column of a table.
 
     Args:
@@ -41,10 +41,12 @@ class Column:
     words: Sequence[str] | None = None
 
 
-Table = Mapping[str, Column]
+Table = Mapping[str, TableColumn]
 
 
-def tables_of(page: Page, layers: Sequence[Layer], choice: Choice) -> Iterator[tuple[str, Table]]:
+def tables_of(
+    page: Page, layers: Sequence[ExportedLayer], choice: ExportSelection
+) -> Iterator[tuple[str, Table]]:
     """Yield the tables that a page has rows of, by name."""
     if page.width == 1:
         yield STEPS, _steps(page)
@@ -57,12 +59,14 @@ def tables_of(page: Page, layers: Sequence[Layer], choice: Choice) -> Iterator[t
         yield LAYER_BUCKETS, _buckets(page, choice.columns, "layer", names)
 
 
-def empty_tables(layers: Sequence[Layer], choice: Choice) -> Iterator[tuple[str, Table]]:
+def empty_tables(
+    layers: Sequence[ExportedLayer], choice: ExportSelection
+) -> Iterator[tuple[str, Table]]:
     """Yield the tables of single steps without a row: files of these are always there."""
     none, places = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     tables = {RUN: len(RUN_NAMES), **dict.fromkeys(choice.columns, 0)}
     rows = {
-        name: Numbers(np.zeros((0, items)), np.zeros((0, items), dtype=np.bool_))
+        name: TableNumbers(np.zeros((0, items)), np.zeros((0, items), dtype=np.bool_))
         for name, items in tables.items()
     }
     page = Page(0, 1, none, none, none.astype(np.bool_), places, None, rows, {}, {})
@@ -75,19 +79,19 @@ def _times(times_ns: IndexArray) -> npt.NDArray[Any]:
 
 def _steps(page: Page) -> Table:
     found = {
-        "epoch": Column(np.full(len(page.steps), page.epoch)),
-        "step": Column(page.steps),
-        "time": Column(_times(page.times_ns)),
-        "skipped": Column(page.skipped),
+        "epoch": TableColumn(np.full(len(page.steps), page.epoch)),
+        "step": TableColumn(page.steps),
+        "time": TableColumn(_times(page.times_ns)),
+        "skipped": TableColumn(page.skipped),
     }
     own = page.rows[RUN]
     for place, name in enumerate(RUN_NAMES):
         if name in _OF_RUN:
-            found[name] = Column(own.values[:, place], own.known[:, place])
+            found[name] = TableColumn(own.values[:, place], own.known[:, place])
     return found
 
 
-def _layers(page: Page, layers: Sequence[Layer], columns: Sequence[str]) -> Table:
+def _layers(page: Page, layers: Sequence[ExportedLayer], columns: Sequence[str]) -> Table:
     items = np.flatnonzero(page.places < len(layers))  # later ones joined after the export began
     places = page.places[items]
     tables = {name: page.rows[name].of(items) for name in columns if name in page.rows}
@@ -99,23 +103,25 @@ def _layers(page: Page, layers: Sequence[Layer], columns: Sequence[str]) -> Tabl
     place = np.tile(places, shape[0])[rows]
     numel = np.array([own.numel for own in layers], dtype=np.float64)
     found = {
-        "epoch": Column(np.full(len(rows), page.epoch)),
-        "step": Column(np.repeat(page.steps, shape[1])[rows]),
-        "layer": Column(place, words=[own.name for own in layers]),
+        "epoch": TableColumn(np.full(len(rows), page.epoch)),
+        "step": TableColumn(np.repeat(page.steps, shape[1])[rows]),
+        "layer": TableColumn(place, words=[own.name for own in layers]),
         "numel": _integers(numel[place]),
     }
     for name in columns:
-        own_table = tables.get(name, Numbers(np.full(shape, np.nan), np.zeros(shape, np.bool_)))
+        own_table = tables.get(
+            name, TableNumbers(np.full(shape, np.nan), np.zeros(shape, np.bool_))
+        )
         values, known = own_table.values.ravel()[rows], own_table.known.ravel()[rows]
         is_count = name in COUNT_COLUMNS
-        found[name] = _integers(values, known) if is_count else Column(values, known)
+        found[name] = _integers(values, known) if is_count else TableColumn(values, known)
     return found
 
 
-def _integers(values: npt.NDArray[Any], known: BoolArray | None = None) -> Column:
+def _integers(values: npt.NDArray[Any], known: BoolArray | None = None) -> TableColumn:
     fits = np.isfinite(values) & (values < _MAX_INTEGER)
     own = fits if known is None else fits & known
-    return Column(np.where(own, values, 0.0).astype(np.int64), own)
+    return TableColumn(np.where(own, values, 0.0).astype(np.int64), own)
 
 
 def _buckets(page: Page, tables: Sequence[str], what: str, words: Sequence[str]) -> Table:
@@ -134,19 +140,19 @@ def _buckets(page: Page, tables: Sequence[str], what: str, words: Sequence[str])
     }
     first = joined["step"].astype(np.int64)
     found = {
-        "epoch": Column(np.full(len(first), page.epoch)),
-        "first_step": Column(first),
-        "last_step": Column(first + page.width - 1),
-        "time": Column(_times(joined["time"].astype(np.int64))),
-        what: Column(joined["place"].astype(np.int64), words=words),
+        "epoch": TableColumn(np.full(len(first), page.epoch)),
+        "first_step": TableColumn(first),
+        "last_step": TableColumn(first + page.width - 1),
+        "time": TableColumn(_times(joined["time"].astype(np.int64))),
+        what: TableColumn(joined["place"].astype(np.int64), words=words),
     }
     if names:
         sizes = [len(part["place"]) for part in parts]
         numbers = np.repeat([names.index(name) for name in there], sizes)
-        found["column"] = Column(numbers.astype(np.int64), words=names)
+        found["column"] = TableColumn(numbers.astype(np.int64), words=names)
     for name in STATS:
-        found[name] = Column(joined[name], ~np.isnan(joined[name]))
-    return found | {name: Column(joined[name].astype(np.int64)) for name in COUNTS}
+        found[name] = TableColumn(joined[name], ~np.isnan(joined[name]))
+    return found | {name: TableColumn(joined[name].astype(np.int64)) for name in COUNTS}
 
 
 def _long(

@@ -13,7 +13,7 @@ import numpy as np
 
 from gradwatch_server.cli.export.about import RUN_NAMES, About
 from gradwatch_server.cli.export.format import library
-from gradwatch_server.cli.export.page import RUN, Numbers, Page
+from gradwatch_server.cli.export.page import RUN, Page, TableNumbers
 from gradwatch_server.core.arrays import IndexArray
 from gradwatch_server.curves.buckets import STATS
 from gradwatch_wire.columns import L2
@@ -99,7 +99,7 @@ class _Series:
     """
 
     tags: Sequence[str]
-    numbers: Numbers
+    numbers: TableNumbers
 
     def at(self, row: int) -> list[tuple[str, float]]:
         """Return the tags and numbers of a step, of the series that have one."""
@@ -126,11 +126,13 @@ def _of_table(
 ) -> Iterator[_Series]:
     if table in page.rows:
         own = page.rows[table]
-        yield _Series(tags, Numbers(own.values[:, items], own.known[:, items]))
+        yield _Series(tags, TableNumbers(own.values[:, items], own.known[:, items]))
     elif table in page.buckets:
         for stat in STATS[:-1]:
             values = page.buckets[table][stat].astype(np.float64)[:, items]
-            yield _Series([f"{tag}/{stat}" for tag in tags], Numbers(values, ~np.isnan(values)))
+            yield _Series(
+                [f"{tag}/{stat}" for tag in tags], TableNumbers(values, ~np.isnan(values))
+            )
 
 
 def _library(module: str) -> ModuleType:

@@ -13,7 +13,7 @@ from textual.widgets import DataTable, Footer, Input, Static
 
 from gradwatch_server.cli.async_client import AsyncClient, connected
 from gradwatch_server.cli.top.run_list import RunList
-from gradwatch_server.cli.top.run_view import RunView
+from gradwatch_server.cli.top.run_view import RunScreen
 from gradwatch_server.core.printable import printable
 from gradwatch_server.errors import GradwatchError
 
@@ -87,10 +87,10 @@ class TopApp(App[None]):
         self._url = url
         self._asked = asyncio.Event()
         self._head = Head(url.partition("//")[2].rstrip("/"))
-        self._list, self._run = RunList(), RunView()
+        self._list, self._run = RunList(), RunScreen()
         self._filter = Input(id="filter", max_length=MAX_FILTER)
         self._list_filter = ""
-        self._view: RunList | RunView = self._list
+        self._view: RunList | RunScreen = self._list
         if run is not None:
             self._run.open(run)
             self._view = self._run
@@ -135,7 +135,7 @@ class TopApp(App[None]):
             if self.focused is None:  # as long as the list has nothing to show
                 view.focus()
 
-    def _show(self, view: RunList | RunView, text: str = "") -> None:
+    def _show(self, view: RunList | RunScreen, text: str = "") -> None:
         """Show the list or the run, with a filter."""
         self._view = view
         self._list.display, self._run.display = view is self._list, view is self._run

@@ -136,7 +136,7 @@ def _curve_of(series: dict[str, Any]) -> list[float | str | None]:
     ]
 
 
-class RunView(VerticalScroll):
+class RunScreen(VerticalScroll):
     """A run at one glance."""
 
     filter_hint = "names of layers that have this in them"

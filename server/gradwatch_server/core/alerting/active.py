@@ -12,7 +12,13 @@ import numpy as np
 
 from gradwatch_server.core.alerting import telling
 from gradwatch_server.core.alerting.active_alert import ActiveAlert
-from gradwatch_server.core.alerting.alert import Acknowledgement, Alert, News, Part, ResolvedBy
+from gradwatch_server.core.alerting.alert import (
+    Acknowledgement,
+    Alert,
+    News,
+    RelatedAlert,
+    ResolvedBy,
+)
 from gradwatch_server.core.alerting.alert_budget import AlertBudget
 from gradwatch_server.core.alerting.evaluation import Context, Evaluation
 from gradwatch_server.core.alerting.flags import Flags
@@ -300,7 +306,7 @@ class ActiveAlerts:
             and is_worse(severity_now, root.alert.severity)
             and self.allowance.may_tell(root, severity_now, evaluation.received_ns)
         ):
-            part = Part(name, headline(own.alert))
+            part = RelatedAlert(name, headline(own.alert))
             yield telling.escalate(root, severity_now, part, evaluation)
             self._incidents.note(root.alert.rule, root.alert, root.last_step)
 

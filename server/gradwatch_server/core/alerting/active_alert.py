@@ -94,7 +94,7 @@ class EventLimit:
 
 
 @dataclass(slots=True)
-class Told:
+class ReportedState:
     """Facts that the events of an alert have told.
 
     Args:
@@ -159,7 +159,7 @@ class ActiveAlert:
 
     alert: Alert
     layers: BoolArray
-    told: Told
+    told: ReportedState
     last_step: int
     bad_steps: int = 1
     good_steps: int = 0
@@ -216,7 +216,7 @@ class ActiveAlert:
         )
         excess = largest_of(evaluation.excess, raised)
         worth = origin.value if excess is None else excess
-        told = Told(np.zeros_like(raised), worth, severity, origin.kind)
+        told = ReportedState(np.zeros_like(raised), worth, severity, origin.kind)
         own = cls(alert, raised.copy(), told, evaluation.step)
         own._name_layers(evaluation)
         own._freeze(raised, evaluation)

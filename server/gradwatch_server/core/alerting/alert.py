@@ -45,7 +45,7 @@ class ResolvedBy(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RelatedAlert:
     """A consequence that made an alert matter more.
 
     Args:
@@ -75,7 +75,7 @@ class Update:
     news: tuple[News, ...]
     layers: tuple[str, ...] = ()
     num_layers: int = 0
-    part: Part | None = None
+    part: RelatedAlert | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from gradwatch_server.core.arrays import FloatArray
 from gradwatch_server.core.frames.frame import Frame, LateFrame
 from gradwatch_server.core.frames.updates import Rise
 from gradwatch_server.core.frames.window import Window
-from gradwatch_server.core.judge.deviations import Kind
+from gradwatch_server.core.judge.deviations import DeviationKind
 from gradwatch_wire.columns import L2, LINF
 from gradwatch_wire.names import Scalar
 
@@ -101,7 +101,7 @@ def _clipped(context: Context, step: int) -> str:
 
 
 def _loss_first(context: Context, step: int) -> str:
-    deviation = context.findings.largest(Kind.LOSS)
+    deviation = context.findings.largest(DeviationKind.LOSS)
     if deviation is None:
         return ""
     began = context.judge.step_of(deviation)

@@ -12,7 +12,7 @@ from gradwatch_server.core.alerting.alert import (
     MAX_NAMED_LAYERS,
     Alert,
     News,
-    Part,
+    RelatedAlert,
     ResolvedBy,
     Update,
 )
@@ -48,7 +48,9 @@ def update(own: ActiveAlert, news: tuple[News, ...], evaluation: Evaluation) -> 
     return _tell(own, now_ns)
 
 
-def escalate(own: ActiveAlert, severity: Severity, part: Part, evaluation: Evaluation) -> Alert:
+def escalate(
+    own: ActiveAlert, severity: Severity, part: RelatedAlert, evaluation: Evaluation
+) -> Alert:
     """Return the event that a consequence made it matter more.
 
     Args:
@@ -107,7 +109,7 @@ def _number(
     news: tuple[News, ...],
     step: int,
     joined: Iterable[str],
-    part: Part | None = None,
+    part: RelatedAlert | None = None,
 ) -> None:
     names = tuple(joined)
     number = 1 if own.alert.update is None else own.alert.update.number + 1

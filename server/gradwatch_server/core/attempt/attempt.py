@@ -15,15 +15,15 @@ from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.arrays import numbers
 from gradwatch_server.core.attempt.closed_frames import ClosedFrames
 from gradwatch_server.core.attempt.counts import Counts
-from gradwatch_server.core.attempt.manifests import Manifests
+from gradwatch_server.core.attempt.manifests import DeclaredManifests
 from gradwatch_server.core.attempt.open_frames import OpenFrames
 from gradwatch_server.core.attempt.ranks import Ranks
-from gradwatch_server.core.entries import Progress
+from gradwatch_server.core.entries import BeatProgress
 from gradwatch_server.core.frames.assembler import Gathered
 from gradwatch_server.core.frames.distribution import find_place
 from gradwatch_server.core.frames.frame import Frame, RankPart
 from gradwatch_server.core.frames.gains import RankGains
-from gradwatch_server.core.frames.idle import Idle
+from gradwatch_server.core.frames.idle import LayersWithoutGradient
 from gradwatch_server.core.frames.layers import Layers
 from gradwatch_server.core.frames.step_order import Place, Placed
 from gradwatch_server.core.frames.window import Window
@@ -32,7 +32,7 @@ from gradwatch_server.core.losses import DeclaredLoss, LostRange
 from gradwatch_server.core.session import (
     ATTEMPT_BYTES,
     DeclaredManifest,
-    Session,
+    RankSession,
     session_bytes,
 )
 from gradwatch_wire import Event, Gains, Hello, Manifest, Stats
@@ -99,7 +99,7 @@ class Attempt:
     every: int = 1
 
     def __post_init__(self) -> None:
-        self.manifests = Manifests()
+        self.manifests = DeclaredManifests()
         self.revision = 0
         for session in self.sessions.values():
             self.manifests.take_over(session)
@@ -138,7 +138,7 @@ class Attempt:
         return bool(self.open)
 
     @property
-    def sessions(self) -> Mapping[int, Session]:
+    def sessions(self) -> Mapping[int, RankSession]:
         return self.ranks.sessions
 
     @property
@@ -193,20 +193,20 @@ class Attempt:
         launch = (hello.job, hello.world, is_replayed(hello))
         return launch == (self.job, self.world, self.replayed)
 
-    def join(self, session: Session) -> None:
+    def join(self, session: RankSession) -> None:
         """Add a rank's session."""
         self.ranks.join(session)
         self.manifests.take_over(session)
         self.set_state(session, session.state)
 
-    def set_state(self, session: Session, state: RankState) -> None:
+    def set_state(self, session: RankSession, state: RankState) -> None:
         """Note that a session ended, is lost, or is back."""
         self.ranks.set_state(session, state)
         if state is RankState.ALIVE:
             self.open.expect(session.hello.rank)
 
     def leave(
-        self, session: Session, state: RankState, now_ns: int, rules: Rules
+        self, session: RankSession, state: RankState, now_ns: int, rules: Rules
     ) -> Iterator[Alert]:
         """Note that a session ended or is lost, and judge what that decides."""
         self.set_state(session, state)
@@ -226,7 +226,7 @@ class Attempt:
         self.open.resume(now_ns)
         self.ranks.wait_anew(now_ns)
 
-    def note_sign(self, session: Session, now_ns: int) -> None:
+    def note_sign(self, session: RankSession, now_ns: int) -> None:
         """Note a sign of life of a rank."""
         session.heard_ns = now_ns
         if session.is_from_files:
@@ -236,7 +236,7 @@ class Attempt:
         if now_ns != signs.heard_ns and now_ns > signs.heard_ns:  # once in a batch
             signs.heard_ns = now_ns
 
-    def note_progress(self, session: Session, progress: Progress, now_ns: int) -> None:
+    def note_progress(self, session: RankSession, progress: BeatProgress, now_ns: int) -> None:
         """Note what a BEAT said."""
         self.note_sign(session, now_ns)
         session.note_progress(progress.last_step, known_seconds(progress.since_s), now_ns)
@@ -258,7 +258,7 @@ class Attempt:
         if self.ranks.alive:
             yield from self.judge_liveness(now_ns, rules)
 
-    def add_manifest(self, session: Session, manifest: Manifest, layers_bytes: int) -> None:
+    def add_manifest(self, session: RankSession, manifest: Manifest, layers_bytes: int) -> None:
         """Give each layer of the manifest a place; known names keep theirs.
 
         Args:
@@ -276,12 +276,12 @@ class Attempt:
             self._note_unresolved(session)
             return
         ordered = manifest.order == LayerOrder.FORWARD
-        idle = Idle.declare(manifest, self.layers)
+        idle = LayersWithoutGradient.declare(manifest, self.layers)
         declared = DeclaredManifest(layout, ordered, idle)
         self.manifests.declare(session, manifest.manifest_id, declared)
         self.closed.note_layers()
 
-    def add_event(self, session: Session, event: Event) -> None:
+    def add_event(self, session: RankSession, event: Event) -> None:
         """Count an event by its name, and note what it tells."""
         self.counts.add_event(event.name)
         session.add_event(event)
@@ -290,7 +290,7 @@ class Attempt:
             self.every = max((own.every for own in living), default=1)
 
     def add_stats(
-        self, session: Session, stats: Stats, now_ns: int, rules: Rules
+        self, session: RankSession, stats: Stats, now_ns: int, rules: Rules
     ) -> Iterable[Alert]:
         """Take in one rank's statistics of one step."""
         before, session.last_step, session.beat_step = session.last_step, stats.step, -1
@@ -344,18 +344,18 @@ class Attempt:
         if part.nonfinite.any() or not np.isfinite(part.scalars.get(Scalar.LOSS, 0.0)):
             yield from self.closed.add_late(part, place, now_ns, rules)
 
-    def _note_unresolved(self, session: Session) -> None:
+    def _note_unresolved(self, session: RankSession) -> None:
         session.num_unresolved += 1
         self.counts.unresolved.add(self.num_frames)
 
-    def add_gains(self, session: Session, gains: Gains, received_ns: int) -> None:
+    def add_gains(self, session: RankSession, gains: Gains, received_ns: int) -> None:
         """Take in one rank's gains of one step."""
         own = RankGains(session.hello.rank, gains.blocks, gains.norm_type, numbers(gains.norms))
         if self.retired or not self.open.add_gains(own, gains.step, received_ns):
             self.counts.add_late(self.num_frames)
 
     def add_loss(
-        self, session: Session, first: int, last: int, now_ns: int, rules: Rules
+        self, session: RankSession, first: int, last: int, now_ns: int, rules: Rules
     ) -> Iterator[Alert]:
         """Note that records of a session are lost."""
         after = session.last_step if session.last_step >= 0 else None

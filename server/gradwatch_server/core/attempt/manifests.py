@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterable
 
 from gradwatch_server.core.frames.layout import Layout
-from gradwatch_server.core.session import DeclaredManifest, Session
+from gradwatch_server.core.session import DeclaredManifest, RankSession
 
 
-class Manifests:
+class DeclaredManifests:
     """Counts what the sessions of an attempt declared. Ranks of one layout share it: it is once.
 
     Attributes:
@@ -22,19 +22,19 @@ class Manifests:
         self.num_dropped: Counter[str] = Counter()
         self._uses: Counter[Layout] = Counter()
 
-    def take_over(self, session: Session) -> None:
+    def take_over(self, session: RankSession) -> None:
         """Count what a session declared before it is seen here."""
         for manifest in session.manifests.values():
             self._add(manifest)
 
-    def declare(self, session: Session, number: int, manifest: DeclaredManifest) -> None:
+    def declare(self, session: RankSession, number: int, manifest: DeclaredManifest) -> None:
         """Record what a session declared."""
         replaced = session.declare(number, manifest)
         if replaced is not None:
             self._remove(replaced)
         self._add(manifest)
 
-    def drop_oldest(self, sessions: Iterable[Session]) -> bool:
+    def drop_oldest(self, sessions: Iterable[RankSession]) -> bool:
         """Drop the oldest manifest of the session that takes most; return False if none may go.
 
         The newest manifest of each session stays: it is needed for what comes.
@@ -46,19 +46,19 @@ class Manifests:
         self._drop(session, next(iter(session.manifests)), "run_bytes")
         return True
 
-    def keep_to(self, session: Session, limit: int) -> None:
+    def keep_to(self, session: RankSession, limit: int) -> None:
         """Drop the oldest manifests of a session until they take no more than *limit* bytes."""
         while session.manifests and session.manifests_bytes > limit:
             self._drop(session, next(iter(session.manifests)), "total_bytes")
 
-    def drop_newest(self, session: Session) -> None:
+    def drop_newest(self, session: RankSession) -> None:
         self._drop(session, next(reversed(session.manifests)), "run_bytes")
 
-    def _drop(self, session: Session, number: int, budget: str) -> None:
+    def _drop(self, session: RankSession, number: int, budget: str) -> None:
         self._remove(session.pop_manifest(number))
         self.num_dropped[budget] += 1
 
-    def clear(self, sessions: Iterable[Session]) -> None:
+    def clear(self, sessions: Iterable[RankSession]) -> None:
         """Let all of them go: nothing comes any more that needs them."""
         for session in sessions:
             session.clear_manifests()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gradwatch_server.core.frames.frame import Frame
-from gradwatch_server.core.session import Session
+from gradwatch_server.core.session import RankSession
 from gradwatch_wire.health import RankState
 
 BEHIND_STEPS: Final = 2
@@ -27,7 +27,7 @@ class Ranks:
         awaited: Living ranks that have some.
     """
 
-    sessions: dict[int, Session] = field(default_factory=dict)
+    sessions: dict[int, RankSession] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         own = self.sessions.items()
@@ -36,16 +36,16 @@ class Ranks:
         self.bare = {rank for rank, session in own if session.is_bare}
         self._await_ranks()
 
-    def join(self, session: Session) -> None:
+    def join(self, session: RankSession) -> None:
         self.sessions[session.hello.rank] = session
 
-    def note_layers(self, session: Session, *, is_bare: bool) -> None:
+    def note_layers(self, session: RankSession, *, is_bare: bool) -> None:
         """Note whether a rank has layers."""
         session.is_bare = is_bare
         (self.bare.add if is_bare else self.bare.discard)(session.hello.rank)
         self._await_ranks()
 
-    def set_state(self, session: Session, state: RankState) -> None:
+    def set_state(self, session: RankSession, state: RankState) -> None:
         """Note that a session ended, is lost, or is back."""
         session.state = state
         if state is RankState.ALIVE:

@@ -10,7 +10,7 @@ from typing import Final, Self
 import numpy as np
 
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray, numbers
-from gradwatch_server.core.frames.idle import Idle, idle_layers
+from gradwatch_server.core.frames.idle import LayersWithoutGradient, idle_layers
 from gradwatch_server.core.frames.layout import Layout
 from gradwatch_server.core.frames.rows import FRAME_COLUMNS, ROW_OF
 from gradwatch_server.core.frames.sizes import (
@@ -71,7 +71,7 @@ class RankPart:
     labels: Mapping[str, object]
     activations: FloatArray | None = None
     weight_bits: IndexArray | None = None
-    idle: Idle | None = None
+    idle: LayersWithoutGradient | None = None
     step: int = 0
     number: int = 0
     parts: int = 1

@@ -14,7 +14,7 @@ from gradwatch_wire import Manifest
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Idle:
+class LayersWithoutGradient:
     """Layers that one rank had a gradient of, and has none of in the records of a manifest.
 
     Args:
@@ -35,15 +35,15 @@ class Idle:
         return found if len(found) else None
 
 
-class Part(Protocol):
+class IdleLayers(Protocol):
     """A record of one rank, as far as this goes."""
 
     @property
-    def idle(self) -> Idle | None:
+    def idle(self) -> LayersWithoutGradient | None:
         """Layers that a manifest lacks, as it tells of them."""
 
 
-def idle_layers(parts: Iterable[Part], present: BoolArray) -> tuple[BoolArray, BoolArray]:
+def idle_layers(parts: Iterable[IdleLayers], present: BoolArray) -> tuple[BoolArray, BoolArray]:
     """Return (layers,) which are frozen, and which are unused, of those that no rank reported.
 
     Where one rank says this and another that, the layer is unused.

@@ -12,7 +12,7 @@ from gradwatch_server.core.frames.replicas import by_layout
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LocalNorms:
+class RankNorms:
     """L2 norms of ranks that have the same layers.
 
     Args:
@@ -26,9 +26,9 @@ class LocalNorms:
     l2: FloatArray
 
 
-def local_norms(frame: Frame) -> list[LocalNorms]:
+def local_norms(frame: Frame) -> list[RankNorms]:
     """Return the local norms of a frame's ranks, those with the same layers together."""
-    found: list[LocalNorms] = []
+    found: list[RankNorms] = []
     if not frame.has_local_norms:  # nearly always
         return found
     for alike in by_layout(frame.parts):
@@ -36,5 +36,5 @@ def local_norms(frame: Frame) -> list[LocalNorms]:
         if own:
             ranks = np.array([rank for rank, _ in own], dtype=np.int64)
             l2 = np.stack([norms for _, norms in own])
-            found.append(LocalNorms(alike[0].layout.index, ranks, l2))
+            found.append(RankNorms(alike[0].layout.index, ranks, l2))
     return found

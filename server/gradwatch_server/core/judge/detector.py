@@ -79,7 +79,7 @@ MAX_FALSE_ALERTS: Final = 1000.0
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class SeriesKind:
     """Constants of one kind of series.
 
     Args:
@@ -95,11 +95,13 @@ class Kind:
     least_margin: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0)
 
 
-NORM: Final = Kind((4.0, 2.6, 1.8, 1.6), 0.1)
-APART: Final = Kind((8.0, 8.0, 5.5, 3.7), 0.1)
-LOSS: Final = Kind((0.8, 1.0, 1.2, 1.6), 0.02, is_loss=True, least_margin=(0.4, 0.25, 0.1, 0.1))
-STEP_TIME: Final = Kind((4.0, 4.0, 8.0, 12.0), 0.1)
-RAW_LOSS: Final = Kind((0.8, 1.0, 1.2, 1.6), 0.0, is_loss=True)
+NORM: Final = SeriesKind((4.0, 2.6, 1.8, 1.6), 0.1)
+APART: Final = SeriesKind((8.0, 8.0, 5.5, 3.7), 0.1)
+LOSS: Final = SeriesKind(
+    (0.8, 1.0, 1.2, 1.6), 0.02, is_loss=True, least_margin=(0.4, 0.25, 0.1, 0.1)
+)
+STEP_TIME: Final = SeriesKind((4.0, 4.0, 8.0, 12.0), 0.1)
+RAW_LOSS: Final = SeriesKind((0.8, 1.0, 1.2, 1.6), 0.0, is_loss=True)
 
 
 @dataclass(slots=True)
@@ -198,7 +200,7 @@ class Detector:
     """
 
     def __init__(
-        self, state: SeriesState, kinds: list[Kind], num_tests: FloatArray, budget: float
+        self, state: SeriesState, kinds: list[SeriesKind], num_tests: FloatArray, budget: float
     ) -> None:
         num = len(kinds)
         state.grow(num)

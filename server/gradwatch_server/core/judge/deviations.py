@@ -81,7 +81,7 @@ SLOW_SCALE: Final = 2
 """Index of the scale of 16 frames."""
 
 
-class Kind(StrEnum):
+class DeviationKind(StrEnum):
     """Kinds of deviation."""
 
     SPIKE = "spike"
@@ -106,7 +106,7 @@ class Deviation:
         is_paged: Whether a person should hear of it.
     """
 
-    kind: Kind
+    kind: DeviationKind
     series: int
     scale: int
     part: float
@@ -264,14 +264,14 @@ class _FrameState:
         """Return the deviation of a series that rose."""
         rise = float(self._detector.rise[scale, series])
         if series == LOSS_SERIES:
-            kind, is_paged = Kind.LOSS, self._is_loss_paged(scale, rise)
+            kind, is_paged = DeviationKind.LOSS, self._is_loss_paged(scale, rise)
         elif series == PACE:
-            kind, is_paged = Kind.SLOW, scale >= SLOW_SCALE and rise > SLOWER
+            kind, is_paged = DeviationKind.SLOW, scale >= SLOW_SCALE and rise > SLOWER
         elif series == TOTAL:
             part = float(self._detector.up[scale, series])
-            kind, is_paged = Kind.TOTAL, self._is_total_paged(series, rise, part)
+            kind, is_paged = DeviationKind.TOTAL, self._is_total_paged(series, rise, part)
         else:
-            kind = Kind.SPIKE if scale < SLOW_SCALE else Kind.GROWTH
+            kind = DeviationKind.SPIKE if scale < SLOW_SCALE else DeviationKind.GROWTH
             is_paged = self._is_module_paged(scale, series, rise)
         if self._is_forgiven and series != PACE and not self._finder.lr.rose:
             is_paged = is_paged and not self._is_sudden(series, rise)
@@ -287,7 +287,7 @@ class _FrameState:
             if scale != SLOW_SCALE:
                 return None
             is_paged = rise < -LN_10 and self._fell_at_once(series, rise)
-            return Deviation(Kind.COLLAPSE, series, scale, part, rise, is_paged)
+            return Deviation(DeviationKind.COLLAPSE, series, scale, part, rise, is_paged)
         if not _is_apart(series):
             return None
         own = series - 1
@@ -297,7 +297,7 @@ class _FrameState:
             and not self._is_better
             and self._level_before(scale, own) > MATERIAL_FALL + self._usual_total
         )
-        return Deviation(Kind.SHRINK, series, scale, part, rise, is_paged)
+        return Deviation(DeviationKind.SHRINK, series, scale, part, rise, is_paged)
 
     @property
     def _usual_total(self) -> float:
@@ -345,7 +345,7 @@ class _FrameState:
         if not rise > max(UNHEARD_DEVIATIONS * usual, UNHEARD_RISE):
             return None
         is_paged = self._is_material(SLOW_SCALE)
-        return Deviation(Kind.LOSS, LOSS_SERIES, SLOW_SCALE, 1.0, rise, is_paged)
+        return Deviation(DeviationKind.LOSS, LOSS_SERIES, SLOW_SCALE, 1.0, rise, is_paged)
 
     def _is_felt(self) -> bool:
         """Tell whether a loss that matters is above its record by a part of its margin."""

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from gradwatch_server.core.arrays import BoolArray, FloatArray
-from gradwatch_server.core.judge.deviations import Deviation, Kind
+from gradwatch_server.core.judge.deviations import Deviation, DeviationKind
 
-UP: Final = (Kind.SPIKE, Kind.GROWTH, Kind.TOTAL)
-DOWN: Final = (Kind.SHRINK, Kind.COLLAPSE)
+UP: Final = (DeviationKind.SPIKE, DeviationKind.GROWTH, DeviationKind.TOTAL)
+DOWN: Final = (DeviationKind.SHRINK, DeviationKind.COLLAPSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Findings:
     is_young: BoolArray
     is_early_growth: bool
 
-    def largest(self, *kinds: Kind) -> Deviation | None:
+    def largest(self, *kinds: DeviationKind) -> Deviation | None:
         """Return the paged deviation of some kinds that is farthest beyond its record."""
         return next(
             (each for each in self.deviations if each.is_paged and each.kind in kinds), None

@@ -27,7 +27,7 @@ from gradwatch_server.core.judge.deviations import (
     SOLVED,
     Deviation,
     DeviationFinder,
-    Kind,
+    DeviationKind,
 )
 from gradwatch_server.core.judge.findings import UP, Findings
 from gradwatch_server.core.judge.modules import Modules, Shares, norm_of
@@ -205,7 +205,7 @@ class Judge:
         own, apart = rise[FIRST_MODULE::2], rise[FIRST_MODULE + 1 :: 2]
         if len(own) == 1:
             return 0
-        if deviation.kind in (Kind.SPIKE, Kind.GROWTH, Kind.SHRINK):
+        if deviation.kind in (DeviationKind.SPIKE, DeviationKind.GROWTH, DeviationKind.SHRINK):
             module = (deviation.series - FIRST_MODULE) // 2
             others = np.delete(apart, module)
             usual = float(self.detector.rise_deviation[deviation.scale, TOTAL])
@@ -356,7 +356,7 @@ class Judge:
                 continue
             rise = self.detector.rise[each.scale]
             before = self.detector.mean[each.scale] - rise
-            if each.kind in (Kind.LOSS, Kind.SLOW):
+            if each.kind in (DeviationKind.LOSS, DeviationKind.SLOW):
                 away.begin(np.array([each.series]), before, rise, 1.0)
                 continue
             flagged = rising if each.kind in UP else falling
@@ -404,7 +404,7 @@ class Judge:
 
     def _modules_in(self, deviation: Deviation) -> IndexArray:
         """Return the modules that a paged deviation is of."""
-        if deviation.kind in (Kind.SPIKE, Kind.GROWTH, Kind.SHRINK):
+        if deviation.kind in (DeviationKind.SPIKE, DeviationKind.GROWTH, DeviationKind.SHRINK):
             return np.array([(deviation.series - FIRST_MODULE) // 2])
         rise = self.detector.rise[deviation.scale, FIRST_MODULE::2]
         found = np.flatnonzero(rise / deviation.rise > WHOLE_SHARE)

@@ -17,7 +17,7 @@ import numpy as np
 
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray, any_true, quiet_log
 from gradwatch_server.core.frames.step_numbers import StepNumbers
-from gradwatch_server.core.judge.detector import APART, LOSS, NORM, STEP_TIME, Kind, num_tests
+from gradwatch_server.core.judge.detector import APART, LOSS, NORM, STEP_TIME, SeriesKind, num_tests
 
 TOTAL: Final = 0
 LOSS_SERIES: Final = 1
@@ -184,7 +184,7 @@ def _median(values: FloatArray) -> float:
     return float((ordered[middle - 1] + ordered[middle]) / 2.0)
 
 
-def kinds(num_modules: int) -> list[Kind]:
+def kinds(num_modules: int) -> list[SeriesKind]:
     return [NORM, LOSS, STEP_TIME, *([NORM, APART] * num_modules)]
 
 

@@ -25,7 +25,7 @@ from gradwatch_server.core.liveness import Gaps
 from gradwatch_server.core.losses import LostRange
 from gradwatch_server.core.noise_scale import NoiseSample
 from gradwatch_server.core.run import Run
-from gradwatch_server.core.session import Session
+from gradwatch_server.core.session import RankSession
 from gradwatch_wire.health import RankState
 
 T = TypeVar("T")
@@ -299,7 +299,7 @@ def _ranks(attempt: Attempt, before: tuple[RankView, ...]) -> tuple[RankView, ..
     )
 
 
-def _view_session(session: Session) -> RankView:
+def _view_session(session: RankSession) -> RankView:
     return RankView(
         rank=session.hello.rank,
         session=session.id,

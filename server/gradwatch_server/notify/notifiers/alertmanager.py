@@ -22,7 +22,7 @@ from gradwatch_server.notify.notifiers.base import (
 )
 from gradwatch_server.notify.policy import Policy
 from gradwatch_server.notify.secrets import redacted
-from gradwatch_server.storage.deliveries import Entry
+from gradwatch_server.storage.deliveries import DeliveryState
 from gradwatch_wire.health import AlertState, Severity
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class AlertmanagerNotifier(Notifier):
         return cut(printable(redacted(" ".join(text.split()), self._secret)), MAX_REASON)
 
 
-def _alerts(facts: Facts, entry: Entry, notice: Notice) -> Iterator[dict[str, Any]]:
+def _alerts(facts: Facts, entry: DeliveryState, notice: Notice) -> Iterator[dict[str, Any]]:
     """Yield an alert as Alertmanager takes it; before it, where its severity rose, the one it was.
 
     The severity is a label, and with another one it is another alert there.
@@ -159,7 +159,7 @@ def _seconds(text: str) -> float:
 
 
 def _alert(
-    facts: Facts, entry: Entry, notice: Notice, severity: Severity, ends_s: float
+    facts: Facts, entry: DeliveryState, notice: Notice, severity: Severity, ends_s: float
 ) -> dict[str, Any]:
     began_s = _seconds(facts["fired_at"])
     alert: dict[str, Any] = {
@@ -186,7 +186,7 @@ def _labels(facts: Facts, severity: Severity) -> dict[str, str]:
     return {name: cut(value, MAX_LABEL) for name, value in labels.items()}
 
 
-def _annotations(facts: Facts, entry: Entry) -> dict[str, str]:
+def _annotations(facts: Facts, entry: DeliveryState) -> dict[str, str]:
     origin = facts["origin"]
     shown = {
         "summary": f"{facts['run']}: {facts['rule']} at step {facts['first_step']}",

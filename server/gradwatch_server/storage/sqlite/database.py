@@ -72,7 +72,7 @@ TABLES: Final = statements(key="INTEGER PRIMARY KEY", number="INTEGER", text="TE
 _NOT_THERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.ENXIO})
 
 
-class Presence:
+class FilePresence:
     """The files as they were when they were opened, by device and inode."""
 
     def __init__(self, paths: Iterable[Path]) -> None:
@@ -130,7 +130,7 @@ class SQLiteDatabase(SQLiteReader):
         super().__init__(None)
         self._path = path
         self.is_writing = False  # whether a transaction is open
-        self._presence = Presence(())
+        self._presence = FilePresence(())
         self.loss: Loss | None = None  # what could not be read of a file that was set aside
         # A clean stop removes the WAL; who reads then leaves an empty one.
         there = path is not None and take_up(path)
@@ -151,7 +151,7 @@ class SQLiteDatabase(SQLiteReader):
         return str(self._path or ":memory:")
 
     def _open(self, *, check: bool) -> None:
-        self._presence = Presence(())
+        self._presence = FilePresence(())
         if self._path is not None:
             create_private(self._path)  # those beside it get its mode from SQLite
         with storage_errors():
@@ -176,7 +176,7 @@ class SQLiteDatabase(SQLiteReader):
         if self._path is not None:
             self.number("user_version")  # a read, after which the WAL is there
             files = (self._path, side_of(self._path, "-wal"), self._path.with_name(LOCK_NAME))
-            self._presence = Presence(files)
+            self._presence = FilePresence(files)
 
     def _check(self) -> None:
         """Look for damage in a time that does not grow with the file."""

@@ -10,7 +10,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from gradwatch_server.storage.inspection import Inspection
+from gradwatch_server.storage.inspection import StoreInspection
 from gradwatch_server.storage.schema import SCHEMA_VERSION
 from gradwatch_server.storage.sqlite.files import (
     has_our_header,
@@ -23,7 +23,7 @@ from gradwatch_server.storage.sqlite.lock import LOCK_NAME, READ_BYTES, holder_i
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME
 
 
-def inspect(directory: Path) -> Inspection:
+def inspect(directory: Path) -> StoreInspection:
     """Look at a data directory, which may be missing.
 
     Raises:
@@ -33,7 +33,7 @@ def inspect(directory: Path) -> Inspection:
     is_there = path.exists()
     (owner, boot), is_held = _lock_of(directory / LOCK_NAME)
     wal_bytes = num_bytes_of(side_of(path, "-wal"))
-    return Inspection(
+    return StoreInspection(
         network_type=network_type(directory),
         holder=(owner or "unknown") if is_held else None,
         boot=(boot or None) if is_held else None,

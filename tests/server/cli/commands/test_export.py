@@ -18,9 +18,9 @@ import pytest
 from typer.testing import CliRunner
 
 from gradwatch_server.cli.app import app
-from gradwatch_server.cli.export.about import Choice
+from gradwatch_server.cli.export.about import ExportSelection
 from gradwatch_server.cli.export.formats import FORMATS
-from gradwatch_server.cli.export.job import IncompleteExportError, Job, Progress
+from gradwatch_server.cli.export.job import ExportProgress, IncompleteExportError, Job
 from gradwatch_server.cli.export.source import Source
 from gradwatch_server.clock import Clock
 from gradwatch_server.errors import GradwatchError
@@ -85,11 +85,11 @@ def files_of(directory: Path) -> dict[str, bytes]:
 
 
 def export_in_pages(
-    url: str, form: str, out: str, on_progress: Callable[[Progress], None] = lambda _: None
+    url: str, form: str, out: str, on_progress: Callable[[ExportProgress], None] = lambda _: None
 ) -> None:
     """Export in pages of 7 steps."""
     own = FORMATS[form]
-    choice = Choice(columns=own.columns)
+    choice = ExportSelection(columns=own.columns)
     with contextlib.closing(Source(url, RUN, 1, page_steps=7)) as source:
         Job(source=source, format=own, choice=choice, out=Path(out), on_progress=on_progress).run()
 
@@ -232,7 +232,7 @@ def test_nothing_that_is_there_is_lost(export: Callable[..., Any], tmp_path: Pat
 def test_of_two_exports_to_one_place_one_is_refused(fed: Any, tmp_path: Path) -> None:
     out = str(tmp_path / "same")
 
-    def begin_another(progress: Progress) -> None:
+    def begin_another(progress: ExportProgress) -> None:
         if progress.step < 10:
             with pytest.raises(GradwatchError, match="another export writes to"):
                 export_in_pages(fed.url, "csv", out)
@@ -332,7 +332,7 @@ def test_steps_that_are_kept_as_buckets_only_are_never_shown_as_single_ones(
     served.start()
     place = tmp_path / "long-csv"
     with contextlib.closing(Source(served.url, "long", 1, page_steps=64)) as source:
-        Job(source=source, format=FORMATS["csv"], choice=Choice(), out=place).run()
+        Job(source=source, format=FORMATS["csv"], choice=ExportSelection(), out=place).run()
 
     kept = json.loads((place / "metadata.json").read_text())["kept"]
     assert [(own["first_step"], own["last_step"], own["steps_per_row"]) for own in kept] == [

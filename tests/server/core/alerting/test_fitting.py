@@ -16,7 +16,7 @@ from gradwatch_server.core.alerting.alert import (
     Acknowledgement,
     Alert,
     News,
-    Part,
+    RelatedAlert,
     ResolvedBy,
     Spread,
     Update,
@@ -81,7 +81,7 @@ def widest(rule: str, name: str, **changes: Any) -> Alert:
         notes=("3 of 31 modules", "loss 4.2, usually 1.9", "began about step 1180 (± 4)"),
         farthest=name,
     )
-    part = Part(rule, "Loss up since step 7: 3 (usual 1)")
+    part = RelatedAlert(rule, "Loss up since step 7: 3 (usual 1)")
     made = replace(
         made,
         run=name,

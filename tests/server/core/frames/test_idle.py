@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gradwatch_server.core.frames.idle import Idle
+from gradwatch_server.core.frames.idle import LayersWithoutGradient
 from gradwatch_server.core.frames.layers import Layers
 from tests.support.core import Cluster, frame_of, part_of
 from tests.support.records import manifest_of
@@ -15,9 +15,11 @@ from tests.support.records import manifest_of
 NAMES = ("a", "b", "c", "d")
 
 
-def idle(layers: Layers, make_manifest: Any, **names: tuple[str, ...]) -> Idle | None:
+def idle(
+    layers: Layers, make_manifest: Any, **names: tuple[str, ...]
+) -> LayersWithoutGradient | None:
     """What a manifest of `a` says."""
-    return Idle.declare(make_manifest(("a",), **names), layers)
+    return LayersWithoutGradient.declare(make_manifest(("a",), **names), layers)
 
 
 def test_what_ranks_say_of_absent_layers_is_put_together() -> None:

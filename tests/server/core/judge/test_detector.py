@@ -9,7 +9,14 @@ import pytest
 
 from gradwatch_server.core.arrays import FloatArray
 from gradwatch_server.core.judge.away import NEAR_FRAMES, Away
-from gradwatch_server.core.judge.detector import APART, LOSS, NORM, Detector, Kind, SeriesState
+from gradwatch_server.core.judge.detector import (
+    APART,
+    LOSS,
+    NORM,
+    Detector,
+    SeriesKind,
+    SeriesState,
+)
 from gradwatch_server.core.state_codec import decode, encode
 
 HEALTHY = 320
@@ -20,7 +27,7 @@ def noise(frames: int, series: int, deviation: float = 0.1, seed: int = 0) -> Fl
     return np.random.default_rng(seed).normal(0.0, deviation, (frames, series))
 
 
-def detector_of(kinds: Sequence[Kind], state: SeriesState | None = None) -> Detector:
+def detector_of(kinds: Sequence[SeriesKind], state: SeriesState | None = None) -> Detector:
     return Detector(state or SeriesState(), list(kinds), np.ones(len(kinds)), 5.0)
 
 

@@ -16,7 +16,7 @@ from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.alerting.rules.module import ModuleRule, layers_of, ranks_with
 from gradwatch_server.core.arrays import BoolArray, FloatArray
 from gradwatch_server.core.frames.frame import Frame
-from gradwatch_server.core.judge.deviations import Kind
+from gradwatch_server.core.judge.deviations import DeviationKind
 from gradwatch_server.core.judge.findings import UP, Findings
 from gradwatch_wire.health import EXPLODING_THRESHOLD, Severity
 
@@ -49,7 +49,7 @@ class ExplodingRule(ModuleRule):
         "loss",
     )
     health = HealthShare.EXPLODING
-    kinds: ClassVar[tuple[Kind, ...]] = UP
+    kinds: ClassVar[tuple[DeviationKind, ...]] = UP
     formula = """
         a mean of 1, 4, 16 or 64 frames is above the record of 256 frames, and its rise above the
         largest rise, by more than a margin ([the detector](alerts.md#the-detector)); without a

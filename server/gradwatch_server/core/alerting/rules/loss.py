@@ -18,7 +18,7 @@ from gradwatch_server.core.alerting.rules.base import Rule, Sign, Steps
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.judge.detector import SCALES
-from gradwatch_server.core.judge.deviations import Deviation, Kind
+from gradwatch_server.core.judge.deviations import Deviation, DeviationKind
 from gradwatch_server.core.judge.series import LOSS_SERIES
 from gradwatch_wire.health import Severity, nonfinite_kind
 
@@ -130,4 +130,4 @@ class LossRule(Rule):
 
 
 def _deviation(context: Context) -> Deviation | None:
-    return context.findings.largest(Kind.LOSS)
+    return context.findings.largest(DeviationKind.LOSS)

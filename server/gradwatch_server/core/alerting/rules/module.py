@@ -20,7 +20,7 @@ from gradwatch_server.core.alerting.rules.base import Steps
 from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.arrays import BoolArray, FloatArray
 from gradwatch_server.core.frames.frame import Frame, RankPart
-from gradwatch_server.core.judge.deviations import Deviation, Kind
+from gradwatch_server.core.judge.deviations import Deviation, DeviationKind
 from gradwatch_server.core.judge.findings import Findings
 from gradwatch_server.core.judge.series import FIRST_MODULE
 from gradwatch_wire.health import Severity
@@ -41,7 +41,7 @@ class ModuleRule(LayerRule):
     """
 
     sign: ClassVar[int] = 1
-    kinds: ClassVar[tuple[Kind, ...]] = ()
+    kinds: ClassVar[tuple[DeviationKind, ...]] = ()
 
     clear_steps: Steps = Field(
         16, description="Consecutive frames that must be good before a firing alert is resolved."

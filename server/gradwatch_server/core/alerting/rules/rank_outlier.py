@@ -14,7 +14,7 @@ from gradwatch_server.core.alerting.rules.base import CLEAR_STEPS, Limit, Sign, 
 from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
 from gradwatch_server.core.frames.frame import Frame
-from gradwatch_server.core.frames.local_norms import LocalNorms, local_norms
+from gradwatch_server.core.frames.local_norms import RankNorms, local_norms
 from gradwatch_wire.health import Severity
 
 FRAMES: Final = 8
@@ -64,7 +64,7 @@ class OutlierMemory:
         self.ratio, self.norm = np.zeros(num_layers), np.zeros(num_layers)
         self.rank = np.full(num_layers, NOBODY, dtype=np.int64)
 
-    def follow(self, step: int, num_layers: int, gathered: list[LocalNorms], ratio: float) -> None:
+    def follow(self, step: int, num_layers: int, gathered: list[RankNorms], ratio: float) -> None:
         """Take in a frame with local norms; *ratio* is what counts as above the others."""
         self._forget(num_layers)
         if (more := num_layers - self.above.shape[1]) > 0:
@@ -82,7 +82,7 @@ class OutlierMemory:
         self.steps = np.roll(self.steps, 1)
         self.steps[0] = step
 
-    def _compare(self, own: LocalNorms) -> None:
+    def _compare(self, own: RankNorms) -> None:
         if len(own.ranks) < MIN_RANKS:
             return
         known = np.isfinite(own.l2).all(axis=0) & (own.l2 >= 0.0).all(axis=0)

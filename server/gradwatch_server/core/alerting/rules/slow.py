@@ -15,7 +15,7 @@ from gradwatch_server.core.alerting.rules.base import Rule, Sign, Steps
 from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.judge.detector import SCALES
-from gradwatch_server.core.judge.deviations import Kind
+from gradwatch_server.core.judge.deviations import DeviationKind
 from gradwatch_server.core.judge.series import PACE
 
 GROUP = "pace"
@@ -50,7 +50,7 @@ class SlowRule(Rule):
 
     def raised(self, observation: Frame, context: Context) -> BoolArray | None:
         """Return whether steps take too long, (1,); None if they do not."""
-        return None if context.findings.largest(Kind.SLOW) is None else np.array([True])
+        return None if context.findings.largest(DeviationKind.SLOW) is None else np.array([True])
 
     def evaluate(
         self, observation: Frame, raised: BoolArray, context: Context
@@ -74,7 +74,7 @@ class SlowRule(Rule):
 
     def origin(self, frame: Frame, context: Context) -> Origin:
         """Return the step from which on steps took longer."""
-        judge, deviation = context.judge, context.findings.largest(Kind.SLOW)
+        judge, deviation = context.judge, context.findings.largest(DeviationKind.SLOW)
         ranks = ranks_of(frame.parts)
         if deviation is None:
             step_time = frame.step_time_s or math.nan

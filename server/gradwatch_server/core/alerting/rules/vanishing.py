@@ -16,7 +16,7 @@ from gradwatch_server.core.alerting.rules.module import ModuleRule, layers_of, r
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.judge.activity import WAS_ALIVE, far_below
-from gradwatch_server.core.judge.deviations import Kind
+from gradwatch_server.core.judge.deviations import DeviationKind
 from gradwatch_server.core.judge.findings import DOWN, Findings
 from gradwatch_wire.columns import L2
 from gradwatch_wire.health import VANISHING_THRESHOLD, Severity
@@ -57,7 +57,7 @@ class VanishingRule(ModuleRule):
         "loss",
     )
     sign = -1
-    kinds: ClassVar[tuple[Kind, ...]] = DOWN
+    kinds: ClassVar[tuple[DeviationKind, ...]] = DOWN
     yields_to = ("exploding",)
     health = HealthShare.VANISHING
     further_counts: ClassVar = {
