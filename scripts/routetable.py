@@ -26,7 +26,7 @@ EXAMPLES: Final = {
     "GET /runs/{run}/alerts": "?state=firing",
     "GET /runs/{run}/layers": "?q=weight",
     "GET /runs/{run}/series": "?column=norm&column=loss&last=512",
-    "GET /runs/{run}/heatmap": "?column=l2&fold=module&format=safetensors",
+    "GET /runs/{run}/heatmap": "?column=l2&columns=256&format=safetensors",
     "GET /runs/{run}/frames/{step}": "?worst=5",
     "GET /runs/{run}/rows": "?column=l2&layer=-&limit=100",
     "DELETE /runs/{run}": "?confirm=gpt2-small",

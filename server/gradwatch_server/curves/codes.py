@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from gradwatch_server.core.arrays import FloatArray, IndexArray
+from gradwatch_server.core.arrays import FloatArray
 from gradwatch_server.curves.buckets import Buckets
 
 CodeArray: TypeAlias = npt.NDArray[np.uint16]
@@ -48,9 +48,6 @@ NAMES: Final = {
     "first": FIRST,
 }
 """What readers are told."""
-
-_URGENCY: Final = (0, 1, 2, 7, 7, 8, 4, 5, 6, *[0] * (FIRST - 9))
-"""Of the codes below `FIRST`, the most urgent highest; a magnitude is 3 and has its distance."""
 
 
 def encode(magnitudes: FloatArray) -> CodeArray:
@@ -124,31 +121,3 @@ def _farther(low: CodeArray, high: CodeArray, usual_: CodeArray) -> CodeArray:
     is_low = (low >= FIRST) & (abs(low - middle) > abs(high - middle))
     found: CodeArray = np.where(is_low & (high != ABOVE), low, high)
     return found
-
-
-def fold(codes: CodeArray, usual_: CodeArray, places: IndexArray) -> tuple[CodeArray, CodeArray]:
-    """Put rows together: of each cell the most urgent one stays, and what was usual there.
-
-    Args:
-        codes: (rows, columns).
-        usual_: (rows, columns).
-        places: (rows,) the row that each goes to; all from 0 on are there.
-    """
-    size = int(places.max()) + 1 if len(places) else 0
-    folded, of_folded = np.zeros((2, size, codes.shape[1]), dtype=np.uint16)
-    urgency = _urgency(codes, usual_.astype(np.int64))
-    for row in range(size):
-        own = np.flatnonzero(places == row)
-        worst = own[np.argmax(urgency[own], axis=0)], np.arange(codes.shape[1])
-        folded[row], of_folded[row] = codes[worst], usual_[worst]
-    return folded, of_folded
-
-
-def _urgency(codes: CodeArray, usual_: IndexArray) -> IndexArray:
-    scale = 1 << 17
-    found = np.array(_URGENCY, dtype=np.int64)[np.minimum(codes, FIRST - 1)] * scale
-    distance = np.where(usual_ >= FIRST, abs(codes - usual_), 0)
-    # A zero of a row that is not zero otherwise is farther away than any magnitude.
-    found = np.where((codes == ZERO) & (usual_ != ZERO), 3 * scale + scale // 2, found)
-    made: IndexArray = np.where(codes >= FIRST, 3 * scale + distance, found)
-    return made

@@ -62,8 +62,6 @@ HEATMAP = (
     ("columns=0", "query columns: Input should be greater than or equal to 1"),
     ("columns=1025", "query columns: Input should be less than or equal to 1024"),
     ("column=norm", "query column: no column 'norm'; there are l2,"),
-    ("fold=0", "query fold: String should match pattern"),
-    ("fold=-2", "query fold: String should match pattern"),
     ("layer=zz*", "no layer fits 'zz*'; /layers has the names"),
     (f"layer={LONG}", "query layer: String should have at most 500 characters"),
 )

@@ -58,29 +58,6 @@ def test_the_most_urgent_of_a_cell_is_shown() -> None:
     assert cells_of(None, None) == [codes.ABSENT]
 
 
-def test_the_worst_row_of_a_fold_is_shown() -> None:
-    one, two, far = codes.encode(np.array([1.0, 2.0, 900.0])).tolist()
-    picture = np.array(
-        [[one, one, codes.NAN, one], [two, codes.ZERO, far, codes.ABSENT]], dtype=np.uint16
-    )
-    usual = np.array([[one] * 4, [two] * 4], dtype=np.uint16)
-
-    folded, of_folded = codes.fold(picture, usual, np.array([0, 0]))
-
-    assert folded.tolist() == [[one, codes.ZERO, codes.NAN, one]]
-    assert of_folded.tolist() == [[one, two, one, one]]
-
-
-def test_a_cell_is_far_from_what_was_usual_then() -> None:
-    one, four, eight = codes.encode(np.array([1.0, 4.0, 8.0])).tolist()
-    picture = np.array([[one, eight], [one, four]], dtype=np.uint16)
-    always = np.array([[one, one], [one, one]], dtype=np.uint16)
-    risen = np.array([[one, eight], [one, one]], dtype=np.uint16)
-
-    assert codes.fold(picture, always, np.array([0, 0]))[0].tolist() == [[one, eight]]
-    assert codes.fold(picture, risen, np.array([0, 0]))[0].tolist() == [[one, four]]
-
-
 def test_what_is_usual_is_the_median_of_what_is_there() -> None:
     values = np.array([[1.0, 2.0, math.nan], [8.0, math.nan, math.nan], [4.0, 6.0, math.nan]])
     steps = np.arange(3, dtype=np.int64)

@@ -26,7 +26,7 @@ from gradwatch_server.curves import codes
 from gradwatch_server.curves.buckets import MEAN, Buckets
 from gradwatch_server.curves.columns import LAYER_COLUMNS, RUN_COLUMNS, RUN_TABLE
 from gradwatch_server.curves.items import SPREAD_TABLE, USUAL_TABLE
-from gradwatch_server.curves.layers import KnownLayers, module_of
+from gradwatch_server.curves.layers import KnownLayers
 from gradwatch_wire.columns import L2
 
 router = APIRouter()
@@ -36,13 +36,6 @@ DEFAULT_COLUMNS: Final = 512
 
 Columns = Annotated[
     int, Query(ge=1, le=MAX_COLUMNS, description="Largest number of buckets of steps.")
-]
-Fold = Annotated[
-    str,
-    Query(
-        pattern="^(none|module|[1-9][0-9]{0,4})$",
-        description="Rows to put together: `module`, or a number; the worst cell stays.",
-    ),
 ]
 Pattern = Annotated[
     str | None, Query(max_length=500, description="Pattern of names of layers, as `h.7.*`.")
@@ -58,7 +51,6 @@ class _HeatmapRequest:
     rank: OwnRank | None
     column: str
     columns: int
-    fold: str
     layer: str | None
     as_json: bool
 
@@ -74,7 +66,6 @@ async def heatmap(
     rank: Own,
     column: Annotated[str, Query(description="Column of the layers.")] = L2,
     columns: Columns = DEFAULT_COLUMNS,
-    fold: Fold = "none",
     layer: Pattern = None,
     format_: Form = "json",
 ) -> Response:
@@ -86,7 +77,7 @@ async def heatmap(
         raise HTTPException(422, f"query column: no column {column[:80]!a}; there are {allowed}")
     if steps.is_all:
         steps = replace(steps, newest=columns)
-    asked = _HeatmapRequest(steps, rank, column, columns, fold, layer, format_ == "json")
+    asked = _HeatmapRequest(steps, rank, column, columns, layer, format_ == "json")
     return await api.curve_reads.run(lambda: tagged(_answer(view, api, asked), tag))
 
 
@@ -96,15 +87,13 @@ def _answer(view: RunView, api: ApiState, asked: _HeatmapRequest) -> Response:
         known = layers_of(view, history.layers)
         picture = _Picture(own, known, asked.column, _reader(own, known, api, asked))
         places = _places(known, asked.layer)
-        rows = _rows(known, places, asked.fold)
-        advice = "ask for fewer columns, or fold=module, or format=safetensors"
-        num_columns = picture.num_columns
-        check_cells(len(rows.names) * num_columns, as_json=asked.as_json, advice=advice)
-        check_cells(len(places) * num_columns, as_json=False, advice="fewer columns")
-        arrays = picture.arrays(places, rows)
-    facts = own.numbers | picture.facts() | {"columns": asked.columns, "fold": asked.fold}
-    if asked.steps.after is None or asked.fold != "none":
-        facts["layers"] = rows.names
+        advice = "ask for fewer columns, or layer=PATTERN, or format=safetensors"
+        num_cells = len(places) * picture.num_columns
+        check_cells(num_cells, as_json=asked.as_json, advice=advice)
+        arrays = picture.arrays(places)
+    facts = own.numbers | picture.facts() | {"columns": asked.columns}
+    if asked.steps.after is None:
+        facts["layers"] = [known.names[place] for place in places.tolist()]
     if asked.as_json:
         return Json(facts | _plain(arrays))
     return safetensors.SafeTensors(safetensors.encode(arrays, facts))
@@ -132,29 +121,6 @@ def _places(known: KnownLayers, pattern: str | None) -> IndexArray:
     return places
 
 
-class _PictureRows:
-    """The rows of a picture: their names, and which of them each layer goes to."""
-
-    def __init__(self, names: list[str], of_layer: IndexArray | None) -> None:
-        self.names, self.of_layer = names, of_layer
-
-
-def _rows(known: KnownLayers, places: IndexArray, fold: str) -> _PictureRows:
-    names = [known.names[place] for place in places.tolist()]
-    if fold == "none":
-        return _PictureRows(names, None)
-    if fold == "module":
-        keys = [module_of(name) for name in names]
-    else:
-        keys = [str(at // int(fold)) for at in range(len(names))]
-    rows = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-    of_layer = np.array([rows[key] for key in keys], dtype=np.int64)
-    if fold == "module":
-        return _PictureRows(list(rows), of_layer)
-    firsts = [names[int(np.argmax(of_layer == row))] for row in range(len(rows))]
-    return _PictureRows(firsts, of_layer)
-
-
 class _Picture:
     """Reads one picture."""
 
@@ -178,39 +144,28 @@ class _Picture:
         """Number of rows."""
         return self._reader.num_buckets
 
-    def arrays(self, places: IndexArray, rows: _PictureRows) -> dict[str, npt.NDArray[Any]]:
+    def arrays(self, places: IndexArray) -> dict[str, npt.NDArray[Any]]:
         """Return the arrays of the answer."""
         run = self._reader.read(RUN_TABLE, np.array([_COVERAGE, _SKIPPED], dtype=np.int64))
         cells = self._scaled(self._reader.read(self._column.stored, places), places)
         usual = codes.usual(self._usual(cells, places))
         found = codes.cells(cells, run.counts[0, :, 0] > 0, usual)
-        if rows.of_layer is not None:
-            found, usual = codes.fold(found, usual, rows.of_layer)
-        spread = self._spread(places, rows)
         return {
             "step": steps_as_array(run.steps),
             "coverage": run.stats[0, :, 0].astype(np.float32),
             "skipped": (run.finite - run.counts[3])[:, 1].clip(0, 65_535).astype(np.uint16),
             "code": found,
             "usual": usual,
-            "spread": spread.astype(np.float32),
+            "spread": self._spread(places).astype(np.float32),
         }
 
-    def _spread(self, places: IndexArray, rows: _PictureRows) -> FloatArray:
-        """Return (rows,) the spread of norms, its mean over the steps; NaN where it is not known.
-
-        Of the layers of a row it is that of the one with the widest.
-        """
-        found = np.full(len(places), np.nan)
-        if self._column.stored == L2 and not self._reader.rank_facts:
-            means = self._reader.read(SPREAD_TABLE, places).stats[MEAN]
-            count = np.count_nonzero(~np.isnan(means), axis=0)
-            found = np.where(count, np.nansum(means, axis=0) / np.maximum(count, 1), np.nan)
-        if rows.of_layer is None:
-            return found
-        folded = np.full(len(rows.names), np.nan)
-        np.fmax.at(folded, rows.of_layer, found)
-        return folded
+    def _spread(self, places: IndexArray) -> FloatArray:
+        """Return (places,) the spread of norms, its mean over the steps; NaN if it is not known."""
+        if self._column.stored != L2 or self._reader.rank_facts:
+            return np.full(len(places), np.nan)
+        means = self._reader.read(SPREAD_TABLE, places).stats[MEAN]
+        count = np.count_nonzero(~np.isnan(means), axis=0)
+        return np.where(count, np.nansum(means, axis=0) / np.maximum(count, 1), np.nan)
 
     def _scaled(self, cells: Buckets, places: IndexArray) -> Buckets:
         if not self._column.power:

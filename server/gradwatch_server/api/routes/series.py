@@ -76,7 +76,6 @@ async def series(
     block: Block = None,
     column: Column = None,
     points: Points = 1_000,
-    x: Annotated[Literal["step", "time"], Query(description="`step` or `time`.")] = "step",
     format_: Form = "json",
 ) -> Response:
     tag = tag_of(api, view)
@@ -87,7 +86,7 @@ async def series(
     wanted.check()
     if rank is not None:
         check_columns(wanted.of_run, wanted.names)
-    asked = _SeriesRequest(wanted, steps, rank, points, x, format_ == "json")
+    asked = _SeriesRequest(wanted, steps, rank, points, format_ == "json")
     return await api.curve_reads.run(lambda: tagged(_answer(view, api, asked), tag))
 
 
@@ -99,7 +98,6 @@ class _SeriesRequest:
     steps: AskedSteps
     rank: OwnRank | None
     points: int
-    x: str
     as_json: bool
 
 
@@ -119,11 +117,7 @@ def _answer(view: RunView, api: ApiState, asked: _SeriesRequest) -> Response:
         for each in tables:
             curves += reader.curves(each, known)
         frame = curves[0].buckets  # all are of the same steps
-    facts = (
-        own.numbers
-        | reader.rank_facts
-        | {"width": reader.width, "x": asked.x, "points": asked.points}
-    )
+    facts = own.numbers | reader.rank_facts | {"width": reader.width, "points": asked.points}
     if asked.as_json:
         return Json(facts | as_plain(curves, frame.steps, frame.times_ns))
     facts["series"] = [curve.label for curve in curves]

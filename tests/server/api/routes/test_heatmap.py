@@ -116,17 +116,6 @@ def test_a_step_that_a_scaler_skipped_looks_different(
     assert frame["skipped"] is True
 
 
-def test_folded_rows_show_their_worst(service: Aggregator, peer: Any, run: str) -> None:
-    send(service, peer, 0, 1.0, NAN)
-
-    plain = service.json(f"/runs/{run}/heatmap?fold=2")
-
-    assert len(plain["value"]) == 1
-    assert plain["value"][0][1] == "nan"
-    by_module = service.json(f"/runs/{run}/heatmap?fold=module")
-    assert by_module["layers"] == ["net.a", "net.b"]
-
-
 def test_new_columns_of_a_picture_come_by_cursor(service: Aggregator, peer: Any, run: str) -> None:
     send(service, peer, 0, 1.0, 2.0, 3.0)
 
