@@ -160,12 +160,10 @@ class _Picture:
         }
 
     def _spread(self, places: IndexArray) -> FloatArray:
-        """Return (places,) the spread of norms, its mean over the steps; NaN if it is not known."""
+        """Return (places,) the spread of norms, its median over the steps; NaN if not known."""
         if self._column.stored != L2 or self._reader.rank_facts:
             return np.full(len(places), np.nan)
-        means = self._reader.read(SPREAD_TABLE, places).stats[MEAN]
-        count = np.count_nonzero(~np.isnan(means), axis=0)
-        return np.where(count, np.nansum(means, axis=0) / np.maximum(count, 1), np.nan)
+        return codes.medians(self._reader.read(SPREAD_TABLE, places))
 
     def _scaled(self, cells: Buckets, places: IndexArray) -> Buckets:
         if not self._column.power:
