@@ -12,7 +12,7 @@ from benchmarks.loops.registry import loop
 from benchmarks.loops.trial import Trial
 
 
-@loop("Lightning, automatic", loss_lines=0)
+@loop("Lightning, automatic", gives_loss=False)
 def lightning_automatic(trial: Trial) -> nn.Module:
     from benchmarks.loops.with_lightning import CLIP, Regression, fit
 
@@ -20,14 +20,14 @@ def lightning_automatic(trial: Trial) -> nn.Module:
     return fit(trial, module, accumulate_grad_batches=2, gradient_clip_val=CLIP)
 
 
-@loop("Lightning, manual", loss_lines=0)
+@loop("Lightning, manual", gives_loss=False)
 def lightning_manual(trial: Trial) -> nn.Module:
     from benchmarks.loops.with_lightning import ManualRegression, fit
 
     return fit(trial, ManualRegression(trial))
 
 
-@loop("Lightning, DDP", loss_lines=0, ranks=2, has_group=False)
+@loop("Lightning, DDP", gives_loss=False, ranks=2, has_group=False)
 def lightning_ddp(trial: Trial) -> nn.Module:
     from lightning.pytorch.strategies import DDPStrategy
 
@@ -37,14 +37,14 @@ def lightning_ddp(trial: Trial) -> nn.Module:
     return fit(trial, Regression(trial), devices=2, strategy=strategy, gradient_clip_val=CLIP)
 
 
-@loop("Hugging Face Trainer", loss_lines=0)
+@loop("Hugging Face Trainer", gives_loss=False)
 def trainer_one(trial: Trial) -> nn.Module:
     from benchmarks.loops.with_trainer import train
 
     return train(trial, micro_batches=2)
 
 
-@loop("Hugging Face Trainer, two processes", loss_lines=0, ranks=2, has_group=False)
+@loop("Hugging Face Trainer, two processes", gives_loss=False, ranks=2, has_group=False)
 def trainer_two(trial: Trial) -> nn.Module:
     from benchmarks.loops.with_trainer import train
 

@@ -40,8 +40,7 @@ class Loop:
         name: What the row is called.
         train: Trains, and returns what it trained: a module, or several by name.
         topic: The module that it stands in.
-        lines: Lines of the user's code that attach.
-        loss_lines: Further lines that give the loss; 0 where the framework's integration does.
+        gives_loss: Whether the loop gives the loss; a framework's callback does it by itself.
         ranks: Processes that train together.
         has_group: Whether the process group is made for it; a framework makes its own.
         is_compiled: Whether anything is compiled, so that graph breaks have a meaning.
@@ -51,8 +50,7 @@ class Loop:
     name: str
     train: Train
     topic: str
-    lines: int = 1
-    loss_lines: int = 1
+    gives_loss: bool = True
     ranks: int = 1
     has_group: bool = True
     is_compiled: bool = False

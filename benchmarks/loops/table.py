@@ -45,13 +45,12 @@ def render(rows: dict[str, tuple[Loop, Row]]) -> str:
     lines = [
         _heading(),
         "",
-        "| loop | lines | " + " | ".join(COLUMNS) + " |",
-        "|---|---|" + "---|" * len(COLUMNS),
+        "| loop | " + " | ".join(COLUMNS) + " |",
+        "|---|" + "---|" * len(COLUMNS),
     ]
-    for name, (loop, row) in rows.items():
-        attach = f"{loop.lines} + {loop.loss_lines}" if loop.loss_lines else str(loop.lines)
+    for name, (_, row) in rows.items():
         cells = [_with_note(row[column], notes) for column in COLUMNS]
-        lines.append(f"| {name} | {attach} | " + " | ".join(cells) + " |")
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
     footnotes = [f"{number}. {text}" for text, number in notes.items()]
     return "\n".join([*lines, *(["", *footnotes] if footnotes else [])])
 

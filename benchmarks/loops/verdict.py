@@ -49,7 +49,7 @@ def _judge_trial(row: Row, outcome: Outcome, variant: str, trial: dict[str, Any]
         row["step"].expect(true=False, otherwise=f"{variant}: no run {trial['run']}")
         return
     said = _said(outcome, variant)
-    has_loss = rest.endswith("loss") or not outcome.loop.loss_lines
+    has_loss = rest.endswith("loss") or not outcome.loop.gives_loss
     for rank, trials in enumerate(outcome.ranks):
         notes = [Note.from_json(plain) for plain in trials[variant]["notes"]]
         records = [record for record in stored.records if record.rank == rank]

@@ -24,9 +24,6 @@ GIB: Final = 1 << 30
 UNLIMITED: Final = 1 << 50
 """A limit that nothing reaches."""
 
-TABLE: Final = "<!-- The table of budgets, written by scripts/docs. -->\n"
-"""Beginning of the table in docs/operations.md."""
-
 
 def _budget(
     default: float,
@@ -260,35 +257,12 @@ class Budget:
         extra = cast("dict[str, Any]", setting.json_schema_extra)
         return cls(name, setting.default, description=setting.description or "", **extra)
 
-    def shown(self) -> str:
-        """Return the default for people: `64 MiB`, `60 per min`, `1,000`."""
-        if self.unit == "bytes":
-            sizes = ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB"), (1, "bytes"))
-            size, name = next(own for own in sizes if self.default >= own[0])
-            return f"{self.default / size:g} {name}"
-        unit = "" if self.unit == "count" else f" {self.unit}"
-        return f"{self.default:,g}{unit}"
-
 
 BUDGETS: Final = tuple(
     Budget.of(name, Budgets.model_fields[name])
     for name in sorted(Budgets.model_fields, key=LoggedBudgets.model_fields.__contains__)
 )
 """Every budget, in the order of the documentation: those of a run last."""
-
-
-def table() -> str:
-    """Return all budgets as a table in Markdown."""
-    rows = [
-        "| budget | default | of | meaning | reason | at the limit |",
-        "|---|---|---|---|---|---|",
-    ]
-    rows += [
-        f"| `{own.name}` | {own.shown()} | {own.per} | {own.description} | {own.reason} | "
-        f"{own.at_limit} |"
-        for own in BUDGETS
-    ]
-    return "\n".join(rows) + "\n"
 
 
 @dataclass(slots=True)

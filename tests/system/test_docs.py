@@ -12,17 +12,13 @@ import httpx
 import pytest
 from typer.main import get_command
 
-from gradwatch_server.api.metrics import definitions as metrics
-from gradwatch_server.budgets import TABLE, Budgets, table
+from gradwatch_server.budgets import Budgets
 from gradwatch_server.cli.app import app
-from gradwatch_server.cli.doctor import documentation as checks
 from gradwatch_server.core.alerting.alert import Acknowledgement, Alert, Update, Worst
 from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.alerting.rules.base import Rule
-from gradwatch_server.core.alerting.rules.documentation import between, fill
 from gradwatch_server.core.alerting.rules.registry import REGISTRY
-from gradwatch_server.notify import documentation as targets
 from gradwatch_server.settings import Settings, load_settings
 from gradwatch_wire import SEQUENCED, Bye, Kind
 from gradwatch_wire.columns import STATISTIC_COLUMNS
@@ -32,6 +28,9 @@ from tests.support.waiting import PATIENCE_S, wait_until
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+TABLES = runpy.run_path(str(ROOT / "scripts" / "tables.py"))
+RULES = runpy.run_path(str(ROOT / "scripts" / "ruletables.py"))
+between = RULES["between"]
 
 
 def _page(name: str) -> str:
@@ -51,35 +50,23 @@ def test_every_kind_of_record_has_its_line(kind: Kind) -> None:
 def test_what_is_said_of_the_rules_is_that_of_the_definitions(name: str) -> None:
     page = _page(name)
 
-    assert fill(page) == page
+    assert RULES["fill"](page) == page
 
 
-def test_the_table_of_budgets_is_that_of_the_definitions() -> None:
-    page = _page("operations.md")
+@pytest.mark.parametrize(
+    ("page", "begin", "table"),
+    [
+        ("operations.md", "BUDGET_TABLE", "budgets"),
+        ("doctor.md", "CHECK_TABLE", "checks"),
+        ("metrics.md", "METRIC_TABLE", "metrics"),
+        ("notifications.md", "TARGET_TABLE", "targets"),
+    ],
+)
+def test_a_table_is_that_of_the_definitions(page: str, begin: str, table: str) -> None:
+    text = _page(page)
 
-    assert page.count(TABLE) == 1
-    assert between(page, TABLE, "\n" + table()) == page
-
-
-def test_the_table_of_the_doctors_checks_is_that_of_the_definitions() -> None:
-    page = _page("doctor.md")
-
-    assert page.count(checks.TABLE) == 1
-    assert between(page, checks.TABLE, "\n" + checks.table()) == page
-
-
-def test_the_table_of_metrics_is_that_of_the_definitions() -> None:
-    page = _page("metrics.md")
-
-    assert page.count(metrics.TABLE) == 1
-    assert between(page, metrics.TABLE, "\n" + metrics.table()) == page
-
-
-def test_the_table_of_targets_is_that_of_the_definitions() -> None:
-    page = _page("notifications.md")
-
-    assert page.count(targets.TABLE) == 1
-    assert between(page, targets.TABLE, "\n" + targets.table()) == page
+    assert text.count(TABLES[begin]) == 1
+    assert between(text, TABLES[begin], "\n" + TABLES[table]()) == text
 
 
 @pytest.mark.parametrize("rule", list(REGISTRY), ids=lambda rule: rule.name)

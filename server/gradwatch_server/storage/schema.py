@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-SCHEMA_VERSION: Final = 14
+SCHEMA_VERSION: Final = 15
 """Each change of what is stored, also inside of a row, takes the next number. Data of any other
 number is refused: nothing reads older forms."""
 

@@ -346,15 +346,3 @@ METRICS: Final = (
     *_NOTIFICATIONS,
 )
 """Every metric of gradwatch."""
-
-TABLE: Final = "<!-- The table of metrics, written by scripts/docs. -->\n"
-"""Place of the table in docs/metrics.md."""
-
-
-def table() -> str:
-    """Return all metrics as a table in Markdown."""
-    rows = ["| metric | type | labels | what it is |", "|---|---|---|---|"]
-    for own in METRICS:
-        labels = ", ".join(f"`{label}`" for label in own.labels)
-        rows.append(f"| `{own.name}` | {own.type} | {labels} | {own.what} |")
-    return "\n".join(rows) + "\n"

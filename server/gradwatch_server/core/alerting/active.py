@@ -245,9 +245,8 @@ class ActiveAlerts:
             if not rule.enabled or not (name in active or np.count_nonzero(raised)):
                 continue
             own = context.of(name)
-            known = self._with_references(name, own) if name in active else own
             frame = _dated(observation, rule)
-            for evaluation in rule.evaluate(observation, raised, known):
+            for evaluation in rule.evaluate(observation, raised, own):
                 if frame is not None:
                     find = partial(_origin_of, evaluation.origin, frame, context)
                     evaluation = replace(evaluation, origin=find)  # noqa: PLW2901 - the same
@@ -271,15 +270,6 @@ class ActiveAlerts:
         for own in self.active.values():
             if not own.alert.silenced:
                 own.look_for_silences(self.silences, names if own.alert.num_layers else (), now_ns)
-
-    def _with_references(self, name: str, context: Context) -> Context:
-        """Return the context with what the active alerts of a rule were compared with."""
-        frozen = {
-            group: own.reference
-            for (rule, group), own in self.active.items()
-            if rule == name and own.reference is not None
-        }
-        return replace(context, references=frozen) if frozen else context
 
     def _step(
         self, name: str, rules: Rules, evaluation: Evaluation, context: Context

@@ -149,7 +149,6 @@ class ActiveAlert:
         good_steps: Good steps in a row.
         held_steps: Bad steps since it began; a single good one between them is forgiven.
         absent_steps: Steps in a row without any of its layers.
-        reference: (layers,) the reference of each layer when it joined; None without any.
         peak: What is far worse than what was told, None if nothing is.
         silences_version: Version of the silences that were looked through.
         silenced_until_ns: When the last of those ends that it fits.
@@ -165,7 +164,6 @@ class ActiveAlert:
     good_steps: int = 0
     held_steps: int = 1
     absent_steps: int = 0
-    reference: FloatArray | None = None
     peak: Peak | None = None
     silences_version: int = -1
     silenced_until_ns: int = 0
@@ -242,7 +240,6 @@ class ActiveAlert:
             self.layers = self.layers | new
             self._name_layers(evaluation)
             self.alert = with_ranks(self.alert, evaluation.origin(new).ranks)
-            self._freeze(new, evaluation)
         self.last_step = evaluation.step
         self._note_change(evaluation)
         self._note_peak(bad, evaluation)
@@ -325,15 +322,6 @@ class ActiveAlert:
             return
         self.layers = np.pad(self.layers, (0, missing))
         self.told.layers = np.pad(self.told.layers, (0, missing))
-        if self.reference is not None:
-            self.reference = np.pad(self.reference, (0, missing), constant_values=np.nan)
-
-    def _freeze(self, new: BoolArray, evaluation: Evaluation) -> None:
-        if evaluation.reference is None:
-            return
-        if self.reference is None:
-            self.reference = np.full(len(self.layers), np.nan)
-        self.reference = np.where(new, evaluation.reference, self.reference)
 
     def _note_peak(self, bad: BoolArray, evaluation: Evaluation) -> None:
         """Note what is far worse than what was told, and than what waits to be told."""

@@ -68,8 +68,6 @@ class Context:
         memories: What each rule that has a memory remembers, by its name.
         watched: (layers,) that the rule in hand is limited to, None for all.
         limited: Rule to its own context, of those that are limited to some layers.
-        references: Group to the frozen `Evaluation.reference` of the active alert that the rule has
-            of it, (layers,), NaN for layers that are not in it. Only in `Rule.evaluate`.
         expected: Signs of a bug that are meant so, as the job says.
         epoch: How often the steps of the attempt went back: the same step comes once in each.
         numel: (layers,) elements; empty where they are not known.
@@ -89,7 +87,6 @@ class Context:
     memories: Memories = field(default_factory=Memories)
     watched: BoolArray | None = None
     limited: Mapping[str, Context] = field(default_factory=dict)
-    references: Mapping[str, FloatArray] = field(default_factory=dict)
     expected: tuple[str, ...] = ()
     epoch: int = 0
     numel: FloatArray = field(default_factory=lambda: np.zeros(0))
@@ -169,9 +166,6 @@ class Evaluation:
         excess: (layers,) by what factor each is beyond its limit: ten times what was told is told
             again. None if the rule has no such measure; the origin's value is one where `extend`
             changes it.
-        reference: (layers,) what each was compared with. Of a layer that joins an alert it is
-            frozen as it then is, and given back in `Context.references` as long as the alert
-            lasts: a rule whose baseline adapts holds the alert by it.
         for_steps: Bad frames in a row after which it fires, in place of the rule's.
         clear_steps: Good ones after which it is resolved, likewise.
         is_alone: Whether it matters whatever led to it, so that it is no consequence.
@@ -187,7 +181,6 @@ class Evaluation:
     extend: Callable[[Origin], Origin] = _unchanged
     key: str = ""
     excess: FloatArray | None = None
-    reference: FloatArray | None = None
     for_steps: int | None = None
     clear_steps: int | None = None
     is_alone: bool = False

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from pydantic import Field
 
 from gradwatch_server.core.alerting.active import GONE_STEPS, ActiveAlerts
 from gradwatch_server.core.alerting.active_alert import BURST, INTERVAL_NS
 from gradwatch_server.core.alerting.alert import Alert, alert_id
-from gradwatch_server.core.alerting.evaluation import Context, Evaluation
+from gradwatch_server.core.alerting.evaluation import Context
 from gradwatch_server.core.alerting.flags import Flags
-from gradwatch_server.core.alerting.rules.base import Limit, Rule
-from gradwatch_server.core.alerting.rules.layer import LayerRule
-from gradwatch_server.core.alerting.rules.registry import REGISTRY
-from gradwatch_server.core.arrays import BoolArray
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.state_codec import decode, encode
 from tests.support.core import Cluster
@@ -243,62 +237,6 @@ def test_an_alert_that_begins_at_the_same_step_again_has_an_id_of_its_own() -> N
 
     assert job.alerts[0].id == alert_id("gpt", 1, "nonfinite", "all", 0)
     assert event.id == alert_id("gpt", 1, "nonfinite", "all#2", 0)
-
-
-class DoubledRule(LayerRule):
-    """A layer above twice what it was at the step before; it adapts at once."""
-
-    name = "doubled"
-
-    limit: Limit = Field(2.0, description="How many times it is too much.")
-
-    def raised(self, observation: Frame, context: Context) -> BoolArray:
-        last = [
-            (context.window.before(i, 1) or ((0, NAN),))[0][1] for i in range(len(context.names))
-        ]
-        raised: BoolArray = observation.l2_max > self.limit * np.array(last)
-        return raised
-
-    def evaluate(
-        self, observation: Frame, raised: BoolArray, context: Context
-    ) -> Iterator[Evaluation]:
-        last = [
-            (context.window.before(i, 1) or ((0, NAN),))[0][1] for i in range(len(context.names))
-        ]
-        for one in super().evaluate(observation, raised, context):
-            held = raised.copy()
-            if one.group in context.references:
-                held |= observation.l2_max > self.limit * context.references[one.group]
-            verdict = type(one.verdict)(raised, held, one.verdict.seen, one.verdict.present)
-            fields = {name: getattr(one, name) for name in Evaluation.__slots__}
-            yield Evaluation(**{**fields, "verdict": verdict, "reference": np.array(last)})
-
-    def describe(self, origin: Any) -> str:
-        return f"{origin.layer} doubled"
-
-
-@pytest.fixture
-def doubled() -> Iterator[type[Rule]]:
-    REGISTRY.add(DoubledRule)
-    yield DoubledRule
-    REGISTRY.remove(DoubledRule.name)
-
-
-@pytest.mark.parametrize("restart", [False, True])
-def test_a_rule_that_adapts_holds_its_alert_by_what_it_was_raised_at(
-    doubled: type[Rule], restart: bool
-) -> None:
-    job = Cluster(names=("a", "b")).start()
-    job.rules(doubled={"clear_steps": 1})
-    for step, norm in enumerate([1.0, 5.0, 5.0, 5.0, 5.0, 1.0]):
-        job.step(step, [norm, 1.0])
-        if restart:
-            restored(job.attempt)
-
-    assert [(a.change, a.fired_step, a.resolved_step) for a in job.alerts] == [
-        ("firing", 1, None),
-        ("resolved", 1, 5),
-    ]
 
 
 def test_it_says_how_it_spread() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,6 @@ from gradwatch_server.core.alerting.rules.base import (
     Share,
     Steps,
 )
-from gradwatch_server.core.alerting.rules.documentation import BEGIN, END, fill, section
 from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.alerting.rules.registry import REGISTRY
 from gradwatch_server.core.arrays import BoolArray, FloatArray
@@ -33,6 +33,8 @@ from gradwatch_server.settings import load_settings
 from gradwatch_wire.columns import ZEROS
 from tests.support.core import Cluster
 from tests.support.whole_state import UNREPEATED
+
+PAGE = runpy.run_path(str(Path(__file__).parents[5] / "scripts" / "ruletables.py"))
 
 
 class ManyZerosRule(LayerRule):
@@ -170,11 +172,11 @@ def test_a_bad_value_of_it_is_refused_by_name(rule: type[Rule], tmp_path: Path) 
 
 
 def test_it_is_documented_by_its_definition(rule: type[Rule]) -> None:
-    page = fill(f"above\n{BEGIN}left over\n{END}below\n")
+    page = PAGE["fill"](f"above\n{PAGE['BEGIN']}left over\n{PAGE['END']}below\n")
 
-    assert section(rule) in page
+    assert PAGE["section"](rule) in page
     assert "left over" not in page
-    assert section(rule) == (
+    assert PAGE["section"](rule) == (
         "## many_zeros\n\n"
         "More than `limit` zeros in a layer's gradient. "
         "`for_steps` is `2`, `severity` is `warning`.\n\n"

@@ -1,4 +1,4 @@
-"""Sections of docs/rules.md, and the tables of rules and hints, made from the definitions."""
+"""The sections of docs/rules.md, and the tables of rules and hints, from the definitions."""
 
 from __future__ import annotations
 
@@ -20,11 +20,7 @@ _IN_SUMMARY: Final = ("for_steps", "severity")
 
 
 def section(rule: type[Rule]) -> str:
-    """Return the section of a rule as Markdown.
-
-    It says what the rule sees, when it raises, its settings, what else to know, how to tune it, and
-    where it comes from.
-    """
+    """Return the section of a rule as Markdown."""
     summary, _, rest = inspect.cleandoc(rule.__doc__ or "").partition("\n")
     settings = rule()
     first = (
