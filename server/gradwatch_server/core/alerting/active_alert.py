@@ -217,7 +217,6 @@ class ActiveAlert:
         told = ReportedState(np.zeros_like(raised), worth, severity, origin.kind)
         own = cls(alert, raised.copy(), told, evaluation.step)
         own._name_layers(evaluation)
-        own._freeze(raised, evaluation)
         own.alert = with_spread(own.alert, evaluation.step)
         own.alert = replace(own.alert, message=message(own.alert))
         return own
