@@ -52,3 +52,16 @@ def test_the_curves_are_those_of_the_api(tab: OpenTab, fed: Peer, aggregator: Ag
     health = aggregator.health("gpt")
     assert f"usual {1_000 * health['usual_step_time_s']:.0f} ms" in facts
     assert f"last good step {health['last_good_step']}" in facts
+
+
+def test_a_run_without_gains_and_groups_has_no_panels_of_them(
+    tab: OpenTab, aggregator: Aggregator
+) -> None:
+    peer: Peer = aggregator.peer(run="bare").attach(LAYERS)
+    more(peer, range(STEPS))
+    aggregator.shows(peer)
+
+    shown = tab("/?run=bare")
+    shown.page.locator(".ranks li").first.wait_for()
+
+    assert shown.page.locator(".columns h2:visible").all_inner_texts() == ["Ranks"]

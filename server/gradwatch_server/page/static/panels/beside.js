@@ -29,6 +29,7 @@ export class Beside {
     this.ranks = new Panel("Ranks");
     this.gains = new Panel("Gradient gain from block to block");
     this.groups = new Panel("Groups");
+    this.gains.element.hidden = this.groups.element.hidden = true; // until there are some
     const panels = [this.ranks, this.gains, this.groups].map((panel) => panel.element);
     this.element = element("div.columns", panels);
   }
@@ -42,14 +43,14 @@ export class Beside {
         const { ranks } = await this.ask("/ranks");
         this.ranks.fill(rankStrip(ranks, health.first_bad));
       }),
-      this.gains.run(async () => {
+      this.part(this.gains, async () => {
         const answer = await this.ask("/gains");
         this.gains.element.hidden = !answer.transitions.length;
         if (this.gains.element.hidden) return;
         this.gains.fill(gainsOf(answer), this.gainCurves.element);
         if (hasCurves) await this.gainCurves.load(farthest(answer.transitions));
       }),
-      this.groups.run(async () => {
+      this.part(this.groups, async () => {
         const answer = await this.ask("/groups");
         this.groups.element.hidden = !answer.groups.length;
         if (this.groups.element.hidden) return;
@@ -58,6 +59,11 @@ export class Beside {
         if (hasCurves) await this.ratioCurves.load(Object.keys(ratios));
       }),
     ]);
+  }
+
+  // A part that is missing says so, whatever was in it.
+  async part(panel, work) {
+    if (!(await panel.run(work))) panel.element.hidden = false;
   }
 
   ask(path) {
