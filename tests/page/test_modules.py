@@ -272,16 +272,16 @@ def test_a_cell_is_as_far_off_as_from_what_was_usual_at_its_step(
     body = """
       const arrays = new Map([
         ["step", { data: Uint32Array.of(0, 1) }],
-        ["usual", { data: Uint16Array.of(40000, 40471) }],
-        ["code", { data: Uint16Array.of(40471, 40471) }],
-        ["spread", { data: Float64Array.of(Number(a.spread)) }],
+        ["usual", { data: Uint16Array.of(40471, 40471, 40000, 40471) }],
+        ["code", { data: Uint16Array.of(40471, 40471, 40471, 40471) }],
+        ["spread", { data: Float64Array.of(1.1, Number(a.spread)) }],
       ]);
       return Promise.all([import(a.cells), import(a.palette)]).then(([{ Cells }, { palette }]) => {
-        const cells = new Cells({ arrays, metadata: {} }, ["w"]);
+        const cells = new Cells({ arrays, metadata: {} }, ["calm", "w"]);
         const colours = palette("change", "light");
         const colour = m.colouring(cells, "change", colours, [0, 1]);
         const calm = colours.map[colours.map.length / 2 - 1];
-        return [cells.urgency[0] > cells.urgency[1], colour(0) === calm, colour(1) === calm];
+        return [cells.urgency[1] > cells.urgency[3], colour(1) === calm, colour(3) === calm];
       });
     """
     base = shown.evaluate("() => document.querySelector('meta[name=gradwatch-static]').content")
@@ -357,3 +357,40 @@ def test_runs_that_are_equally_well_keep_their_places(shown: Any) -> None:
     """
 
     assert shown.module("views/runs", body) == [["a", "b", "c"], ["c", "b", "a"], ["a", "b"]]
+
+
+def test_an_alert_says_where_it_is_bad_and_by_which_limit(shown: Any) -> None:
+    body = """
+      const origin = {
+        step: 7, value: 50, before: [{ step: 6, l2: 1 }],
+        after: [{ step: 7, l2: 50 }, { step: 8, l2: 2 }, { step: 9, l2: "NaN" }],
+        threshold: 10, usual: 1, rank: null, ranks: [1, 2], kind: "",
+      };
+      const alert = {
+        rule: "exploding", origin, first_step: 7, last_step: 9, state: "firing",
+        fired_at: null, acknowledged: null,
+        spread: [{ num_layers: 1 }, { num_layers: 3, num_ranks: 2, step: 9 }],
+      };
+      const said = (own) => Object.fromEntries(
+        [...m.facts(own).querySelectorAll("dt")].map((dt) => [
+          dt.textContent, dt.nextSibling.textContent,
+        ]),
+      );
+      const bad = [...m.strip(alert).querySelectorAll(".bad")].map(({ title }) => title);
+      const hang = { ...alert, rule: "liveness", state: "resolved", resolved_step: 8 };
+      return [bad, said(alert), said(hang)];
+    """
+    bad, alert, hang = shown.module("panels/alertfacts", body)
+
+    assert bad == ["step 7", "step 9"]
+    assert alert == {
+        "first bad step": "7",
+        "first on": "rank 1, 2",
+        "limit": "10.0",
+        "usual": "1.00",
+        "goes on": "yes, last at step 9",
+        "spread": "1 layer → 3 layers by step 9, 2 ranks",
+    }
+    assert hang["limit"] == "10.0 s"
+    assert hang["goes on"] == "no, over at step 8"
+    assert "last good step" not in hang

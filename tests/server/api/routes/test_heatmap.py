@@ -88,12 +88,15 @@ def test_what_is_usual_of_other_columns_is_their_median(
 def test_the_usual_norm_is_a_curve_of_a_layer(service: Aggregator, peer: Any, run: str) -> None:
     send(service, peer, 0, *[1.0] * 40, *[100.0] * 4)
 
-    (own,) = service.json(f"/runs/{run}/series?layer=net.a.weight&column=usual")["series"]
+    asked = f"/runs/{run}/series?layer=net.a.weight&column=usual&column=spread"
+    own, spread = service.json(asked)["series"]
 
-    assert own["last"][0] is None
+    assert own["last"][0] is spread["last"][0] is None
     assert own["last"][1:40] == pytest.approx([1.0] * 39, rel=0.005)
+    assert spread["last"][1:40] == pytest.approx([1.1] * 39, rel=0.05)
     frame = service.json(f"/runs/{run}/frames/20?layer=net.a.weight")
     assert frame["layers"][0]["usual"] == own["last"][20]
+    assert frame["layers"][0]["spread"] == spread["last"][20]
 
 
 def test_a_step_that_a_scaler_skipped_looks_different(
