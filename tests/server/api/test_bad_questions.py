@@ -56,7 +56,6 @@ SERIES = (
     ("module=emb", "no module 'emb'; this attempt has no module with a curve"),
     ("block=h.0", "no block 'h.0'; this attempt has no block with a curve"),
     ("rank=0&column=coverage", "query rank: coverage is not kept of each rank"),
-    ("x=epoch", "query x: Input should be 'step' or 'time', got 'epoch'"),
 )
 HEATMAP = (
     ("columns=0", "query columns: Input should be greater than or equal to 1"),
