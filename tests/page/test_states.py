@@ -11,7 +11,7 @@ import pytest
 
 from gradwatch_wire import Bye
 from tests.page.browsing import OpenTab
-from tests.page.feeding import POISON_STEP, POISONED, STEPS, feed, more
+from tests.page.feeding import LAYERS, POISON_STEP, POISONED, STEPS, feed, more
 from tests.support.aggregator import Aggregator
 
 MILLION: Final = 1_000_000
@@ -176,22 +176,20 @@ def test_an_address_that_is_wrong_is_told_so(
 
 
 def test_ranks_say_what_is_wrong_with_them(tab: OpenTab, aggregator: Aggregator) -> None:
-    feed(aggregator)
+    ranks = [aggregator.peer(run="gpt", rank=rank, world=2, host="box") for rank in range(2)]
+    for rank in ranks:
+        rank.attach(LAYERS)
+    more(ranks[0], range(20))
+    more(ranks[1], range(8))
 
-    def change(body: Any) -> None:
-        (rank,) = body["ranks"]
-        worse = {"state": "lost", "lag_steps": 12, "lost": 3, "divergence": 0.25, "rank": 1}
-        body["ranks"].append(rank | worse)
-
-    shown = tab("/")
-    _change(shown, "**/ranks", change)
-    _reopen(shown, "/?run=gpt")
-    ranks = shown.page.locator(".ranks li")
-    ranks.nth(1).wait_for()
-    first, other = ranks.all_inner_texts()
+    shown = tab("/?run=gpt")
+    listed = shown.page.locator(".ranks li")
+    listed.nth(1).wait_for()
+    first, other = listed.all_inner_texts()
     assert first.split("\n")[0].endswith("rank 1")
-    assert "lost · 12 steps behind · 3 lost · differs by 0.250" in first
+    assert "alive · step 7, 12 steps behind · box" in first
     assert "behind" not in other
+    assert "box" not in other
 
 
 def test_one_click_on_a_cell_or_an_alert_opens_the_layer_and_its_ranks(

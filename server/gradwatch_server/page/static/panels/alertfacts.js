@@ -166,7 +166,7 @@ export function layers({ run, attempt, origin, layers: named, num_layers: total 
     element("summary", count(total, "layer")),
     element(
       "ul",
-      named.map((each) => element("li", linkTo(each.name ?? each))),
+      named.map((each) => element("li", linkTo(each))),
       more > 0 && element("li.soft", `and ${whole(more)} more`),
     ),
   );

@@ -36,8 +36,6 @@ export class Beside {
 
   /** Bring them up to date; `health` is that of the run. */
   async load(health) {
-    // An aggregator that does not say what a step usually takes has no such curves yet.
-    const hasCurves = "usual_step_time_s" in health;
     await Promise.all([
       this.ranks.run(async () => {
         const { ranks } = await this.ask("/ranks");
@@ -48,7 +46,7 @@ export class Beside {
         this.gains.element.hidden = !answer.transitions.length;
         if (this.gains.element.hidden) return;
         this.gains.fill(gainsOf(answer), this.gainCurves.element);
-        if (hasCurves) await this.gainCurves.load(farthest(answer.transitions));
+        await this.gainCurves.load(farthest(answer.transitions));
       }),
       this.part(this.groups, async () => {
         const answer = await this.ask("/groups");
@@ -56,7 +54,7 @@ export class Beside {
         if (this.groups.element.hidden) return;
         const ratios = health.groups ?? answer.ratios;
         this.groups.fill(groupsOf(answer, ratios), this.ratioCurves.element);
-        if (hasCurves) await this.ratioCurves.load(Object.keys(ratios));
+        await this.ratioCurves.load(Object.keys(ratios));
       }),
     ]);
   }

@@ -1,7 +1,7 @@
 // The ranks of a run as a strip: who is there, who lags, whose records are lost.
 
 import { element, printable } from "../element.js";
-import { count, numberOf, seconds, short, whole } from "../numbers.js";
+import { count, whole } from "../numbers.js";
 import { span } from "../time.js";
 import { rankMark } from "../words.js";
 
@@ -49,19 +49,21 @@ function itemOf(rank, odd) {
       ),
       `rank ${rank.rank}`,
     ),
-    element("span.soft", [rank.state, rank.place, ...odd].filter(Boolean).join(" · ")),
+    element(
+      "span.soft",
+      [rank.state, rank.place, ...odd, odd.length && printable(rank.host)]
+        .filter(Boolean)
+        .join(" · "),
+    ),
   );
 }
 
 function oddities(rank, newest) {
   const found = [];
-  const lag = rank.lag_steps ?? newest - (rank.last_step ?? newest);
-  if (lag > 1) found.push(`${count(lag, "step")} behind`);
+  const lag = newest - (rank.last_step ?? newest);
+  if (lag > 1) found.push(`step ${whole(rank.last_step)}, ${count(lag, "step")} behind`);
   if (rank.lost) found.push(`${whole(rank.lost)} lost`);
   if (rank.unresolved) found.push(`${whole(rank.unresolved)} without manifest`);
-  if (numberOf(rank.step_time_s) !== null && rank.step_time_s !== undefined)
-    found.push(`${seconds(rank.step_time_s)}/step`);
-  if (numberOf(rank.divergence) > 0) found.push(`differs by ${short(rank.divergence)}`);
   if (rank.stack) found.push(`in ${printable(rank.stack.split("\n")[0])}`);
   if (rank.state === "silent") found.push(`heard ${span(rank.last_seen_s)} ago`);
   return found;

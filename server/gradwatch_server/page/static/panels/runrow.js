@@ -62,7 +62,7 @@ export class RunRow {
     setText(time, row.step_time_s == null ? "" : short(row.step_time_s));
     time.title = row.step_time_s == null ? "" : seconds(row.step_time_s);
     setText(score, row.score === null ? "" : scoreText(row.score));
-    setText(ranks, `${typeof row.ranks === "number" ? row.ranks : row.world}/${row.world}`);
+    setText(ranks, `${row.ranks}/${row.world}`);
     fill(alerts, alertsOf(row));
     this.draw();
     this.age();

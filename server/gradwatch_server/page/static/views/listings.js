@@ -38,7 +38,7 @@ function ruleRow(rule) {
   return element(
     "tr",
     element("th", { scope: "row" }, element("code", printable(rule.rule))),
-    element("td", printable(rule.summary ?? rule.what ?? "")),
+    element("td", printable(rule.summary)),
     element("td", settings.enabled === false ? "off" : (settings.severity ?? "on")),
     element(
       "td.soft.small",
@@ -74,7 +74,7 @@ function silenceRow(silence, page) {
     silence.run,
     silence.rule,
     silence.layers,
-    clock(silence.until ?? silence.ends_at),
+    clock(silence.until),
     silence.by,
     silence.comment,
   ];
