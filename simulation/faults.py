@@ -1,4 +1,4 @@
-"""What goes wrong with machines and connections, and until when."""
+"""Faults of machines and connections, each with its duration."""
 
 from __future__ import annotations
 

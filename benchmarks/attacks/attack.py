@@ -41,7 +41,7 @@ def _host_and_port(address: str) -> tuple[str, int]:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of an attack."""
+    """Result of an attack."""
 
     refused: Refused = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)  # what was measured beside the times

@@ -23,14 +23,14 @@ def _ordinary(tensor: Tensor) -> object:
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
-    """What to measure.
+    """Shapes and dtype of the gradients of one measurement.
 
     Args:
-        name: What they are.
-        shapes: Of each.
-        dtype: Of those with two dimensions or more.
-        short_dtype: Of the others; None for the same.
-        offset: Elements by which each lies behind a multiple of 512 bytes.
+        name: Label in the printed table.
+        shapes: Shape of each gradient.
+        dtype: Dtype of gradients with two dimensions or more.
+        short_dtype: Dtype of the other gradients; None for `dtype`.
+        offset: Elements by which each gradient lies behind a multiple of 512 bytes.
         fill: Writes the numbers.
     """
 

@@ -1,4 +1,4 @@
-"""What a fault is: how it meddles with a training, what it should be told as, how it is checked."""
+"""A fault: its change to a training, the expected alerts, and the check of its effect."""
 
 from __future__ import annotations
 

@@ -209,9 +209,8 @@ class Sender(threading.Thread):
         now_s = time.monotonic()
         if not self.route.is_to_leave(now_s, is_connected=connection.is_connected):
             return
-        if (
-            self.session.phase is SessionPhase.REFUSED
-        ):  # it was answered, and is not to be asked again
+        # A refusal is an answer: asking again brings the same.
+        if self.session.phase is SessionPhase.REFUSED:
             return
         try:
             connection.move((self.route.others or [self.route.endpoint])[0])

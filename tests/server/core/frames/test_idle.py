@@ -18,7 +18,7 @@ NAMES = ("a", "b", "c", "d")
 def idle(
     layers: Layers, make_manifest: Any, **names: tuple[str, ...]
 ) -> LayersWithoutGradient | None:
-    """What a manifest of `a` says."""
+    """Return the layers that a manifest of `a` declares without gradient."""
     return LayersWithoutGradient.declare(make_manifest(("a",), **names), layers)
 
 
