@@ -97,10 +97,13 @@ class Route:
     def stay(self, now_s: float) -> None:
         self._since_s = now_s
 
+    def is_quiet(self, now_s: float) -> bool:
+        """Tell whether nobody has answered for a while."""
+        return now_s - self._quiet_s > LOOK_AFTER_S
+
     def look(self, now_s: float) -> None:
         """Look, once in each outage, at what takes no connection; tell what is certainly wrong."""
-        is_time = now_s - self._quiet_s > LOOK_AFTER_S
-        if is_time and self.endpoint not in self._peers and not self._is_connected:
+        if self.is_quiet(now_s) and self.endpoint not in self._peers and not self._is_connected:
             peer = self._peers[self.endpoint] = look_at(self.endpoint)
             if why := self._certain(peer):
                 self._faults.note("no answer", f"{self.endpoint}: {why}")

@@ -1,7 +1,9 @@
 """The background thread: owns the socket, turns collections into records, sends and receives.
 
-The training thread only appends to a deque. The thread wakes on its own clock: waking it from
-the training thread would cost more than the append.
+The training thread only appends to a deque. While records come quickly the thread wakes on its own
+clock: to wake it for each record would cost more than the append. While nothing is under way the
+thread pauses, since each of its rounds takes the interpreter from the training thread, and the next
+hand-over wakes it.
 """
 
 from __future__ import annotations
@@ -28,6 +30,9 @@ from gradwatch_wire.session.timing import CLOSE_S, MAX_BATCH, ROUND_MS
 
 JOIN_S: Final = CLOSE_S + 0.5
 """How long `close` waits: the thread looks at the clock once in a while only."""
+
+PAUSE_S: Final = 0.2
+"""Longest pause while nothing is under way; an alert for `on_alert` waits for its end."""
 
 
 class Sender(threading.Thread):
@@ -81,12 +86,16 @@ class Sender(threading.Thread):
         self._bye: Bye | None = None
         self._has_said_bye = False
         self._closing = threading.Event()
+        self._is_pausing = False
+        self._pause = threading.Event()
 
     def put(self, collected: Collected) -> None:
         """Hand over a collection; called by the training thread, takes about a microsecond."""
         self._trainer = threading.get_ident()
         if not self.queue.put(collected):
             self._faults.note("dropped", "the device or the sender does not keep up")
+        if self._is_pausing:
+            self._pause.set()
 
     def start(self) -> None:
         """Open the connection, and begin to send.
@@ -106,6 +115,7 @@ class Sender(threading.Thread):
         """Let it send what is left and BYE, within `CLOSE_S`; called once."""
         self._bye = Bye(reason=reason, last_step=last_step)
         self._closing.set()
+        self._pause.set()
 
     def wait_closed(self, timeout_s: float = JOIN_S) -> None:
         """Wait until that is done, at most so long."""
@@ -192,8 +202,14 @@ class Sender(threading.Thread):
             self._round(connection)
 
     def _round(self, connection: Connection) -> None:
-        if connection.wait(ROUND_MS):
+        self._is_pausing = self._may_pause(connection)
+        if self._is_pausing:
+            self._pause.clear()
+            if not self.queue and not self._closing.is_set():  # asked again: `put` may have been
+                self._pause.wait(PAUSE_S)
+        if connection.wait(0 if self._is_pausing else ROUND_MS):
             self._receive(connection)
+        self._is_pausing = False
         began_s = time.thread_time()
         count = self._gather()
         if self.spill is not None:
@@ -203,6 +219,14 @@ class Sender(threading.Thread):
             each_s = (time.thread_time() - began_s) / count
             self.record_s += (each_s - self.record_s) / (8 if self.record_s else 1)
         self._follow_route(connection)
+
+    def _may_pause(self, connection: Connection) -> bool:
+        """Tell whether nothing is due: all is acknowledged, or nobody was there for a while."""
+        if self.queue or self._closing.is_set():
+            return False
+        if not connection.is_connected:
+            return self.route.is_quiet(time.monotonic())
+        return self.session.is_over and (self.orphaned is None or self.orphaned.are_over)
 
     def _follow_route(self, connection: Connection) -> None:
         """Go on with the next endpoint if the one in use does not answer."""

@@ -33,6 +33,10 @@ class OrphanedSessions:
         self.num_sent = 0  # records of those that are over
         self._orphans = deque(orphans)
 
+    @property
+    def are_over(self) -> bool:
+        return not self._orphans
+
     def send(self, send: Send, now_s: float) -> None:
         """Send what is due of the session whose turn it is."""
         if not self._orphans:
