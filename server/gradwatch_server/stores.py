@@ -12,7 +12,7 @@ from gradwatch_server.errors import GradwatchError
 from gradwatch_server.storage.deliveries import DeliveryLog
 from gradwatch_server.storage.encoding import EncodedEntry
 from gradwatch_server.storage.inspection import StoreInspection
-from gradwatch_server.storage.sqlite.deliveries import SQLiteDeliveryLog
+from gradwatch_server.storage.sqlite.deliveries import open_deliveries
 from gradwatch_server.storage.sqlite.history import read_log
 from gradwatch_server.storage.sqlite.inspection import inspect
 from gradwatch_server.storage.sqlite.store import SQLiteStore
@@ -99,10 +99,10 @@ def open_delivery_log(directory: Path, lease: Lease | None) -> DeliveryLog:
         StorageError: If it cannot be used.
     """
     if lease is None:
-        return SQLiteDeliveryLog(directory)
-    from gradwatch_server.storage.postgres.deliveries import PostgresDeliveryLog  # noqa: PLC0415
+        return open_deliveries(directory)
+    from gradwatch_server.storage.postgres.database import PostgresDatabase  # noqa: PLC0415
 
-    return PostgresDeliveryLog(lease)
+    return DeliveryLog(PostgresDatabase(lease))
 
 
 def read_stored_log(directory: Path, run: str) -> Iterator[EncodedEntry]:

@@ -1,14 +1,13 @@
-"""State of notifications on disk, so that a restart or a crash misses none.
-
-`sqlite/` has it in a file of its own: what writes the log waits for nobody.
-"""
+"""State of notifications on disk, so that a restart or a crash misses none."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
+from gradwatch_server.storage.database import Database
 from gradwatch_wire.health import AlertState
 
 Row: TypeAlias = tuple[Any, ...]
@@ -109,52 +108,21 @@ class TargetChange:
     ended: Collection[str] = ()
 
 
-GET_TARGET: Final = "SELECT * FROM delivery_targets WHERE target = ?"
-GET_ENTRIES: Final = "SELECT * FROM delivery_entries WHERE target = ? ORDER BY cursor"
-GET_GROUPS: Final = "SELECT * FROM delivery_groups WHERE target = ?"
-"""Columns: after the target the fields of Progress, Entry, GroupTimes in their order."""
-
 _KEYS: Final = {"targets": "", "entries": " AND alert_id = ?", "groups": ' AND "group" = ?'}
-"""Tables, and the rest of the key of each."""
+"""Tables, and the rest of the key of each. Their columns are, after the target, the fields of
+`DeliveryProgress`, `DeliveryState` and `GroupTimes` in their order."""
 
 
-def from_rows(target: Row, entries: Iterable[Row], groups: Iterable[Row]) -> SavedTarget:
-    """Return the target that rows of the three tables stand for."""
-    return SavedTarget(
-        DeliveryProgress(*target[1:]),
-        [DeliveryState(*row[1:-2], *map(bool, row[-2:])) for row in entries],
-        {group: GroupTimes(*times) for _, group, *times in groups},
-    )
+class DeliveryLog:
+    """Store of the state of targets. Any thread may call; one target is of one thread.
 
+    Args:
+        db: A connection of its own, since what writes the log waits for nobody; closed with this.
+    """
 
-def changing(target: str, change: TargetChange) -> Iterator[tuple[str, list[Row]]]:
-    """Yield the statements of a change, for databases of both kinds, each with its rows."""
-    entries = [(target, *astuple(entry)) for entry in change.entries]
-    groups = [(target, name, *astuple(times)) for name, times in change.groups.items()]
-    yield from _replacing("targets", [(target,)], [(target, *astuple(change.progress))])
-    gone = [(target, alert_id) for alert_id in change.forgotten]
-    yield from _replacing("entries", [*(row[:2] for row in entries), *gone], entries)
-    gone = [(target, group) for group in change.ended]
-    yield from _replacing("groups", [*(row[:2] for row in groups), *gone], groups)
-
-
-def forgetting(targets: Iterable[str]) -> Iterator[tuple[str, list[Row]]]:
-    """Yield the statements that forget targets, each with its rows."""
-    rows: list[Row] = [(target,) for target in targets]
-    for table in _KEYS:
-        yield f"DELETE FROM delivery_{table} WHERE target = ?", rows  # noqa: S608 - of the code
-
-
-def _replacing(table: str, keys: list[Row], rows: list[Row]) -> Iterator[tuple[str, list[Row]]]:
-    if keys:
-        yield f"DELETE FROM delivery_{table} WHERE target = ?{_KEYS[table]}", keys  # noqa: S608
-    if rows:
-        values = ", ".join("?" * len(rows[0]))
-        yield f"INSERT INTO delivery_{table} VALUES ({values})", rows  # noqa: S608
-
-
-class DeliveryLog(Protocol):
-    """Store of the state of targets. Any thread may call; one target is of one thread."""
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._lock = threading.Lock()
 
     def load(self, target: str) -> SavedTarget | None:
         """Return what is kept of a target, None if it is new.
@@ -162,15 +130,33 @@ class DeliveryLog(Protocol):
         Raises:
             StorageError: If it cannot be read.
         """
+        select, of = "SELECT * FROM delivery_", (target,)
+        with self._lock:
+            progress = self._db.row(f"{select}targets WHERE target = ?", of)
+            if progress is None:
+                return None
+            entries = self._db.rows(f"{select}entries WHERE target = ? ORDER BY cursor", of)
+            groups = self._db.rows(f"{select}groups WHERE target = ?", of)
+            return SavedTarget(
+                DeliveryProgress(*progress[1:]),
+                [DeliveryState(*row[1:-2], *map(bool, row[-2:])) for row in entries],
+                {group: GroupTimes(*times) for _, group, *times in groups},
+            )
 
     def save(self, target: str, change: TargetChange) -> None:
-        """Keep what changed, all or none: a process that is killed afterwards finds it.
-
-        After a power failure an earlier save may be found instead, never a later one.
+        """Keep what changed, all or none.
 
         Raises:
             StorageError: If it cannot be written; nothing was changed.
         """
+        entries = [(target, *astuple(entry)) for entry in change.entries]
+        groups = [(target, name, *astuple(times)) for name, times in change.groups.items()]
+        with self._lock, self._db.transaction():
+            self._replace("targets", [(target,)], [(target, *astuple(change.progress))])
+            gone = [(target, alert_id) for alert_id in change.forgotten]
+            self._replace("entries", [*(row[:2] for row in entries), *gone], entries)
+            gone = [(target, group) for group in change.ended]
+            self._replace("groups", [*(row[:2] for row in groups), *gone], groups)
 
     def keep_only(self, targets: Collection[str]) -> None:
         """Forget all targets but these: one that comes back later is new.
@@ -178,6 +164,21 @@ class DeliveryLog(Protocol):
         Raises:
             StorageError: If that cannot be written.
         """
+        with self._lock, self._db.transaction():
+            known = list(self._db.rows("SELECT target FROM delivery_targets"))
+            gone = [(name,) for (name,) in known if name not in targets]
+            for table in _KEYS:
+                self._db.executemany(f"DELETE FROM delivery_{table} WHERE target = ?", gone)  # noqa: S608
+
+    def _replace(self, table: str, keys: Sequence[Row], rows: Sequence[Row]) -> None:
+        if keys:
+            delete = f"DELETE FROM delivery_{table} WHERE target = ?{_KEYS[table]}"  # noqa: S608
+            self._db.executemany(delete, keys)
+        if rows:
+            marks = ", ".join("?" * len(rows[0]))
+            self._db.executemany(f"INSERT INTO delivery_{table} VALUES ({marks})", rows)  # noqa: S608
 
     def close(self) -> None:
-        """Let it go."""
+        """Close the connection."""
+        with self._lock:
+            self._db.close()

@@ -1,14 +1,15 @@
-"""The tables of a store in both databases, and the number of the form in which it is stored."""
+"""The tables of a store and of its deliveries, and the number of the form in which both are."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 SCHEMA_VERSION: Final = 15
 """Each change of what is stored, also inside of a row, takes the next number. Data of any other
 number is refused: nothing reads older forms."""
 
-_TABLES: Final = """
+STORE_TABLES: Final = """
     CREATE TABLE log (
         id {key}, run {text} NOT NULL, is_head {number} NOT NULL,
         first {number} NOT NULL, last {number} NOT NULL, received_ns {number} NOT NULL,
@@ -50,15 +51,31 @@ _TABLES: Final = """
     CREATE INDEX blocks_of_steps ON blocks (curve, level, epoch, last_step)
 """
 
+DELIVERY_TABLES: Final = """
+    CREATE TABLE delivery_targets (
+        target {text} PRIMARY KEY, cursor {number} NOT NULL, sending {text},
+        failing_since_s {real}, succeeded_s {real}, num_attempts {number} NOT NULL, error {text}
+    );
+    CREATE TABLE delivery_entries (
+        target {text} NOT NULL, alert_id {text} NOT NULL, "group" {text} NOT NULL,
+        run {text} NOT NULL, rule {text} NOT NULL, severity {text} NOT NULL, state {text} NOT NULL,
+        cursor {number} NOT NULL, is_told {flag} NOT NULL, is_pending {flag} NOT NULL,
+        PRIMARY KEY (target, alert_id)
+    );
+    CREATE TABLE delivery_groups (
+        target {text} NOT NULL, "group" {text} NOT NULL, since_s {real} NOT NULL,
+        sent_s {real} NOT NULL, PRIMARY KEY (target, "group")
+    )
+"""
 
-def statements(*, key: str, number: str, text: str, bytes_: str) -> list[str]:
-    """Return the statements that make the tables.
+
+def statements(tables: str, types: Mapping[str, str]) -> list[str]:
+    """Return the statements that make tables.
 
     Args:
-        key: Type of a primary key that the database numbers where no number is given.
-        number: Type of a whole number of 64 bits.
-        text: Type of a text that is compared by bytes.
-        bytes_: Type of bytes.
+        tables: `STORE_TABLES` or `DELIVERY_TABLES`.
+        types: Types of the database: `key`, a primary key that the database numbers where no number
+            is given; `number`, 64 bits; `real`, a float64; `flag`; `text`, compared by bytes;
+            `bytes`.
     """
-    made = _TABLES.format(key=key, number=number, text=text, bytes=bytes_)
-    return [own.strip() for own in made.split(";")]
+    return [own.strip() for own in tables.format_map(types).split(";")]

@@ -23,7 +23,7 @@ from gradwatch_server.notify.standing import Standing
 from gradwatch_server.notify.worker import TargetWorker
 from gradwatch_server.storage.deliveries import DeliveryLog
 from gradwatch_server.storage.rows import NewAlertEvent
-from gradwatch_server.storage.sqlite.deliveries import SQLiteDeliveryLog
+from gradwatch_server.storage.sqlite.deliveries import open_deliveries
 from gradwatch_server.storage.sqlite.store import SQLiteStore
 from tests.server.notify.alerts import event
 from tests.support.core import Cluster
@@ -40,7 +40,7 @@ def store(tmp_path: Path) -> Iterator[SQLiteStore]:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[DeliveryLog]:
-    made = SQLiteDeliveryLog(tmp_path)
+    made = open_deliveries(tmp_path)
     yield made
     made.close()
 
@@ -156,21 +156,21 @@ def test_a_doubt_outlives_a_refusal(
 
 def test_a_delivery_log_that_cannot_be_written_keeps_nobody_from_being_told(
     store: SQLiteStore,
-    log: SQLiteDeliveryLog,
+    log: DeliveryLog,
     receive: Receive,
     work: Callable[..., TargetWorker],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     receiver = receive()
     worker = work(receiver.url, group_wait_s=0.0)
-    log._connection.execute("PRAGMA query_only=1")
+    log._db.execute("PRAGMA query_only=1")
     add(store, 0, 1)
     worker.wake()
     receiver.has("event 1")
     add(store, 1, 1)
     worker.wake()
     receiver.has("event 2")
-    log._connection.execute("PRAGMA query_only=0")
+    log._db.execute("PRAGMA query_only=0")
     add(store, 2, 1)
     worker.wake()
     receiver.has("event 3")

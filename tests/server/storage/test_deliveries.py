@@ -20,9 +20,10 @@ from gradwatch_server.storage.deliveries import (
     SavedTarget,
     TargetChange,
 )
-from gradwatch_server.storage.postgres.deliveries import PostgresDeliveryLog
+from gradwatch_server.storage.postgres.database import PostgresDatabase
 from gradwatch_server.storage.rows import StorageError
-from gradwatch_server.storage.sqlite.deliveries import DELIVERIES_NAME, VERSION, SQLiteDeliveryLog
+from gradwatch_server.storage.schema import SCHEMA_VERSION
+from gradwatch_server.storage.sqlite.deliveries import DELIVERIES_NAME, open_deliveries
 from tests.support.postgres_database import FreshDatabase
 
 ENTRY = DeliveryState("a1", "gpt", "gpt", "nonfinite", "critical", "firing", 7, is_pending=True)
@@ -37,11 +38,11 @@ OpenLog: TypeAlias = Callable[[], AbstractContextManager[DeliveryLog]]
 def open_log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OpenLog]:
     """Open what is kept as one more process does."""
     if request.param == "sqlite":
-        yield lambda: closing(SQLiteDeliveryLog(tmp_path))
+        yield lambda: closing(open_deliveries(tmp_path))
         return
     lease = FreshDatabase(request.getfixturevalue("postgres")).lease()
     assert lease.acquire() is None
-    yield lambda: closing(PostgresDeliveryLog(lease))
+    yield lambda: closing(DeliveryLog(PostgresDatabase(lease)))
     lease.release()
 
 
@@ -87,7 +88,7 @@ def test_a_target_that_is_not_set_any_more_is_forgotten(log: DeliveryLog) -> Non
 
 def test_the_file_is_of_its_owner(tmp_path: Path) -> None:
     """Names of runs and errors are in it."""
-    SQLiteDeliveryLog(tmp_path).close()
+    open_deliveries(tmp_path).close()
     mode = (tmp_path / DELIVERIES_NAME).stat().st_mode
 
     assert stat.S_IMODE(mode) == 0o600
@@ -95,25 +96,27 @@ def test_the_file_is_of_its_owner(tmp_path: Path) -> None:
 
 def test_a_damaged_file_is_set_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The log says what that means."""
-    (tmp_path / DELIVERIES_NAME).write_bytes(b"SQLite format 3\0" + b"no database" * 500)
-    made = SQLiteDeliveryLog(tmp_path)
+    open_deliveries(tmp_path).close()
+    path = tmp_path / DELIVERIES_NAME
+    path.write_bytes(path.read_bytes()[:100] + b"no database" * 500)
+    made = open_deliveries(tmp_path)
     made.close()
 
     assert "begins at the newest alert event" in caplog.text
     assert list(tmp_path.glob(f"{DELIVERIES_NAME}.damaged-*"))
 
 
-@pytest.mark.parametrize("number", [VERSION - 1, VERSION + 1])
+@pytest.mark.parametrize("number", [SCHEMA_VERSION - 1, SCHEMA_VERSION + 1])
 def test_a_file_of_another_version_is_left_alone(tmp_path: Path, number: int) -> None:
     with sqlite3.connect(tmp_path / DELIVERIES_NAME) as connection:
         connection.execute(f"PRAGMA user_version={number}")
     connection.close()
 
-    said = f"it has version {number}, this gradwatch reads {VERSION}; use the"
+    said = f"it has schema version {number}, this gradwatch writes {SCHEMA_VERSION} .*newest alert"
     with pytest.raises(StorageError, match=said):
-        SQLiteDeliveryLog(tmp_path)
+        open_deliveries(tmp_path)
 
 
 def test_a_place_that_cannot_be_written_is_an_error_of_one_line(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"cannot open the delivery log .*missing"):
-        SQLiteDeliveryLog(tmp_path / "missing")
+        open_deliveries(tmp_path / "missing")

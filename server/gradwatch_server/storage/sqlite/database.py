@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from gradwatch_server.storage.checksums import text_of
 from gradwatch_server.storage.rows import Loss, StorageError, StorageFault
-from gradwatch_server.storage.schema import SCHEMA_VERSION, statements
+from gradwatch_server.storage.schema import SCHEMA_VERSION, STORE_TABLES, statements
 from gradwatch_server.storage.sqlite.files import (
     NEW,
     SIDE_FILES,
@@ -67,7 +67,14 @@ _PRAGMAS: Final = (
     f"busy_timeout={round(BUSY_S * 1_000)}",
 )
 
-TABLES: Final = statements(key="INTEGER PRIMARY KEY", number="INTEGER", text="TEXT", bytes_="BLOB")
+_TYPES: Final = {
+    "key": "INTEGER PRIMARY KEY",
+    "number": "INTEGER",
+    "real": "REAL",
+    "flag": "INTEGER",
+    "text": "TEXT",
+    "bytes": "BLOB",
+}
 
 _NOT_THERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.ENXIO})
 
@@ -116,19 +123,23 @@ def _identity(path: Path) -> tuple[int, int] | None:
 class SQLiteDatabase(SQLiteReader):
     """The connection that writes. One thread at a time may use it."""
 
-    def __init__(self, path: Path | None, *, is_ours: bool = False) -> None:
+    def __init__(
+        self, path: Path | None, *, is_ours: bool = False, tables: str = STORE_TABLES
+    ) -> None:
         """Open or create the file and check it; go on with what can be read of a damaged one.
 
         Args:
             path: The file; None for a database in memory, which lives as long as this object.
             is_ours: Whether there is known to have been a file of ours. What is not, such as a
                 file of another kind, is left alone.
+            tables: Its tables; see `statements`. What can be read of a damaged file is taken over
+                where these are those of a store.
 
         Raises:
             StorageError: If it cannot be used, or another version of gradwatch wrote it.
         """
         super().__init__(None)
-        self._path = path
+        self._path, self._tables = path, tables
         self.is_writing = False  # whether a transaction is open
         self._presence = FilePresence(())
         self.loss: Loss | None = None  # what could not be read of a file that was set aside
@@ -141,6 +152,7 @@ class SQLiteDatabase(SQLiteReader):
                 _check_version(path)
             self._open(check=there)
         except StorageError as error:
+            is_ours = is_ours and tables == STORE_TABLES
             if path is None or not is_ours or error.fault is not StorageFault.DAMAGED:
                 raise
             self._rebuild(path, error)
@@ -192,7 +204,7 @@ class SQLiteDatabase(SQLiteReader):
         if self.number("user_version") == SCHEMA_VERSION:
             return
         with self.transaction():
-            for statement in TABLES:
+            for statement in statements(self._tables, _TYPES):
                 self.execute(statement)
             self.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
 
