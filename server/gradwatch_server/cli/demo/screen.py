@@ -85,11 +85,12 @@ def show_verdict(story: Story) -> None:
 def answer(act: Act, story: Story) -> tuple[str, str]:
     """Return what the first alert of an act said and how late it was."""
     for alert in story.fired(act):
-        unknown = "the loss or the forward pass" if alert.origin.bad_loss else "a layer not known"
-        layer = alert.origin.layer or unknown
+        several = "the loss or the forward pass" if alert.origin.bad_loss else alert.extent
+        layer = alert.origin.layer or several
         where = f"step {alert.first_step}, {on_ranks(alert.origin.ranks)}"
         steps, seconds = story.steps_late(act, alert), story.seconds_late(act, alert)
-        return f"{alert.rule} in {layer}\n{where}", f"{steps} steps\n{seconds:.2f} s"
+        late = f"{steps} step{'s' if steps != 1 else ''}\n{seconds:.2f} s"
+        return f"{alert.rule} in {layer}\n{where}", late
     return "nothing", ""
 
 

@@ -48,7 +48,13 @@ class ToldAlert(BaseModel):
     first_step: int
     fired_step: int
     origin: ToldOrigin
+    num_layers: int = 0
     received_s: float = Field(default_factory=time.monotonic)
+
+    @property
+    def extent(self) -> str:
+        """Number of its layers, in words."""
+        return f"{self.num_layers} layer{'s' if self.num_layers != 1 else ''}"
 
 
 def read_steps(lines: Iterable[str]) -> Iterator[Step]:
