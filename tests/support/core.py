@@ -237,13 +237,15 @@ def frame_of(*parts: RankPart, step: int = 7, after: int = -1, world: int | None
     """Merge parts into a frame: `frame_of(part, part, world=2, step=7)`."""
     layers = max((int(part.layout.index.max(initial=-1)) + 1 for part in parts), default=0)
     ranks = len({part.rank for part in parts})
-    return merge(Gathered(step, after, START_NS, parts), layers, world or ranks)
+    with np.errstate(all="ignore"):
+        return merge(Gathered(step, after, START_NS, parts), layers, world or ranks)
 
 
 def judged(frame: Frame, *names: str) -> Context:
     """Return the context of an attempt whose judge has just seen its first frame."""
     context = context_of(*names)
-    context.judge.add(frame, context.names, context.numel)
+    with np.errstate(all="ignore"):
+        context.judge.add(frame, context.names, context.numel)
     return context
 
 

@@ -54,9 +54,12 @@ def find_flags(observation: object, rules: Rules, context: Context) -> Flags:
     if type(observation) is Frame:
         signs = _signs_of(observation, rules, context)
     found = Flags()
+    rules_asked = rules.flagging[type(observation), signs]
+    if not rules_asked:  # nearly always
+        return found
     limited = context.limited
     with np.errstate(invalid="ignore"):
-        for name, rule in rules.flagging(type(observation), signs):
+        for name, rule in rules_asked:
             own = limited.get(name, context) if limited else context
             raised = rule.raised(observation, own)
             if raised is None:

@@ -371,7 +371,7 @@ class Attempt:
             since_ns = max(self.started_ns, self.signs.resumed_ns)
             awaits_others = now_ns - since_ns < ATTACH_GRACE_NS
         alive = self.ranks.awaited
-        if len(self.layers.names) > WIDE_LAYERS:
+        if len(self.closed.layers.names) > WIDE_LAYERS:
             limit = 1
         frames = self.open.frames.close(
             alive, now_ns, self.world, awaits_others=awaits_others, limit=limit

@@ -155,9 +155,10 @@ class ClosedFrames:
         rules = self._follow(rules)
         if self.predecessor is not None:
             self._take_over(self.predecessor, gathered.step)
-        frame = self._merge(gathered)
-        context = self._describe()
-        self.judge.add(frame, context.names, context.numel, rules.false_alerts_per_100k_steps)
+        with np.errstate(all="ignore"):  # once: it takes as long as much of what is in it
+            frame = self._merge(gathered)
+            context = self._describe()
+            self.judge.add(frame, context.names, context.numel, rules.false_alerts_per_100k_steps)
         flags = find_flags(frame, rules, context)
         if self.first_bad is None and not frame.is_finite:
             self.first_bad = find_first_bad(frame, context.names)
@@ -218,7 +219,8 @@ class ClosedFrames:
             now_ns: The time it is.
             rules: Those in force.
         """
-        merged = self._merge(Gathered(place[1], -1, now_ns, (part,)))
+        with np.errstate(all="ignore"):
+            merged = self._merge(Gathered(place[1], -1, now_ns, (part,)))
         late = LateFrame(**{own.name: getattr(merged, own.name) for own in fields(merged)})
         if self.first_bad is None or place < self.first_bad_at:
             self.first_bad = find_first_bad(late, self._describe().names) or self.first_bad

@@ -124,7 +124,7 @@ def merge(
     world: int,
     distribution: Distribution | None = None,
 ) -> Frame:
-    """Put the records of one step together.
+    """Put the records of one step together. Callers have silenced numpy: squares may overflow.
 
     Args:
         gathered: The records.
@@ -154,7 +154,6 @@ def merge(
     l2 = rows[ROW_OF[L2]]
     scalars = _scalars_of(parts)
     columns = {tuple(part.columns) for own in replicas for part in own.distinct}
-    labels = [own for alike in replicas for own in alike.labels]
     loss = _loss(parts, scalars) if Scalar.LOSS in scalars else None
     has_nonfinite = any_true(bad)
     bad_step = _bad_step(gathered, scalars)
@@ -179,7 +178,7 @@ def merge(
         if whole and counted is present and _hold_all(replicas, present)
         else _joined(l2[counted], num_partial),
         loss=loss,
-        point=_common({own.get(Label.POINT) for own in labels}),
+        point=_common({own.get(Label.POINT) for alike in replicas for own in alike.labels}),
         loss_scale=_smallest(scalars[Scalar.LOSS_SCALE]) if Scalar.LOSS_SCALE in scalars else None,
         coverage=len({part.rank for part in parts}) / world,
         lr=_largest(scalars[Scalar.LR]) if Scalar.LR in scalars else None,
@@ -204,7 +203,7 @@ def _nonfinite(rows: FloatArray) -> BoolArray:
         finite &= np.isfinite(rows[norm])
     bad = np.logical_not(finite, out=finite)
     for count in COUNT_ROWS:
-        if np.count_nonzero(rows[count]):  # of NaN, or hardly ever
+        if np.logical_or.reduce(rows[count]):  # of NaN, or hardly ever
             bad |= rows[count] > 0
     return bad
 
@@ -284,9 +283,11 @@ def _bad_step(gathered: Gathered[RankPart], scalars: Mapping[str, list[float]]) 
     Of a training of one process that is also the first one whose loss was not finite.
     """
     named = scalars.get(Scalar.FIRST_NONFINITE_STEP, [])
-    histories = [part.history for part in gathered.items if part.history is not None]
-    if len(histories) == len(gathered.items) == 1 and histories[0].bad_step is not None:
-        named = [*named, histories[0].bad_step]
+    history = gathered.items[0].history if len(gathered.items) == 1 else None
+    if history is not None and history.bad_step is not None:
+        named = [*named, history.bad_step]
+    if not named:  # nearly always
+        return gathered.step
     steps = [step for step in named if gathered.after < step <= gathered.step]
     return int(min(steps, default=gathered.step))
 
@@ -310,14 +311,15 @@ def _hold_all(replicas: Sequence[Replicas], present: BoolArray) -> bool:
 
 def _of_ranks(replicas: Sequence[Replicas]) -> float:
     """Largest over ranks of the L2 norm over all layers, over the parts of each together."""
-    layers: dict[int, list[FloatArray]] = {}
     is_one = len(replicas) == 1
+    if is_one and len(replicas[0].distinct) == 1:  # nearly always
+        return _total_norm(replicas[0].distinct[0].values[L2])
+    layers: dict[int, list[FloatArray]] = {}
     for own in replicas:
         for part in own.distinct if is_one else own.parts:
             layers.setdefault(part.rank, []).append(part.values[L2])
     of_ranks = [own[0] if len(own) == 1 else np.concatenate(own) for own in layers.values()]
-    with np.errstate(over="ignore", invalid="ignore"):  # once: for each rank it is half the cost
-        return _largest([_total_norm(own) for own in of_ranks])
+    return _largest([_total_norm(own) for own in of_ranks])
 
 
 def _joined(l2: FloatArray, num_partial: int) -> float | None:

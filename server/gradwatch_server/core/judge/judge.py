@@ -118,14 +118,15 @@ class Judge:
     ) -> Findings:
         """Judge a closed frame and learn from it.
 
+        Callers have silenced numpy: NaN stands for what is absent, and Inf for no record.
+
         Args:
             frame: The frame.
             names: (layers,) names of the attempt's layers.
             numel: (layers,) elements, empty where they are not known.
             budget: False alerts allowed in 100,000 frames.
         """
-        with np.errstate(all="ignore"):  # NaN stands for what is absent, and Inf for no record
-            self.findings = self._judge(frame, names, numel, budget)
+        self.findings = self._judge(frame, names, numel, budget)
         return self.findings
 
     def _judge(

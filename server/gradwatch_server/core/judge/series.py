@@ -146,7 +146,7 @@ class SeriesMaker:
         known = present & (self.num_samples > 0)
         moves = own - self.slow
         factor: FloatArray | float = 0.0
-        count = np.count_nonzero(known)
+        count = int(np.add.reduce(known))
         if count:
             self.common = _median(moves[known])
             factor = self.common

@@ -27,15 +27,15 @@ def test_a_frame_raises_what_is_wrong_in_it() -> None:
 
 def test_a_rule_that_is_off_is_asked_only_if_health_counts_it() -> None:
     rules = Rules.model_validate({name: {"enabled": False} for name in ("exploding", "gain")})
-    assert [name for name, _ in rules.flagging(Frame, ALL_SIGNS)].count("exploding") == 1
-    assert list(rules.flagging(GainFrame, ALL_SIGNS)) == []
+    assert [name for name, _ in rules.flagging[Frame, ALL_SIGNS]].count("exploding") == 1
+    assert list(rules.flagging[GainFrame, ALL_SIGNS]) == []
     frame = frame_of(part_of([500.0]))
     assert find_flags(frame, rules, judged(frame, "a")).raised == ["exploding"]
 
 
 def test_of_a_calm_frame_only_those_are_asked_that_may_find_something() -> None:
-    assert [*Rules().flagging(Frame, int(Sign.ALWAYS))] == []
-    unusual = {name for name, _ in Rules().flagging(Frame, int(Sign.ALWAYS | Sign.UNUSUAL))}
+    assert [*Rules().flagging[Frame, int(Sign.ALWAYS)]] == []
+    unusual = {name for name, _ in Rules().flagging[Frame, int(Sign.ALWAYS | Sign.UNUSUAL)]}
     assert unusual == {"exploding", "loss", "slow", "vanishing"}
 
 

@@ -33,6 +33,22 @@ from gradwatch_server.core.judge.detector import (
 BUDGET: Final = "false_alerts_per_100k_steps"
 
 
+class _FlaggingRules(dict[tuple[type, int], Sequence[tuple[str, Rule]]]):
+    """Rules that are on, or that health counts, found once for each type and set of signs."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+
+    def __missing__(self, key: tuple[type, int]) -> Sequence[tuple[str, Rule]]:
+        kind, signs = key
+        found = self[key] = tuple(
+            (name, rule)
+            for name, rule in self._rules.taking(kind)
+            if (rule.enabled or rule.health is not None) and rule.signs & signs
+        )
+        return found
+
+
 class Rules(BaseModel):
     """All rules by name; one that is not set has its defaults.
 
@@ -64,20 +80,10 @@ class Rules(BaseModel):
         """Return the rules, with their names, that are evaluated by observations of a type."""
         return self.by_kind.get(kind, ())
 
-    def flagging(self, kind: type, signs: int) -> Sequence[tuple[str, Rule]]:
-        """Return those of `taking` whose flags somebody asks for: they are on, or health counts.
-
-        Args:
-            kind: Type of the observation.
-            signs: Signs that it has, as in `Rule.signs`.
-        """
-        if (kind, signs) not in self._flagging:
-            self._flagging[kind, signs] = tuple(
-                (name, rule)
-                for name, rule in self.taking(kind)
-                if (rule.enabled or rule.health is not None) and rule.signs & signs
-            )
-        return self._flagging[kind, signs]
+    @cached_property
+    def flagging(self) -> Mapping[tuple[type, int], Sequence[tuple[str, Rule]]]:
+        """Type of an observation and its signs to those of `taking` whose flags are asked for."""
+        return _FlaggingRules(self)
 
     @cached_property
     def json_text(self) -> str:
@@ -117,10 +123,6 @@ class Rules(BaseModel):
             for kind in rule.takes:
                 found[kind].append((name, rule))
         return dict(found)
-
-    @cached_property
-    def _flagging(self) -> dict[tuple[type, int], Sequence[tuple[str, Rule]]]:
-        return {}
 
     @cached_property
     def counted(self) -> Sequence[LayerRule]:

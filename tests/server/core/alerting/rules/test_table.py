@@ -168,7 +168,7 @@ def test_patterns_are_those_of_fnmatch(patterns: tuple[str, ...], matching: list
 def test_rules_of_other_runs_are_not_asked_whatever_was_asked_before() -> None:
     rules = Rules.model_validate({"exploding": {"runs": ["other"]}, BUDGET: 0.5})
     for each in (rules, rules.watching("gpt")):
-        asked = {name for name, _ in (*each.taking(Frame), *each.flagging(Frame, ALL_SIGNS))}
+        asked = {name for name, _ in (*each.taking(Frame), *each.flagging[Frame, ALL_SIGNS])}
         assert ("exploding" in asked) == (each is rules)
 
     assert rules.watching("gpt").false_alerts_per_100k_steps == 0.5
