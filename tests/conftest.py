@@ -31,7 +31,7 @@ os.environ.setdefault("GRADWATCH_OVERHEAD", "none")
 STARTS_PROCESSES = {"browser", "gradwatch", "run_script", "serve", "tail", "train"}
 """Fixtures that start a process for the test alone, which makes it slow."""
 
-EXHAUSTIVE_PLACES = {"benchmarks", "test_pictures.py", "test_slurm.py"}
+EXHAUSTIVE_PLACES = {"test_pictures.py", "test_slurm.py"}
 
 SLOW_PLACES = {"integrations", "test_compile.py", "test_module_hook.py", "test_origin_layer.py"}
 """Folders and files in which nearly every test trains in a framework, or compiles."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from playwright.sync_api import expect
-
 from tests.page.browsing import OpenTab
 from tests.page.feeding import LAYERS
 from tests.support.aggregator import Aggregator
@@ -14,6 +12,8 @@ def test_what_vanishes_from_the_start_is_shown_by_its_size(
     tab: OpenTab, aggregator: Aggregator
 ) -> None:
     """It has no usual norm from which it could have changed; a choice of the user goes first."""
+    from playwright.sync_api import expect
+
     peer = aggregator.peer(run="deep").attach(LAYERS)
     for step in range(24):
         peer.stats(step, [10.0 ** (at - 12) for at in range(len(LAYERS))], loss=7.0)

@@ -490,7 +490,7 @@ def num_logged(own: Aggregator) -> int:
 WRITER = """
     import itertools, sys
     from pathlib import Path
-    import test_checkpointer as t
+    import tests.server.storage.test_checkpointer as t
     t.checkpointer_module.SLICE_BYTES = 50_000
     own = t.Aggregator(Path(sys.argv[1]))
     for number in range(1, 6):
@@ -514,7 +514,7 @@ def test_killed_while_saving_nothing_is_lost(tmp_path: Path) -> None:
             [sys.executable, "-c", textwrap.dedent(WRITER), str(directory)],
             stdout=subprocess.PIPE,
             text=True,
-            cwd=Path(__file__).parent,
+            cwd=Path(__file__).parents[3],
         )
         assert process.stdout is not None
         for _ in range(3):
