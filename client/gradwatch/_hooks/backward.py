@@ -378,7 +378,7 @@ def _counting(
             if not is_another:  # zeroed where it is, it seems: what is skipped cannot be told
                 rest.is_broken = True
         elif not is_another:
-            if was_training:
+            if was_training and rest.probes:
                 probe(gradient)  # of another micro-batch
             return
         elif rest.has_closure or version != reached._version:
@@ -388,7 +388,7 @@ def _counting(
         known, version = weakref.ref(gradient), reached._version
         owner = module()
         was_training = owner is not None and owner.training
-        if was_training:
+        if was_training and rest.probes:
             probe(gradient)
 
     return count
@@ -401,8 +401,6 @@ def _probe(
     gradient: Tensor,
 ) -> None:
     """End a rest for a gradient that is NaN or Inf, unless those before it were so, too."""
-    if not rest.probes:
-        return
     # A sum overflows where the elements are huge, which is alarming as well.
     is_alarming = not math.isfinite(gradient.sum().item())
     if rest.alarms.ring(is_alarming=is_alarming) and (waking := wake()) is not None:

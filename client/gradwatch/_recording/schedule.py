@@ -46,7 +46,7 @@ class Rest:
         probes: Whether a gradient is looked at in each step.
         alarms: Such looks in a row that found NaN or Inf.
         loss: Loss of the step under way.
-        rows: Steps that have ended.
+        ended: Steps that have ended, as in a `StepRow`.
         end: Ends it at once, within a step.
     """
 
@@ -62,7 +62,9 @@ class Rest:
     probes: bool = False
     alarms: Alarms = field(default_factory=Alarms)
     loss: StepLoss = field(default_factory=StepLoss)
-    rows: deque[StepRow] = field(default_factory=lambda: deque(maxlen=MAX_HISTORY))
+    ended: deque[tuple[int, float, float | None, float | None, bool]] = field(
+        default_factory=lambda: deque(maxlen=MAX_HISTORY)
+    )
     end: Callable[[], None] = lambda: None
 
     def annotate(self, step: int | None, loss: Tensor | float | None, size: float | None) -> None:
@@ -74,17 +76,23 @@ class Rest:
 
     def end_step(self, rate: float | None, *, is_skipped: bool = False) -> float:
         """Count a step, and return the time."""
-        now_s = self.clock()
-        loss = self.loss.take() if self.loss.given else None
-        known = None if isinstance(loss, Tensor) else loss  # of a model on the CPU: hardly ever one
-        self.rows.append(StepRow(self.step, now_s, known, rate, is_skipped))
+        now_s, known = self.clock(), None
+        if self.loss.given:
+            loss = self.loss.take()
+            known = None if isinstance(loss, Tensor) else loss  # of a model on the CPU: hardly ever
+        self.ended.append((self.step, now_s, known, rate, is_skipped))
         self.step += 1
         return now_s
 
     @property
+    def rows(self) -> list[StepRow]:
+        """Steps that have ended."""
+        return [StepRow(*own) for own in self.ended]
+
+    @property
     def steps_s(self) -> list[float]:
         """Seconds of some steps, spread over the rest: others may be slow for a while."""
-        ends_s = [row.ended_s for row in self.rows]
+        ends_s = [own[1] for own in self.ended]
         return [ends_s[at] - ends_s[at - 1] for at in range(len(ends_s) - 1, 0, -TIMED_EVERY)]
 
 

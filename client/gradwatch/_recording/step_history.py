@@ -169,11 +169,13 @@ def learning_rate(optimizer: Optimizer) -> float | None:
 
     Where the first group does not learn it is the largest rate of all groups.
     """
-    first, *others = optimizer.param_groups
-    rate = first.get("lr")
+    rate = optimizer.param_groups[0].get("lr")
+    if type(rate) is float and rate:  # nearly always
+        return rate
     if not isinstance(rate, (int, float)):
         return None  # a tensor (capturable optimizers) would have to be synchronised for
-    if rate or not others:  # nearly always
+    others = optimizer.param_groups[1:]
+    if rate or not others:
         return float(rate)
     rates = [group.get("lr") for group in others]
     numbers = [float(own) for own in rates if isinstance(own, (int, float))]
