@@ -99,8 +99,8 @@ def size_of_update(before: WeightSample) -> dict[str, Tensor]:
 def _norms_and_zeros(update: Tensor, after: WeightSample) -> tuple[Tensor, Tensor]:
     """Return (2 weights,) norms of updates and weights, and (weights,) zeros of the updates."""
     sizes = after.sizes
-    if _is_on_host(after.device) and update.dtype in SMALL_DTYPES and are_small(sizes * 2):
-        norms = norms_of(torch.cat([update, after.numbers]), sizes * 2)
+    if _is_on_host(after.device) and update.dtype in SMALL_DTYPES and are_small(sizes):
+        norms = torch.cat([norms_of(each, sizes) for each in (update, after.numbers)])
         return norms, sums_of(update.eq(0.0).to(torch.float64), sizes)
     both = [*update.split(sizes), *after.numbers.split(sizes)]
     found = statistics(both, (L2, ZEROS)).values
