@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gradwatch_wire.session.orphaned_sessions import OrphanedSessions
+
 from simulation.network import Socket
 from simulation.spill import SimulatedOrphan
 

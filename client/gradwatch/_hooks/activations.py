@@ -3,20 +3,24 @@
 Asked for with `attach(activations=...)`. A NaN that is born in the forward pass makes the loss and
 then every gradient NaN, so that gradients cannot say where it began; the outputs of the modules
 can. They are those of this rank, before any reduction.
+
+Compiled, a hook writes into a tensor of its own: nothing in Python changes from call to call, so
+that blocks of one kind go on sharing one graph, and nothing breaks it.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from itertools import count
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
 from gradwatch._faults import Faults
 from gradwatch._hooks.order import has_compiled
-from gradwatch._hooks.output_hook import ModuleOutputs, OutputHook, is_measurable
 from gradwatch._hooks.outputs import tensors_in
 from gradwatch._layers.layers import Layer
 from gradwatch._layers.modules import module_ranks
@@ -28,6 +32,78 @@ from gradwatch._statistics.capture import in_capture
 from gradwatch._statistics.devices import places_by_device
 from gradwatch._statistics.gradients import dense
 from gradwatch_wire.limits import MAX_MANIFESTS
+
+_is_exporting: Final = getattr(torch.compiler, "is_exporting", lambda: False)  # torch 2.4: none
+
+
+class ModuleOutputs:
+    """Findings of the hook of one module.
+
+    Args:
+        index: Number of the module.
+        device: Where its outputs lie.
+        listener: Held weakly: hooks must not keep the watch alive.
+
+    Attributes:
+        seen: (2,) float64: largest magnitude in compiled calls since it was zeroed, and how many
+            calls these were.
+    """
+
+    def __init__(self, index: int, device: torch.device, listener: Activations) -> None:
+        self.index = index
+        self.seen = torch.zeros(2, dtype=torch.float64, device=device)
+        from torch._dynamo import mark_static_address  # noqa: PLC0415 - takes a second to import
+
+        # Otherwise a graph that writes into it could not be captured as a CUDA graph.
+        mark_static_address(self.seen, guard=False)
+        self.listener = weakref.ref(listener)
+
+
+class OutputHook:
+    """A forward hook of its own for each module: Dynamo guards on what hooks share."""
+
+    def __init__(self, outputs: ModuleOutputs) -> None:
+        self._outputs = outputs
+
+    def __call__(self, module: nn.Module, _: object, output: object) -> None:
+        if torch.compiler.is_compiling():
+            # Constants while tracing. An exported program is to have nothing of ours in it.
+            if module.training and torch.is_grad_enabled() and not _is_exporting():
+                _measure(output, self._outputs.seen)
+            return
+        listener = self._outputs.listener()
+        if listener is not None:
+            listener.after_forward(self._outputs.index, output)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Leave in a copy or a pickle something that does nothing, and needs no gradwatch."""
+        return getattr, (nullcontext(), "__exit__")
+
+
+def is_measurable(tensor: Tensor) -> bool:
+    """Tell whether a tensor has magnitudes: real floats, and more than none."""
+    is_float = tensor.is_floating_point() and tensor.dtype.itemsize > 1
+    return is_float and tensor.layout == torch.strided and tensor.numel() > 0
+
+
+@torch.no_grad()
+def _measure(output: object, seen: Tensor) -> None:
+    """Write the largest magnitude in an output into *seen*, as a part of the graph."""
+    was_measured = False
+    for tensor in tensors_in(output):
+        if not is_measurable(tensor):
+            continue
+        local = tensor.detach()
+        if hasattr(local, "to_local"):
+            local = local.to_local()
+        if local.device == seen.device:
+            low, high = torch.aminmax(local)
+            largest = torch.maximum(-low, high).to(seen.dtype)
+            seen[0].copy_(torch.maximum(seen[0], largest))
+            was_measured = True
+    if was_measured:
+        seen[1].add_(1)
+
 
 MAX_CALLS: Final = 1 << 14
 """Calls noted between two backward passes: a model may be called for ever without one."""

@@ -9,8 +9,10 @@ model, a forward pass that takes another way each time) is not claimed to be kno
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -18,11 +20,11 @@ from torch.utils.hooks import RemovableHandle
 
 from gradwatch._faults import Faults
 from gradwatch._hooks.first_use import Moment, first_uses, moments_of
-from gradwatch._hooks.module_hook import ModuleHook
 from gradwatch._hooks.outputs import differentiable
 from gradwatch._layers.layers import Layer
 from gradwatch._layers.sharded_parameters import whole_parameters
 from gradwatch._layers.wrappers import is_compiled, is_compiled_wrapper
+from gradwatch._statistics.capture import in_capture
 
 MAX_STEPS: Final = 16
 """Steps that are looked at without finding the order of the layers that had gradients."""
@@ -40,6 +42,36 @@ BEFORE_GRAPH: Final = 0
 """Second element of a `Moment` that a call shows: the node of that number is made after it."""
 
 Moments = dict[int, Moment]
+
+
+class ModuleHook:
+    """A forward hook or forward pre-hook that passes on the module and what it got or returned.
+
+    It leaves the module as usable as it was: it can be pickled and copied with it, holds nothing
+    alive, is traced to nothing by `torch.compile`, and never raises into the forward pass.
+
+    Args:
+        listener: A bound method, held weakly, of a module and its arguments (pre-hook) or its
+            output (hook).
+        faults: Where errors of the listener are noted.
+    """
+
+    def __init__(self, listener: Callable[[nn.Module, object], None], faults: Faults) -> None:
+        self._listener = weakref.WeakMethod(listener)
+        self._faults = faults
+
+    def __call__(self, module: nn.Module, *values: object) -> None:
+        # A constant while tracing: nothing of what follows gets into a compiled graph.
+        if torch.compiler.is_compiling():
+            return
+        listener = self._listener()
+        if listener is not None and not in_capture(self._faults):
+            with self._faults.noting("module hook"):
+                listener(module, values[-1])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Leave in a copy or a pickle something that does nothing, and needs no gradwatch."""
+        return getattr, (nullcontext(), "__exit__")
 
 
 class ModuleCalls:

@@ -18,12 +18,12 @@ from gradwatch._pending.events import PendingPace
 from gradwatch._pending.record import PendingRecord
 from gradwatch._recording.accumulator import DeferredLosses, SampleAccumulator
 from gradwatch._recording.config import WatchConfig
+from gradwatch._recording.loss_scale import ScaleSettlement, tell_unknown_scale
 from gradwatch._recording.observed_sampler import ObservedSampler
 from gradwatch._recording.observer import Observer
 from gradwatch._recording.readback import Readback
 from gradwatch._recording.reports import Reports
 from gradwatch._recording.sampler import GradientSampler
-from gradwatch._recording.scale_settlement import ScaleSettlement, tell_unknown_scale
 from gradwatch._recording.schedule import Rest, Schedule
 from gradwatch._recording.step_counter import StepCounter
 from gradwatch._recording.step_history import Scalars, StepHistory, is_bad, loss_in, on_host

@@ -23,9 +23,9 @@ from gradwatch._transport.spill import Spill, claim_orphans
 from gradwatch_wire import Bye, Json, ProtocolError, Stats, decode
 from gradwatch_wire.keyfile import ClientKey
 from gradwatch_wire.session.driver import SessionDriver
-from gradwatch_wire.session.orphaned_sessions import OrphanedSessions
 from gradwatch_wire.session.outbox import Outbox
 from gradwatch_wire.session.session import Session, SessionPhase
+from gradwatch_wire.session.spill_source import OrphanedSessions
 from gradwatch_wire.session.timing import CLOSE_S, MAX_BATCH, ROUND_MS
 
 JOIN_S: Final = CLOSE_S + 0.5

@@ -5,10 +5,12 @@ They keep their session and their numbers, so that the aggregator refuses what i
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
 
-from gradwatch_wire.records import Welcome
+from gradwatch_wire.records import Envelope, Welcome
+from gradwatch_wire.session.driver import Send, send_due
 from gradwatch_wire.session.replayed import as_replayed
 from gradwatch_wire.session.send_buffer import BufferedRecord
 from gradwatch_wire.session.session import Session
@@ -73,3 +75,56 @@ class SpillSource:
 def resumed_session(spilled: SpilledSession) -> Session[SpillSource]:
     """Return a session that goes on with what is on disk, and whose HELLO says so."""
     return Session(spilled.session, as_replayed(spilled.hello), SpillSource(spilled.records))
+
+
+class Orphan(Protocol):
+    """A session on disk that this process alone may send, until it calls one of the methods."""
+
+    @property
+    def session(self) -> Session[SpillSource]:
+        """Return the session."""
+
+    def finish(self) -> None:
+        """End it: everything is stored, or it is refused."""
+
+    def leave(self) -> None:
+        """Leave it to the next process."""
+
+
+class OrphanedSessions:
+    """Sends them one after the other, in the order given."""
+
+    def __init__(self, orphans: Iterable[Orphan]) -> None:
+        self.num_sent = 0  # records of those that are over
+        self._orphans = deque(orphans)
+
+    @property
+    def are_over(self) -> bool:
+        return not self._orphans
+
+    def send(self, send: Send, now_s: float) -> None:
+        """Send what is due of the session whose turn it is."""
+        if not self._orphans:
+            return
+        session = self._orphans[0].session
+        send_due(session, send, now_s)
+        if session.is_over:
+            self.num_sent += session.counters["sent"]
+            self._orphans.popleft().finish()
+
+    def receive(self, envelope: Envelope, now_s: float) -> None:
+        """Take in an answer, if it is for the session whose turn it is."""
+        if self._orphans:
+            session = self._orphans[0].session
+            session.receive(envelope, now_s)
+            session.alerts.clear()  # of a training that has ended
+
+    def greet_again(self) -> None:
+        """Say HELLO for the session whose turn it is: the connection is another one."""
+        if self._orphans:
+            self._orphans[0].session.greet_again()
+
+    def close(self) -> None:
+        """Leave what is not stored to the next process."""
+        while self._orphans:
+            self._orphans.popleft().leave()

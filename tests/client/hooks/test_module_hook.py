@@ -14,8 +14,7 @@ import torch
 from torch import nn
 
 from gradwatch._faults import Faults
-from gradwatch._hooks.module_hook import ModuleHook
-from gradwatch._hooks.order import ForwardOrder
+from gradwatch._hooks.order import ForwardOrder, ModuleHook
 from gradwatch._layers.layers import find_layers
 
 

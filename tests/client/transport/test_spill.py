@@ -15,8 +15,8 @@ import gradwatch
 from gradwatch._faults import Faults
 from gradwatch._transport.spill import Spill, claim_orphans, find_directory
 from gradwatch_wire import Bye, Column, Hello, Kind, Manifest, Stats, encode_body
-from gradwatch_wire.session.orphaned_sessions import OrphanedSessions
 from gradwatch_wire.session.send_buffer import BufferedRecord
+from gradwatch_wire.session.spill_source import OrphanedSessions
 from gradwatch_wire.session.spilled_session import SpilledSession
 from tests.support.recording import Sink
 from tests.support.waiting import wait_until

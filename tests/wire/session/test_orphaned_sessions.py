@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from gradwatch_wire import Ack, Alert, Envelope, Event, Hello, Record, Welcome, decode, encode_body
-from gradwatch_wire.session.orphaned_sessions import OrphanedSessions
 from gradwatch_wire.session.send_buffer import BufferedRecord
 from gradwatch_wire.session.session import Session
-from gradwatch_wire.session.spill_source import SpillSource
+from gradwatch_wire.session.spill_source import OrphanedSessions, SpillSource
 
 FIRST, SECOND = b"1" * 16, b"2" * 16
 BOOT = b"b" * 16
