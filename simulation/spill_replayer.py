@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from gradwatch_wire.session.orphaned_sessions import OrphanedSessions
-
+from gradwatch_wire.session.spill_source import OrphanedSessions
 from simulation.network import Socket
 from simulation.spill import SimulatedOrphan
 

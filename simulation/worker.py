@@ -7,13 +7,12 @@ from collections.abc import Iterable
 from random import Random
 from typing import Final
 
-from gradwatch_wire.session.orphaned_sessions import OrphanedSessions
-
 from gradwatch_wire import Bye, Column, Event, Gains, Hello, Manifest, Record, Stats
 from gradwatch_wire.codec import encode_body
 from gradwatch_wire.session.driver import SessionDriver
 from gradwatch_wire.session.outbox import Outbox
 from gradwatch_wire.session.session import Session, SessionPhase
+from gradwatch_wire.session.spill_source import OrphanedSessions
 from simulation.clock import Clock
 from simulation.invariants import Account, InvariantChecker, key_of
 from simulation.network import Socket

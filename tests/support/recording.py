@@ -173,3 +173,12 @@ def numbers_are_those_of_the_training(aggregator: Sink, directory: Path) -> None
         assert [stats.scalars["loss"] for stats in sent] == pytest.approx(losses, rel=1e-6)
         assert {stats.labels["reduction"] for stats in sent} == {"mean"}
         assert own["weights"] == said("plain", hello.rank)["weights"]
+
+
+def placed(*placements: Any) -> Any:
+    """A DTensor on a mesh of this rank alone."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor
+
+    mesh = init_device_mesh("cpu", (1,) * len(placements))
+    return DTensor.from_local(torch.ones(2), mesh, placements)

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 
 from gradwatch._layers.shards import find_shard, is_partial, is_replicated
+from tests.support.recording import placed
 
 pytestmark = pytest.mark.slow
-
-
-def placed(*placements: Any) -> Any:
-    """A DTensor on a mesh of this rank alone."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import DTensor
-
-    mesh = init_device_mesh("cpu", (1,) * len(placements))
-    return DTensor.from_local(torch.ones(2), mesh, placements)
 
 
 def test_a_gradient_on_one_rank_is_whole(one_process: None) -> None:

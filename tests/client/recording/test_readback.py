@@ -217,6 +217,7 @@ def test_the_background_thread_never_calls_torch(
         if name.split(".")[0] == "torch":
             calls.add(f"{name}: {frame.f_code.co_name}")
 
+    gc.collect()  # else what other tests have left may be let go in the background thread
     threading.setprofile(look)  # of threads that begin from here on
     try:
         model, watch, scaler, optimizer = attached(aggregator.attach, report_every=2)

@@ -13,7 +13,7 @@ from torch.amp.grad_scaler import GradScaler
 from gradwatch_wire import Manifest, Stats
 from gradwatch_wire.columns import MEASURED_COLUMNS, STATISTIC_COLUMNS
 from gradwatch_wire.names import Label, Scalar
-from tests.support.recording import Sink
+from tests.support.recording import Sink, placed
 
 
 def with_gradients() -> nn.Linear:
@@ -138,14 +138,6 @@ def test_the_kernels_are_loaded_when_a_model_is_attached(
 
     assert asked == [(torch.device("cpu"), {torch.float32, torch.float64})]
     assert any("no compiler" in line for line in caplog.messages)
-
-
-def placed(*placements: Any) -> Any:
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import DTensor
-
-    mesh = init_device_mesh("cpu", (1,) * len(placements))
-    return DTensor.from_local(torch.ones(2), mesh, placements)
 
 
 @pytest.mark.slow

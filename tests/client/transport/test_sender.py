@@ -125,6 +125,24 @@ def test_records_keep_the_order_of_the_steps(
     assert isinstance(aggregator.stored[-1].record, Bye)
 
 
+def test_a_pause_ends_with_what_is_handed_over_and_with_the_end(
+    aggregator: Sink,
+    make_sender: Callable[[str], tuple[Sender, Faults]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gradwatch._transport.sender.PAUSE_S", 10 * PATIENCE_S)
+    sender, _ = make_sender(aggregator.endpoint)
+    sender.start()
+    for step in range(2):
+        wait_until(lambda: sender._is_pausing, "nothing to be due")
+        sender.put(Collected(step))
+        wait_until(lambda: len(aggregator.of(Event)) > step, "the record")
+    wait_until(lambda: sender._is_pausing, "nothing to be due")
+    sender.close("closed")
+
+    assert isinstance(aggregator.stored[-1].record, Bye)
+
+
 def test_a_record_that_cannot_be_made_costs_only_itself(
     aggregator: Sink, make_sender: Callable[[str], tuple[Sender, Faults]]
 ) -> None:
