@@ -39,13 +39,10 @@ from gradwatch_wire.health import Severity
 FIRST, LAST = 200, 300
 
 FOUND = 0.8
-MAX_MISSED = 1
-"""Harmful faults that are not told: of labels that are shuffled in one of the runs."""
-
+MAX_MISSED = 1  # harmful ones: labels that are shuffled
 MAX_WRONG = 1
 MAX_FALSE = 3
-"""Floor of the part that is committed: the share of faults found, origins that name another module
-or rank, and false alarms."""
+"""Floor of the part that is committed: share of faults found, wrong origins, false alarms."""
 
 
 def fault(**changes: Any) -> FaultLabel:

@@ -8,12 +8,10 @@ from benchmarks.fold import Case, calls_of_record
 
 pytestmark = pytest.mark.slow
 
-MAX_FILES = 24
-
 
 @pytest.mark.parametrize(("ranks", "limit"), [(1, 350), (8, 90)])
 def test_a_record_takes_no_more_calls(ranks: int, limit: int) -> None:
     python, c, files = calls_of_record(Case(ranks=ranks))
 
     assert python + c <= limit
-    assert files <= MAX_FILES
+    assert files <= 24

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import stat
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing
 from dataclasses import replace
@@ -86,14 +85,6 @@ def test_a_target_that_is_not_set_any_more_is_forgotten(log: DeliveryLog) -> Non
     assert log.load("other") is not None
 
 
-def test_the_file_is_of_its_owner(tmp_path: Path) -> None:
-    """Names of runs and errors are in it."""
-    open_deliveries(tmp_path).close()
-    mode = (tmp_path / DELIVERIES_NAME).stat().st_mode
-
-    assert stat.S_IMODE(mode) == 0o600
-
-
 def test_a_damaged_file_is_set_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The log says what that means."""
     open_deliveries(tmp_path).close()
@@ -106,13 +97,12 @@ def test_a_damaged_file_is_set_aside(tmp_path: Path, caplog: pytest.LogCaptureFi
     assert list(tmp_path.glob(f"{DELIVERIES_NAME}.damaged-*"))
 
 
-@pytest.mark.parametrize("number", [SCHEMA_VERSION - 1, SCHEMA_VERSION + 1])
-def test_a_file_of_another_version_is_left_alone(tmp_path: Path, number: int) -> None:
+def test_a_file_of_another_version_is_left_alone(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / DELIVERIES_NAME) as connection:
-        connection.execute(f"PRAGMA user_version={number}")
+        connection.execute(f"PRAGMA user_version={SCHEMA_VERSION + 1}")
     connection.close()
 
-    said = f"it has schema version {number}, this gradwatch writes {SCHEMA_VERSION} .*newest alert"
+    said = f"it has schema version {SCHEMA_VERSION + 1}, this gradwatch writes .*newest alert"
     with pytest.raises(StorageError, match=said):
         open_deliveries(tmp_path)
 
