@@ -34,6 +34,9 @@ HEAD_START_S: Final = 0.05
 """Time that all peers that were idle may be ahead of a waiting one, together: a peer that sends now
 and then is served before one that always does, and thousands of them cannot hold that one up."""
 
+MAX_SKIPPED: Final = 64
+"""Peers too dear for what is left of a turn, after which nobody cheaper is looked for."""
+
 MAX_IDLE: Final = 4_096
 """Peers without messages that are remembered."""
 
@@ -162,7 +165,8 @@ class FairQueue(Generic[T]):
         if order:
             self._floor_s = max(self._floor_s, order[0][0])
         planned_s = 0.0
-        while order and planned_s < work_s:
+        num_skipped = 0
+        while order and planned_s < work_s and num_skipped < MAX_SKIPPED:
             _, _, peer = heapq.heappop(order)
             own = self._waiting.get(peer)
             if own is None:  # its connection is gone since the turn began
@@ -170,6 +174,7 @@ class FairQueue(Generic[T]):
             expected_s = own.group.expected_s
             counted_s = min(expected_s, work_s / 2)
             if planned_s + counted_s > work_s or (planned_s and expected_s > work_s):
+                num_skipped += 1
                 continue
             planned_s += counted_s
             yield peer, self._take(peer, own)
