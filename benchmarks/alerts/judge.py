@@ -79,7 +79,10 @@ class Judge:
         for run in self.state.runs.values():
             save = encode_run(run, None, (), START_NS)
             saved = SavedRun(save.body or b"", save.attempts)
-            made.state.add(decode_run(saved, made.state.window_steps))
+            again = decode_run(saved, made.state.window_steps)
+            for record, known in zip(again.open_records(), run.open_records(), strict=True):
+                record.read(known.columns)
+            made.state.add(again)
         made.state.forgotten = dict(self.state.forgotten)
         made._passing, made._told = copy.deepcopy(self._passing), dict(self._told)
         return made

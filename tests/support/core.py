@@ -29,7 +29,7 @@ from gradwatch_server.core.entries import (
     Tick,
 )
 from gradwatch_server.core.frames.assembler import Gathered
-from gradwatch_server.core.frames.frame import COLUMNS_READ, Frame, RankPart
+from gradwatch_server.core.frames.frame import COLUMNS_READ, Frame, RankPart, RecordColumns
 from gradwatch_server.core.frames.layers import Layers
 from gradwatch_server.core.frames.layout import Layout
 from gradwatch_server.core.frames.merging import merge
@@ -222,7 +222,8 @@ def part_of(l2: Numbers, rank: int = 0, **settings: Any) -> RankPart:
     index = np.array(settings.pop("index", range(len(l2))), dtype=np.int64)
     layout = Layout(index, layout_of(settings.pop("shards", ())).shards)
     defaults: dict[str, Any] = {"ordered": True, "scalars": {}, "labels": {}}
-    return RankPart(rank=rank, layout=layout, columns=columns, **defaults | settings)
+    record = RecordColumns(0, columns)
+    return RankPart(rank=rank, layout=layout, record=record, **defaults | settings)
 
 
 def layout_of(shards: Sequence[str]) -> Layout:

@@ -34,6 +34,7 @@ from gradwatch_server.core.entries import (
     Tick,
 )
 from gradwatch_server.core.frames.closed_frame import FrameRecorder
+from gradwatch_server.core.frames.frame import RecordColumns
 from gradwatch_server.core.frames.window import WINDOW_STEPS
 from gradwatch_server.core.losses import MAX_COUNT
 from gradwatch_server.core.session import ATTEMPT_BYTES, EXCEPTION, RankSession, session_bytes
@@ -102,6 +103,11 @@ class Run(AttemptHistory):
     def has_due(self) -> bool:
         """Presence of frames that are due, and that the last entry left open."""
         return any(own.open.frames.has_due for own in self.judged)
+
+    def open_records(self) -> Iterator[RecordColumns]:
+        """Yield the records that wait for other ranks."""
+        for attempt in self.judged:
+            yield from attempt.open.records()
 
     def adopt(self, attempt: Attempt) -> None:
         """Add an attempt as it is, with its sessions."""
@@ -273,7 +279,8 @@ class Run(AttemptHistory):
         attempt.note_sign(session, now_ns)
         alerts: list[Alert] = []
         if type(envelope.record) is Stats:
-            alerts += attempt.add_stats(session, envelope.record, now_ns, self.rules)
+            stats = envelope.record
+            alerts += attempt.add_stats(session, stats, self.position, now_ns, self.rules)
         else:
             alerts += self._receive_other(attempt, session, envelope.record, now_ns)
         alerts += attempt.close_frames(now_ns, self.rules)

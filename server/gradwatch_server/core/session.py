@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from gradwatch_server.core.arrays import IndexArray, numbers
-from gradwatch_server.core.frames.frame import COLUMNS_READ, RankPart
+from gradwatch_server.core.frames.frame import COLUMNS_READ, RankPart, RecordColumns
 from gradwatch_server.core.frames.idle import LayersWithoutGradient
 from gradwatch_server.core.frames.layout import Layout
 from gradwatch_server.core.frames.sizes import RECORD_BYTES, array_bytes, names_bytes
@@ -162,8 +162,13 @@ class RankSession:
         self.manifests_bytes -= manifest.num_bytes
         return manifest
 
-    def read(self, stats: Stats) -> RankPart | None:
-        """Return a record in the order of its manifest, None if it does not fit one."""
+    def read(self, stats: Stats, entry: int) -> RankPart | None:
+        """Return a record in the order of its manifest, None if it does not fit one.
+
+        Args:
+            stats: The record.
+            entry: Its number in the log of the run.
+        """
         if stats.manifest_id not in self.manifests:
             return None
         known = self.manifests[stats.manifest_id]
@@ -179,7 +184,7 @@ class RankSession:
             self.hello.rank,
             known.layout,
             known.ordered,
-            columns,
+            RecordColumns(entry, columns),
             stats.scalars,
             stats.labels,
             outputs,

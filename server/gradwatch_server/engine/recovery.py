@@ -34,7 +34,7 @@ from gradwatch_server.engine.memory import RunMemory
 from gradwatch_server.engine.publishing import PublishedState, Publishing
 from gradwatch_server.engine.run_log import RunLog
 from gradwatch_server.storage.checkpointer import Checkpointer
-from gradwatch_server.storage.checkpoints import decode_run
+from gradwatch_server.storage.checkpoints import decode_run, read_open_records
 from gradwatch_server.storage.rows import StorageError, StorageFault
 from gradwatch_server.storage.store import Store
 from gradwatch_wire.health import RankState
@@ -168,7 +168,9 @@ class Recovery:
         state = State(self._state.window_steps, self._state.rules)
         if saved is not None:
             with contextlib.suppress(Exception):  # a damaged checkpoint: the log has what is left
-                state.add(decode_run(saved, state.window_steps))
+                known = decode_run(saved, state.window_steps)
+                read_open_records(known, self._store.log)
+                state.add(known)
         run = state.runs.get(name)
         start = self._store.state.forgotten(name).position if run is None else run.position
         for number, entry in self._store.log.entries(name, start):

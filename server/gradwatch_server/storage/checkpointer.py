@@ -14,7 +14,7 @@ from typing import Final
 from gradwatch_server.clock import Clock
 from gradwatch_server.core.run import Run
 from gradwatch_server.core.state import State
-from gradwatch_server.storage.checkpoints import decode_run, encode_run
+from gradwatch_server.storage.checkpoints import decode_run, encode_run, read_open_records
 from gradwatch_server.storage.retention import SLICE_BYTES, Retention, RetentionPolicy
 from gradwatch_server.storage.rows import ForgottenRun, RunSave, StorageError
 from gradwatch_server.storage.store import Store
@@ -52,11 +52,13 @@ class _Unsaved:
 
     Args:
         position: The newest entry that its saved form has.
+        covered: The newest entry that its saved form does not need.
         since_ns: When the first entry after that was applied.
         attempts: Numbers of the attempts that changed.
     """
 
     position: int
+    covered: int
     since_ns: int
     attempts: set[int] = field(default_factory=set)
 
@@ -124,6 +126,9 @@ class Checkpointer:
             return None
         try:
             run = decode_run(saved, window_steps)
+            read_open_records(run, self._store.log)
+        except StorageError:
+            raise
         except Exception as error:  # noqa: BLE001 - whatever it is, it is not what was written
             logger.warning(
                 "the checkpoint of run %s cannot be used, its log is read: %r", name, error
@@ -142,14 +147,15 @@ class Checkpointer:
         unsaved, known = self._unsaved.get(run), state.runs.get(run)
         if known is None:
             return self._store.state.forgotten(run).position
-        return known.position if unsaved is None else unsaved.position
+        return _covered(known) if unsaved is None else unsaved.covered
 
     def begin(self, name: str, run: Run | None) -> None:
         """Record that entries are about to change a run, None before it begins."""
         unsaved = self._unsaved.get(name)
         if unsaved is None:
-            position = 0 if run is None else run.position
-            unsaved = self._unsaved[name] = _Unsaved(position, self._clock.now_ns())
+            position, covered = (0, 0) if run is None else (run.position, _covered(run))
+            unsaved = _Unsaved(position, covered, self._clock.now_ns())
+            self._unsaved[name] = unsaved
         if run is not None:
             unsaved.attempts.update(own.number for own in run.judged)
 
@@ -263,3 +269,9 @@ class Checkpointer:
         if run is None:  # it has no attempt yet
             return RunSave(run=name)
         return encode_run(run, self._newest.get(name), self._unsaved[name].attempts, now_ns)
+
+
+def _covered(run: Run) -> int:
+    """Return the newest entry that a saved form of the run as it is now does not need."""
+    oldest = min((record.entry for record in run.open_records()), default=run.position + 1)
+    return oldest - 1

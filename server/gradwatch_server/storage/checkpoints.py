@@ -8,15 +8,18 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from gradwatch_server.core.attempt import Attempt
+from gradwatch_server.core.entries import Received
 from gradwatch_server.core.run import Run
 from gradwatch_server.core.state_codec import decode, encode
 from gradwatch_server.core.views.runs import summarize
 from gradwatch_server.core.views.snapshot import view_run
+from gradwatch_server.storage.log import Log
 from gradwatch_server.storage.rows import RunSave, SavedRun
+from gradwatch_wire import Stats
 
 
 def decode_run(saved: SavedRun, window_steps: int) -> Run:
-    """Return a run that was saved.
+    """Return a run that was saved, without the columns of its open records.
 
     Args:
         saved: What the store has of it.
@@ -35,6 +38,27 @@ def decode_run(saved: SavedRun, window_steps: int) -> Run:
         msg = "no attempt is saved"
         raise ValueError(msg)
     return run
+
+
+def read_open_records(run: Run, log: Log) -> None:
+    """Read the columns of the records that wait for other ranks, which a save leaves to the log.
+
+    Raises:
+        ValueError: If the log lacks one of them.
+        StorageError: If it cannot be read.
+    """
+    unread = {record.entry: record for record in run.open_records()}
+    if not unread:
+        return
+    for number, entry in log.entries(run.name, min(unread) - 1):
+        if number in unread and isinstance(entry.body, Received):
+            record = entry.body.envelope.record
+            if isinstance(record, Stats):
+                unread.pop(number).read(record.columns)
+        if not unread:
+            return
+    msg = f"the log lacks entry {min(unread)}, whose step is open"
+    raise ValueError(msg)
 
 
 def encode_run(run: Run, newest: int | None, touched: Collection[int], now_ns: int) -> RunSave:

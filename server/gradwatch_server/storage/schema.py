@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-SCHEMA_VERSION: Final = 15
+SCHEMA_VERSION: Final = 16
 """Each change of what is stored, also inside of a row, takes the next number. Data of any other
 number is refused: nothing reads older forms."""
 

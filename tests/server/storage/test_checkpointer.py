@@ -61,6 +61,12 @@ pytestmark = pytest.mark.slow
 SECOND = 1_000_000_000
 START_NS = 1_763_000_000 * SECOND
 NAN = math.nan
+MANIFEST: dict[str, Any] = {
+    "manifest_id": 1,
+    "names": ("a", "b"),
+    "numel": Column.pack("<u8", [10, 10]),
+    "dtypes": ("f", "f"),
+}
 
 
 class Aggregator:
@@ -127,9 +133,7 @@ class Aggregator:
     def open(self, run: str, session: bytes, **hello: Any) -> None:
         given: dict[str, Any] = {"rank": 0, "world": 1} | hello
         self.put(Opened(session, Hello(run=run, **given)))
-        names = ("a", "b")
-        numel = Column.pack("<u8", [10, 10])
-        self.send(session, Manifest(manifest_id=1, names=names, numel=numel, dtypes=("f",) * 2))
+        self.send(session, Manifest(**MANIFEST))
 
     def send(self, session: bytes, record: Record) -> None:
         seq = self.state.sessions[session].acked + 1
@@ -341,6 +345,56 @@ def test_a_restart_applies_only_what_came_after_the_save(begin: Begin) -> None:
 
     assert found.tail == 2
     assert found.story() == own.story()
+    found.close()
+
+
+def test_open_records_stay_in_the_log_and_are_read_again(begin: Begin) -> None:
+    """A save has no numbers of a record that waits for another rank, and trimming leaves it."""
+    own = begin(log_max_bytes=0)
+    own.open("x", numbered(1))
+    own.open("x", numbered(2), rank=0, world=2)
+    own.stats(numbered(1), *[1.0] * 30)
+    own.save_all()
+    waiting = own.state.runs["x"].position + 1
+    own.stats(numbered(2), *[2.0] * 200)
+    body = own.checkpointer.encode(["x"], own.state)[0].attempts[2]
+    own.save_all()
+    while own.checkpointer.trim(own.now_ns, own.state) is False:
+        own.checkpointer._trim_ns = 0
+
+    assert body.count(Column.pack("<f8", [2.0, 1.0]).data) == 0
+    numbers = [number for number, _ in own.store.log.entries("x")]
+    assert waiting - 1 not in numbers
+    assert [number for number in numbers if number >= waiting] == [*range(waiting, waiting + 200)]
+    found = own.crashed()
+    assert (found.tail, found.story()) == (0, own.story())
+    columns = {tuple(sorted(record.columns)) for record in found.state.runs["x"].open_records()}
+    assert columns == {("l2", "zeros")}
+    for each in (own, found):  # the other rank comes, and the frames close
+        each.put(Opened(numbered(3), Hello(run="x", rank=1, world=2)))
+        each.send(numbered(3), Manifest(**MANIFEST))
+        each.stats(numbered(3), *[2.0] * 200)
+    assert found.state.runs["x"].current.num_frames == 200
+    assert found.story() == own.story()
+    found.close()
+
+
+def test_an_open_record_that_the_log_lacks_is_a_damaged_checkpoint(
+    begin: Begin, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = begin()
+    own.open("x", numbered(1), world=2)
+    own.stats(numbered(1), *[1.0] * 3)
+    own.save_all()
+    newest = own.store.log.last_row
+    own.store.db.execute("DELETE FROM log WHERE id = ?", (newest - 1,))
+
+    found = own.crashed()
+
+    assert "cannot be used, its log is read" in caplog.text
+    assert "lacks entry" in caplog.text
+    assert found.state.runs["x"].is_relearnt
+    assert len(list(found.state.runs["x"].open_records())) == 2
     found.close()
 
 

@@ -290,9 +290,9 @@ class Attempt:
             self.every = max((own.every for own in living), default=1)
 
     def add_stats(
-        self, session: RankSession, stats: Stats, now_ns: int, rules: Rules
+        self, session: RankSession, stats: Stats, entry: int, now_ns: int, rules: Rules
     ) -> Iterable[Alert]:
-        """Take in one rank's statistics of one step."""
+        """Take in one rank's statistics of one step, which have this number in the log."""
         before, session.last_step, session.beat_step = session.last_step, stats.step, -1
         session.stepped_ns = now_ns
         if session.num_lost:
@@ -300,7 +300,7 @@ class Attempt:
         if self.retired:
             self.counts.add_late(self.num_frames)
             return ()
-        part = session.read(stats)
+        part = session.read(stats, entry)
         if part is None:
             self._note_unresolved(session)
             self.open.pass_over(session.hello.rank, stats)

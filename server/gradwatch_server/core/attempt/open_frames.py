@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from gradwatch_server.core.frames.assembler import Assembler, Gathered, T
-from gradwatch_server.core.frames.frame import RankPart
+from gradwatch_server.core.frames.frame import RankPart, RecordColumns
 from gradwatch_server.core.frames.gains import RankGains
 from gradwatch_server.core.frames.step_order import GAINS, Place, Placed, StepOrder
 from gradwatch_wire import Stats
@@ -49,6 +49,11 @@ class OpenFrames:
     @property
     def num_bytes(self) -> int:
         return self.frames.num_bytes + self.gains.num_bytes + self.order.num_bytes
+
+    def records(self) -> Iterator[RecordColumns]:
+        """Yield the records of statistics that wait."""
+        for part in (*self.frames.items(), *self.order.held()):
+            yield part.record
 
     def expect(self, rank: int) -> None:
         """Note that from now on a rank is waited for."""

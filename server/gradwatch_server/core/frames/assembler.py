@@ -75,6 +75,11 @@ class Assembler(Generic[T]):
     def __bool__(self) -> bool:
         return bool(self._open)
 
+    def items(self) -> Iterator[T]:
+        """Yield the records of the open steps."""
+        for found in self._open.values():
+            yield from found.items.values()
+
     def add(
         self, rank: int, item: T, *, step: Place, now_ns: int, part: int = 0, parts: int = 1
     ) -> bool:

@@ -20,6 +20,7 @@ from gradwatch_server.core.frames.sizes import (
     labels_bytes,
 )
 from gradwatch_server.core.frames.step_numbers import StepNumbers, merge_steps
+from gradwatch_server.core.state_codec import Shared
 from gradwatch_wire import Column
 from gradwatch_wire.columns import (
     L2,
@@ -37,6 +38,53 @@ COLUMNS_READ: Final = frozenset({*FRAME_COLUMNS, L2_MAX, LOCAL_L2, WEIGHT_L2, WE
 """The columns of a record that the aggregator looks at."""
 
 
+@dataclass(frozen=True, slots=True)
+class LoggedColumns:
+    """Reference to the columns of a record: the log keeps the numbers, a saved state does not.
+
+    Args:
+        entry: Number of the record in the log of its run.
+        names: Names of the columns.
+    """
+
+    entry: int
+    names: tuple[str, ...]
+
+
+class RecordColumns(Shared):
+    """Columns of one STATS record.
+
+    Args:
+        entry: Number of the record in the log of its run.
+        columns: Columns that the aggregator reads, as they came; empty ones until `read` after a
+            restart.
+    """
+
+    STATE = LoggedColumns
+    __slots__ = ("columns", "entry")
+
+    def __init__(self, entry: int, columns: Mapping[str, Column]) -> None:
+        self.entry, self.columns = entry, columns
+
+    def read(self, columns: Mapping[str, Column]) -> None:
+        """Take the numbers from the record as the log has it.
+
+        Raises:
+            KeyError: If it lacks one of the columns.
+        """
+        self.columns = {name: columns[name] for name in self.columns}
+
+    def to_state(self) -> LoggedColumns:
+        return LoggedColumns(self.entry, tuple(self.columns))
+
+    @classmethod
+    def from_state(cls, state: LoggedColumns) -> Self:
+        return cls(state.entry, dict.fromkeys(state.names, _UNREAD))
+
+
+_UNREAD: Final = Column.pack("<f8", ())
+
+
 @value(eq=False, slots=False)
 class RankPart:
     """One STATS record in the layer order of its attempt.
@@ -45,7 +93,7 @@ class RankPart:
         rank: Global rank.
         layout: The layers it is about.
         ordered: Whether they follow the forward pass.
-        columns: Columns that the aggregator reads, as they came.
+        record: Its columns.
         scalars: Numbers of the whole step.
         labels: What the numbers are.
         activations: (modules of the layout,) largest magnitude in the outputs of each, `NOT_SEEN`
@@ -66,7 +114,7 @@ class RankPart:
     rank: int
     layout: Layout
     ordered: bool
-    columns: Mapping[str, Column]
+    record: RecordColumns
     scalars: Mapping[str, float]
     labels: Mapping[str, object]
     activations: FloatArray | None = None
@@ -79,6 +127,11 @@ class RankPart:
     history: StepNumbers | None = None
     batch: str = ""
     place: str = ""
+
+    @property
+    def columns(self) -> Mapping[str, Column]:
+        """Columns that the aggregator reads, as they came."""
+        return self.record.columns
 
     @cached_property
     def values(self) -> Mapping[str, FloatArray]:

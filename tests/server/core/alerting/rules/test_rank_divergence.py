@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradwatch_server.core.frames.frame import RankPart
+from gradwatch_server.core.frames.frame import RankPart, RecordColumns
 from gradwatch_server.core.frames.replicas import odd_ranks
 from gradwatch_server.core.state_codec import decode, encode
 from gradwatch_wire import Column
@@ -191,7 +191,8 @@ def test_a_rank_in_4096_is_named() -> None:
     norms = np.ones(3)
     first = part_of(norms, rank=0, labels=MEAN)
     parts = [replace(first, rank=rank) for rank in range(4096)]
-    parts[4000] = replace(parts[4000], columns={"l2": Column.pack("<f8", [1.0, 2.0, 1.0])})
+    other = RecordColumns(0, {"l2": Column.pack("<f8", [1.0, 2.0, 1.0])})
+    parts[4000] = replace(parts[4000], record=other)
     frame = frame_of(*parts)
 
     assert frame.disagreement is not None
