@@ -102,6 +102,7 @@ LOSS: Final = SeriesKind(
 )
 STEP_TIME: Final = SeriesKind((4.0, 4.0, 8.0, 12.0), 0.1)
 RAW_LOSS: Final = SeriesKind((0.8, 1.0, 1.2, 1.6), 0.0, is_loss=True)
+_KINDS: Final = NORM, APART, LOSS, STEP_TIME, RAW_LOSS
 
 
 @dataclass(slots=True)
@@ -148,11 +149,15 @@ class SeriesState:
 
     def grow(self, num_series: int) -> None:
         """Add series that have no sample yet."""
-        more = num_series - len(self.level)
+        num_known = len(self.level)
+        if num_series == num_known:
+            return
         for name, fill in _FILLS.items():
             array = getattr(self, name)
-            new = np.full((*array.shape[:-1], more), fill, array.dtype)
-            setattr(self, name, np.concatenate([array, new], axis=-1))
+            shape = *array.shape[:-1], num_series
+            made = np.full(shape, fill, array.dtype) if fill else np.zeros(shape, array.dtype)
+            made[..., :num_known] = array
+            setattr(self, name, made)
 
     def take(self, columns: list[int]) -> None:
         """Keep these series in this order."""
@@ -206,10 +211,12 @@ class Detector:
         state.grow(num)
         self.state = state
         shape = NUM_SCALES, num
-        self._alpha = np.array([kind.alpha for kind in kinds]).T.reshape(shape)
-        self._least_deviation = np.array([kind.least_deviation for kind in kinds])
-        self._is_loss = np.array([kind.is_loss for kind in kinds], dtype=np.bool_)
-        self._least_margin = np.array([kind.least_margin for kind in kinds]).T.reshape(shape)
+        places = {id(kind): place for place, kind in enumerate(_KINDS)}
+        kind_of = np.array([places[id(kind)] for kind in kinds], dtype=np.int64)
+        self._alpha = np.array([kind.alpha for kind in _KINDS]).T[:, kind_of]
+        self._least_deviation = np.array([kind.least_deviation for kind in _KINDS])[kind_of]
+        self._is_loss = np.array([kind.is_loss for kind in _KINDS])[kind_of]
+        self._least_margin = np.array([kind.least_margin for kind in _KINDS]).T[:, kind_of]
         self._need = np.log(np.maximum(num_tests, 1.0) / (budget * BUDGET_SHARE / 1e5))
         self._factor, self._floor = np.empty(shape), np.empty(shape)
         self._record = np.empty((2, NUM_SIDES, num))
