@@ -314,7 +314,9 @@ class Engine(threading.Thread):
             self._memory.report()
             self._intake.free_credit(now_ns, batch)
         self.commands.take(self._state, now_ns, batch)
+        fold_began_s = time.perf_counter()
         changes = self._fold(batch.by_run())
+        self._housekeeping.pace(time.perf_counter() - fold_began_s)
         self._ingest.listen()
         saves = self._checkpointer.due(self.clock.now_ns(), self._state)
         is_changed = self.curves.is_changed or self._transaction.has_unsaved_silences

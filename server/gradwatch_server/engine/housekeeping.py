@@ -29,8 +29,11 @@ FORGET_NS: Final = 60_000_000_000
 """How often it is looked whether a run ended long ago."""
 
 
-TICKS_PER_ROUND: Final = 64
-"""Runs in which time passes in one round: each may close some frames."""
+MAX_TICKS: Final = 64
+"""Runs in which time passes in one round, at most: each may close some frames."""
+
+MAX_FOLD_S: Final = 0.02
+"""Time of a round's entries after which time passes in half as many runs in the next round."""
 
 
 class Housekeeping:
@@ -54,6 +57,7 @@ class Housekeeping:
         self._session_timeout_ns = int(session_timeout_s * 1e9)
         self._runs_max_age_s = runs_max_age_s
         self._ticked_ns = self._forgot_ns = self._watched_ns = self._awake_ns = now_ns
+        self._num_ticks = MAX_TICKS
         self._beats: dict[bytes, BeatProgress] = {}  # what each session said last
         self.to_tick: dict[str, None] = {}
 
@@ -81,8 +85,15 @@ class Housekeeping:
         """Let time pass in a run with the next round: frames of it are due."""
         self.to_tick[run] = None
 
+    def pace(self, fold_s: float) -> None:
+        """Adapt the runs in which time passes in the next round to what this one took."""
+        if fold_s > MAX_FOLD_S:
+            self._num_ticks = max(1, self._num_ticks // 2)
+        else:
+            self._num_ticks = min(MAX_TICKS, self._num_ticks + 1)
+
     def _add_ticks(self, now_ns: int, batch: Batch) -> None:
-        for name in list(self.to_tick)[:TICKS_PER_ROUND]:
+        for name in list(self.to_tick)[: self._num_ticks]:
             del self.to_tick[name]
             batch.add(name, now_ns, Tick())
 

@@ -341,3 +341,26 @@ def test_what_is_evicted_is_neither_lost_nor_forgotten_in_the_same_round() -> No
     alone = Batch()
     housekeeping.add(2 * 10**12, alone)
     assert {type(line.entry.body) for line in alone.lines} >= {Lost, Forgotten}
+
+
+def test_a_slow_round_lets_time_pass_in_fewer_runs_of_the_next() -> None:
+    """Overdue frames of many runs may not hold up all others at once."""
+    state, published = WholeState(), PublishedState()
+    housekeeping = Housekeeping(state, published, 0, session_timeout_s=1.0, runs_max_age_s=1.0)
+
+    def passed() -> int:
+        batch = Batch()
+        for number in range(200):
+            housekeeping.hurry(f"run {number}")
+        housekeeping.add(1, batch)
+        return len(batch.lines)
+
+    assert passed() == 64
+    counts = []
+    for fold_s in (1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0):
+        housekeeping.pace(fold_s)
+        counts.append(passed())
+    assert counts == [32, 16, 8, 9, 4, 2, 1, 1, 1]
+    for _ in range(100):
+        housekeeping.pace(0.0)
+    assert passed() == 64
