@@ -17,7 +17,7 @@ from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray, Item
 from gradwatch_server.core.frames.rows import ROW_OF
 from gradwatch_server.curves.columns import RUN_COLUMNS, RUN_TABLE
 from gradwatch_server.curves.encoding import narrowed
-from gradwatch_server.curves.items import ITEM_TABLES
+from gradwatch_server.curves.items import ITEM_TABLES, ROUNDED_BITS, rounded
 from gradwatch_server.curves.new_row import NewRow
 from gradwatch_server.curves.rows import Rows
 from gradwatch_wire.columns import L2, NONFINITE_COUNTS, UPDATE_COLUMNS
@@ -92,7 +92,7 @@ class Block:
         return (
             self.count < self.capacity
             and row.num_layers <= self.num_layers
-            and set(row.measured) <= set(self.columns)
+            and (row.measured == self.columns or set(row.measured) <= set(self.columns))
             and all(own.width <= self.num_items(table) for table, own in row.items.items())
         )
 
@@ -154,7 +154,8 @@ class Block:
         self._add_layers(new, row)
         for table, own in new.items.items():
             values, known = self.items[table]
-            values[row, own.places], known[row, own.places] = own.values, own.known
+            places = slice(own.width) if own.places is None else own.places
+            values[row, places], known[row, places] = own.values, own.known
         self.count += 1  # last: who reads beside us takes the rows up to here
 
     def extend(self, rows: Rows, offset: int) -> None:
@@ -204,7 +205,9 @@ class Block:
             none = np.zeros((len(self.steps[own]), 0))
             return none, none.astype(np.bool_)
         values, known = self.items[table]
-        return values[own], known[own]
+        num_bits = ROUNDED_BITS.get(table)
+        found = values[own] if num_bits is None else rounded(values[own], num_bits)
+        return found, known[own]
 
     def _layers(self, column: str, own: slice) -> tuple[FloatArray, BoolArray]:
         present, l2 = self.present[own], self._values(L2, own)

@@ -48,6 +48,9 @@ USUAL_TABLE: Final = "usual"
 SPREAD_TABLE: Final = "spread"
 """The table of the factor by which a norm usually leaves that; its items are the layers, too."""
 
+ROUNDED_BITS: Final[Mapping[str, int]] = {USUAL_TABLE: 8, SPREAD_TABLE: 4}
+"""Bits of the mantissa that are kept of a usual norm, and of its spread."""
+
 ITEM_TABLES: Final = frozenset(
     {
         USUAL_TABLE,
@@ -67,12 +70,12 @@ class ItemNumbers:
     """Numbers of the items of one table at one step.
 
     Args:
-        places: (items,) their places.
+        places: (items,) their places; None if they are 0, 1, 2, and so on.
         values: (items,) the numbers.
         known: (items,) whether there is one.
     """
 
-    places: IndexArray
+    places: IndexArray | None
     values: FloatArray
     known: BoolArray
 
@@ -86,7 +89,17 @@ class ItemNumbers:
 
     @property
     def width(self) -> int:
+        if self.places is None:
+            return len(self.values)
         return int(self.places.max(initial=-1)) + 1
+
+
+def rounded(values: FloatArray, num_bits: int) -> FloatArray:
+    """Round to some bits of a float32: lower ones change in each row, and would fill the disk."""
+    half = np.uint32(1 << (22 - num_bits))
+    with np.errstate(over="ignore", under="ignore"):
+        bits = values.astype(np.float32).view(np.uint32) + half
+    return (bits & ~np.uint32(2 * half - 1)).view(np.float32).astype(np.float64)
 
 
 class ItemNames:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 import numpy as np
 
-from gradwatch_server.core.arrays import BoolArray, FloatArray
+from gradwatch_server.core.arrays import FloatArray
 from gradwatch_server.core.frames.closed_frame import ClosedFrame
 from gradwatch_server.core.frames.frame import Frame
 from gradwatch_server.core.frames.gains import GainFrame
@@ -25,10 +24,6 @@ from gradwatch_server.curves.items import (
 )
 from gradwatch_server.curves.rows import Rows
 from gradwatch_wire.columns import L2, NOT_SEEN
-
-USUAL_BITS: Final = 8
-SPREAD_BITS: Final = 4
-"""Bits of the mantissa that are kept of a usual norm, and of its spread."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,6 +63,7 @@ def row_of_frame(closed: ClosedFrame, names: ItemNames, groups: GroupNumbers) ->
     """Return the row of a closed frame, which still has its records."""
     frame = closed.frame
     l2 = norms_of(frame)
+    is_usual_known = ~np.isnan(closed.usual)
     return NewRow(
         epoch=closed.epoch,
         step=frame.step,
@@ -77,8 +73,8 @@ def row_of_frame(closed: ClosedFrame, names: ItemNames, groups: GroupNumbers) ->
         frame=frame,
         l2=l2,
         items={
-            USUAL_TABLE: _rounded(closed.usual, USUAL_BITS, ~np.isnan(closed.usual)),
-            SPREAD_TABLE: _rounded(closed.spread, SPREAD_BITS, ~np.isnan(closed.usual)),
+            USUAL_TABLE: ItemNumbers(None, closed.usual, is_usual_known),
+            SPREAD_TABLE: ItemNumbers(None, closed.spread, is_usual_known),
             **dict((*groups.numbers(closed, l2, names), *_of_modules(frame, names))),
         },
     )
@@ -128,15 +124,6 @@ def norms_of(frame: Frame) -> FloatArray:
     return np.where(hidden, np.where(np.isinf(frame.l2_max), np.inf, np.nan), l2)
 
 
-def _rounded(values: FloatArray, num_bits: int, known: BoolArray) -> ItemNumbers:
-    """Round to some bits of a float32: lower ones change in each row, and would fill the disk."""
-    half = np.uint32(1 << (22 - num_bits))
-    with np.errstate(over="ignore", under="ignore"):
-        bits = values.astype(np.float32).view(np.uint32) + half
-    rounded = (bits & ~np.uint32(2 * half - 1)).view(np.float32)
-    return ItemNumbers(np.arange(len(values)), rounded.astype(np.float64), known)
-
-
 def _of_modules(frame: Frame, names: ItemNames) -> Iterator[tuple[str, ItemNumbers]]:
     """Yield the largest magnitude in the outputs of each module over the ranks, NaN first."""
     found: ItemNumbers | None = None
@@ -157,7 +144,7 @@ def _larger(one: ItemNumbers, other: ItemNumbers) -> ItemNumbers:
     size = max(one.width, other.width)
     values, known = np.full(size, -np.inf), np.zeros(size, dtype=np.bool_)
     for own in (one, other):
-        places = own.places[own.known]
+        places = (np.arange(own.width) if own.places is None else own.places)[own.known]
         values[places] = np.maximum(values[places], own.values[own.known])
         known[places] = True
-    return ItemNumbers(np.arange(size), np.where(known, values, np.nan), known)
+    return ItemNumbers(None, np.where(known, values, np.nan), known)

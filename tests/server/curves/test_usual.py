@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradwatch_server.core.judge.modules import Modules, Shares
-from gradwatch_server.curves.new_row import SPREAD_BITS, USUAL_BITS, _rounded
+from gradwatch_server.curves.items import ROUNDED_BITS, SPREAD_TABLE, USUAL_TABLE, rounded
 from tests.support.core import Cluster
 
 NAMES = ("a.weight", "a.bias", "b.weight")
@@ -19,9 +19,8 @@ NAMES = ("a.weight", "a.bias", "b.weight")
 
 @given(st.floats(1e-37, 1e38))
 def test_a_usual_norm_is_stored_within_a_fifth_of_a_percent(norm: float) -> None:
-    known = np.array([True])
-    (kept,) = _rounded(np.array([norm]), USUAL_BITS, known).values
-    (coarse,) = _rounded(np.array([norm]), SPREAD_BITS, known).values
+    (kept,) = rounded(np.array([norm]), ROUNDED_BITS[USUAL_TABLE])
+    (coarse,) = rounded(np.array([norm]), ROUNDED_BITS[SPREAD_TABLE])
 
     assert kept == pytest.approx(norm, rel=0.002)
     assert coarse == pytest.approx(norm, rel=0.032)
@@ -29,10 +28,13 @@ def test_a_usual_norm_is_stored_within_a_fifth_of_a_percent(norm: float) -> None
 
 def test_any_number_can_be_stored() -> None:
     numbers = np.array([0.0, math.nan, math.inf, 1e300, 5e-324, 1e-40])
-    found = _rounded(numbers, USUAL_BITS, ~np.isnan(numbers))
+    found = rounded(numbers, ROUNDED_BITS[USUAL_TABLE])
 
-    assert found.known.tolist() == [True, False, True, True, True, True]
-    assert found.values[[0, 2, 3, 4]].tolist() == [0.0, math.inf, math.inf, 0.0]
+    assert found[[0, 2, 3, 4]].tolist() == [0.0, math.inf, math.inf, 0.0]
+    assert (
+        rounded(found, ROUNDED_BITS[USUAL_TABLE])[[0, 2, 3, 4]].tolist()
+        == found[[0, 2, 3, 4]].tolist()
+    )
 
 
 def test_a_share_is_that_of_quiet_frames() -> None:
