@@ -105,7 +105,7 @@ class Run(AttemptHistory):
         return any(own.open.frames.has_due for own in self.judged)
 
     def open_records(self) -> Iterator[RecordColumns]:
-        """Yield the records that wait for other ranks."""
+        """Yield the records that wait for other ranks, and whose numbers the log keeps."""
         for attempt in self.judged:
             yield from attempt.open.records()
 

@@ -379,6 +379,33 @@ def test_open_records_stay_in_the_log_and_are_read_again(begin: Begin) -> None:
     found.close()
 
 
+def test_a_record_that_is_far_ahead_is_saved_with_its_numbers(begin: Begin) -> None:
+    """What confirms it may never come: it must not keep the log from being trimmed."""
+    own = begin()
+    for rank in range(2):
+        own.put(Opened(numbered(rank), Hello(run="x", rank=rank, world=2)))
+        own.send(numbered(rank), Manifest(**MANIFEST))
+    for rank in range(2):
+        own.stats(numbered(rank), 1.0)
+    columns = {"l2": Column.pack("<f8", [3.0, 1.0])}
+    own.send(numbered(0), Stats(manifest_id=1, step=1 << 30, columns=columns))
+    own.save_all()
+
+    assert own.checkpointer.covered("x", own.state) == own.state.runs["x"].position
+    newest = own.store.log.last_row
+    own.store.db.execute("DELETE FROM log WHERE id = ?", (newest,))
+    found = own.crashed()
+    assert (found.tail, found.story()) == (0, own.story())
+    for each in (own, found):
+        each.put(Lost(numbered(1)))
+        each.put(Lost(numbered(0)))
+    frame = found.state.runs["x"].current.last_frame
+    assert frame is not None
+    assert (frame.step, frame.l2_max.tolist()) == (1 << 30, [3.0, 1.0])
+    assert found.story() == own.story()
+    found.close()
+
+
 def test_an_open_record_that_the_log_lacks_is_a_damaged_checkpoint(
     begin: Begin, caplog: pytest.LogCaptureFixture
 ) -> None:

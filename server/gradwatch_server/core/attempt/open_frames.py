@@ -51,9 +51,10 @@ class OpenFrames:
         return self.frames.num_bytes + self.gains.num_bytes + self.order.num_bytes
 
     def records(self) -> Iterator[RecordColumns]:
-        """Yield the records of statistics that wait."""
-        for part in (*self.frames.items(), *self.order.held()):
-            yield part.record
+        """Yield the records of open steps of which a saved state has no numbers."""
+        for part in self.frames.items():
+            if not part.record.is_whole:
+                yield part.record
 
     def expect(self, rank: int) -> None:
         """Note that from now on a rank is waited for."""
@@ -67,6 +68,7 @@ class OpenFrames:
 
     def place(self, part: RankPart) -> Placed[RankPart]:
         """Return where a record belongs, and others that its coming decides of."""
+        part.record.is_whole = True  # the log may be trimmed before it is decided
         closed = self.frames.last_closed
         return self.order.take(part.rank, part.number, part.step, part, closed)
 

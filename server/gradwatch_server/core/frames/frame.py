@@ -39,16 +39,18 @@ COLUMNS_READ: Final = frozenset({*FRAME_COLUMNS, L2_MAX, LOCAL_L2, WEIGHT_L2, WE
 
 
 @dataclass(frozen=True, slots=True)
-class LoggedColumns:
-    """Reference to the columns of a record: the log keeps the numbers, a saved state does not.
+class SavedColumns:
+    """Columns of a record in a saved state.
 
     Args:
-        entry: Number of the record in the log of its run.
+        entry: Number of the record in the log of its run, which keeps the numbers.
         names: Names of the columns.
+        columns: The columns themselves, of a record that may wait for longer than the log.
     """
 
     entry: int
     names: tuple[str, ...]
+    columns: Mapping[str, Column] | None = None
 
 
 class RecordColumns(Shared):
@@ -58,13 +60,16 @@ class RecordColumns(Shared):
         entry: Number of the record in the log of its run.
         columns: Columns that the aggregator reads, as they came; empty ones until `read` after a
             restart.
+        is_whole: Whether a saved state has the numbers, too.
     """
 
-    STATE = LoggedColumns
-    __slots__ = ("columns", "entry")
+    STATE = SavedColumns
+    __slots__ = ("columns", "entry", "is_whole")
 
-    def __init__(self, entry: int, columns: Mapping[str, Column]) -> None:
-        self.entry, self.columns = entry, columns
+    def __init__(
+        self, entry: int, columns: Mapping[str, Column], *, is_whole: bool = False
+    ) -> None:
+        self.entry, self.columns, self.is_whole = entry, columns, is_whole
 
     def read(self, columns: Mapping[str, Column]) -> None:
         """Take the numbers from the record as the log has it.
@@ -74,11 +79,14 @@ class RecordColumns(Shared):
         """
         self.columns = {name: columns[name] for name in self.columns}
 
-    def to_state(self) -> LoggedColumns:
-        return LoggedColumns(self.entry, tuple(self.columns))
+    def to_state(self) -> SavedColumns:
+        columns = self.columns if self.is_whole else None
+        return SavedColumns(self.entry, tuple(self.columns), columns)
 
     @classmethod
-    def from_state(cls, state: LoggedColumns) -> Self:
+    def from_state(cls, state: SavedColumns) -> Self:
+        if state.columns is not None:
+            return cls(state.entry, state.columns, is_whole=True)
         return cls(state.entry, dict.fromkeys(state.names, _UNREAD))
 
 

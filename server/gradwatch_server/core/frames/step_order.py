@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeAlias, TypeVar
 
@@ -79,11 +78,6 @@ class StepOrder(Generic[T]):
 
     def __post_init__(self) -> None:
         self.num_bytes = sum(one.item.num_bytes for own in self._ranks.values() for one in own.held)
-
-    def held(self) -> Iterator[T]:
-        """Yield the records that are held."""
-        for own in self._ranks.values():
-            yield from (one.item for one in own.held)
 
     def take(self, rank: int, stream: int, step: int, item: T, closed: Place) -> Placed[T]:
         """Place a record, and what its coming decides of those that are held.
