@@ -38,6 +38,8 @@ def restored(state: WholeState) -> WholeState:
         again = decode(encode(run), Run)
         for attempt in run.attempts:
             again.adopt(decode(encode(attempt), Attempt))
+        for record, known in zip(again.open_records(), run.open_records(), strict=True):
+            record.read(known.columns)  # from the log
         made.add(again)
     return made
 

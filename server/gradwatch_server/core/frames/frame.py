@@ -144,7 +144,7 @@ class RankPart:
     @cached_property
     def values(self) -> Mapping[str, FloatArray]:
         """Column to (own layers,) float64."""
-        return {name: numbers(column) for name, column in self.columns.items()}
+        return {name: numbers(column) for name, column in self.record.columns.items()}
 
     @property
     def peak(self) -> FloatArray:
@@ -182,7 +182,7 @@ class RankPart:
     def num_bytes(self) -> int:
         """Bytes in memory, without the layout and the idle layers, which belong to the manifest."""
         num_bytes = RECORD_BYTES + keys_bytes(tuple(self.scalars)) + len(self.batch)
-        num_bytes += len(self.columns) * self.layout.column_bytes
+        num_bytes += len(self.record.columns) * self.layout.column_bytes
         if self.labels:
             num_bytes += labels_bytes(tuple(self.labels.items()))
         for array in (self.activations, self.weight_bits):

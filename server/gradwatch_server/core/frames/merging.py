@@ -153,7 +153,7 @@ def merge(
         array.setflags(write=False)  # readers in other threads hold them
     l2 = rows[ROW_OF[L2]]
     scalars = _scalars_of(parts)
-    columns = {tuple(part.columns) for own in replicas for part in own.distinct}
+    columns = {tuple(part.record.columns) for own in replicas for part in own.distinct}
     loss = _loss(parts, scalars) if Scalar.LOSS in scalars else None
     has_nonfinite = any_true(bad)
     bad_step = _bad_step(gathered, scalars)

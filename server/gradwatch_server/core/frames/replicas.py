@@ -78,7 +78,8 @@ def gather_replicas(parts: Sequence[RankPart]) -> list[Replicas]:
     found = []
     for alike in by_layout(parts):
         first, others = alike[0], alike[1:]
-        distinct = [first, *(own for own in others if own.columns != first.columns)]
+        columns = first.record.columns
+        distinct = [first, *(own for own in others if own.record.columns != columns)]
         labels = [first.labels, *(own.labels for own in others if own.labels != first.labels)]
         found.append(Replicas(alike, distinct, labels))
     return found
