@@ -74,7 +74,7 @@ class Replay:
 
 def check_replay(engine: Engine, events: Sequence[AlertEvent], replay: Replay) -> None:
     """Check the views of an engine between two rounds, and the alert events that it stored."""
-    away = engine._recovery._away
+    away = engine._recovery.away
     live, again = views_of(engine._state), views_of(replay.state)
     again = [own for own in again if own[0] not in away]
     for told, derived in zip(live, again, strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from gradwatch_server.core.alerting.alert import Alert
 from gradwatch_server.core.entries import Entry, Forgotten
@@ -16,6 +17,7 @@ from gradwatch_server.storage.checkpointer import Checkpointer
 logger = logging.getLogger(__name__)
 
 
+@dataclass(slots=True)
 class Applier:
     """Applies entries to the runs that they are of.
 
@@ -31,22 +33,13 @@ class Applier:
         forgotten: Sessions that left memory; the engine takes them from here.
     """
 
-    def __init__(
-        self,
-        state: State,
-        checkpointer: Checkpointer,
-        publishing: Publishing,
-        published: PublishedState,
-        recorder: CurveRecorder,
-        memory: RunMemory,
-    ) -> None:
-        self.forgotten: list[bytes] = []
-        self._state = state
-        self._checkpointer = checkpointer
-        self._publishing = publishing
-        self._published = published
-        self._recorder = recorder
-        self._memory = memory
+    state: State
+    checkpointer: Checkpointer
+    publishing: Publishing
+    published: PublishedState
+    recorder: CurveRecorder
+    memory: RunMemory
+    forgotten: list[bytes] = field(default_factory=list)
 
     def apply_all(self, name: str, entries: Iterable[Entry], number: int) -> list[Alert]:
         """Apply entries of one run; return the alerts that come of them.
@@ -57,12 +50,12 @@ class Applier:
             number: Number of the first of them in the log of the run.
         """
         alerts: list[Alert] = []
-        self._checkpointer.begin(name, self._state.runs.get(name))
+        self.checkpointer.begin(name, self.state.runs.get(name))
         for own, entry in enumerate(entries, number):
             alerts += self.apply(name, entry, own)
-        self._checkpointer.end(name, self._state.runs.get(name))
-        self._publishing.note_changed(name)
-        self._memory.note_changed(name)
+        self.checkpointer.end(name, self.state.runs.get(name))
+        self.publishing.note_changed(name)
+        self.memory.note_changed(name)
         return alerts
 
     def apply(self, name: str, entry: Entry, number: int) -> list[Alert]:
@@ -70,23 +63,23 @@ class Applier:
 
         An entry that cannot be applied is counted. It must not cost the entries after it.
         """
-        self._recorder.number = number
+        self.recorder.number = number
         try:
             return self._apply(name, entry, number)
         except Exception:
-            if not self._published.num_apply_errors:
+            if not self.published.num_apply_errors:
                 logger.exception("an entry of the log could not be applied (told once)")
-            self._published.num_apply_errors += 1
+            self.published.num_apply_errors += 1
             return []
 
     def _apply(self, name: str, entry: Entry, number: int) -> list[Alert]:
-        if type(entry.body) is not Forgotten or name not in self._state.runs:
-            return self._state.apply_to(name, entry, number)
-        run = self._state.runs[name]
-        self._recorder.forget(entry.body)
+        if type(entry.body) is not Forgotten or name not in self.state.runs:
+            return self.state.apply_to(name, entry, number)
+        run = self.state.runs[name]
+        self.recorder.forget(entry.body)
         before = set(run.sessions)
-        alerts = self._state.apply_to(name, entry, number)
+        alerts = self.state.apply_to(name, entry, number)
         self.forgotten += before - run.sessions.keys()
         if not run.attempts:
-            self._checkpointer.forget(run)
+            self.checkpointer.forget(run)
         return alerts

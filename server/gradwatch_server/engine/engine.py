@@ -178,9 +178,9 @@ class Engine(threading.Thread):
             state, self._checkpointer, self.publishing, published, self.curves, self._memory
         )
         self._recovery = Recovery(
-            store,
-            state,
-            away,
+            store=store,
+            state=state,
+            away=away,
             checkpointer=self._checkpointer,
             applier=self._applier,
             recorder=self.curves,
@@ -215,8 +215,8 @@ class Engine(threading.Thread):
         self._delivery = AlertDelivery(state, self._intake.peers, self._ingest)
         self._work = WorkMeter(self._ingest, self._intake.peers)
         self._transaction = Transaction(
-            store,
-            state,
+            store=store,
+            state=state,
             checkpointer=self._checkpointer,
             recorder=self.curves,
             published=published,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
@@ -48,6 +49,7 @@ WRITTEN_ENTRIES: Final = 256
 """Entries after which blocks of curves are written."""
 
 
+@dataclass(slots=True, kw_only=True)
 class Recovery:
     """Runs that are in the store and not yet in memory.
 
@@ -66,36 +68,22 @@ class Recovery:
         clock: Gives the time.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        state: State,
-        away: dict[str, None],
-        *,
-        checkpointer: Checkpointer,
-        applier: Applier,
-        recorder: CurveRecorder,
-        memory: RunMemory,
-        publishing: Publishing,
-        published: PublishedState,
-        tracker: SequenceTracker,
-        run_log: RunLog,
-        clock: Clock,
-    ) -> None:
-        self._store = store
-        self._state = state
-        self._away = away
-        self._checkpointer = checkpointer
-        self._applier = applier
-        self._recorder = recorder
-        self._memory = memory
-        self._publishing = publishing
-        self._published = published
-        self._tracker = tracker
-        self._run_log = run_log
-        self._clock = clock
-        self._is_complete = False
-        published.num_away = len(away)
+    store: Store
+    state: State
+    away: dict[str, None]
+    checkpointer: Checkpointer
+    applier: Applier
+    recorder: CurveRecorder
+    memory: RunMemory
+    publishing: Publishing
+    published: PublishedState
+    tracker: SequenceTracker
+    run_log: RunLog
+    clock: Clock
+    _is_complete: bool = False
+
+    def __post_init__(self) -> None:
+        self.published.num_away = len(self.away)
 
     @property
     def is_done(self) -> bool:
@@ -104,17 +92,17 @@ class Recovery:
 
     def is_away(self, name: str) -> bool:
         """Tell whether a run is not in memory yet."""
-        return name in self._away
+        return name in self.away
 
     def work(self, batch: Batch) -> None:
         """Bring the next runs into memory."""
         if self._is_complete:
             return
-        for name in list(self._away)[:SLICE_RUNS]:
+        for name in list(self.away)[:SLICE_RUNS]:
             self.ensure(name, batch)
-        if not self._away:
+        if not self.away:
             self._is_complete = True
-            self._recorder.look(self._state)
+            self.recorder.look(self.state)
 
     def ensure(self, name: str, batch: Batch) -> None:
         """Bring a run into memory, unless it is there; add the entries for what it missed.
@@ -122,38 +110,38 @@ class Recovery:
         Raises:
             StorageError: If it cannot be read.
         """
-        if name not in self._away:
+        if name not in self.away:
             return
         run = self._read(name)
-        del self._away[name]
-        self._published.summaries.pop(name, None)
-        self._memory.note_changed(name)
-        self._memory.measure()
-        self._published.num_away = len(self._away)
-        self._publishing.note_changed(name)
+        del self.away[name]
+        self.published.summaries.pop(name, None)
+        self.memory.note_changed(name)
+        self.memory.measure()
+        self.published.num_away = len(self.away)
+        self.publishing.note_changed(name)
         if run is None:
             return
         self._wait_anew(run)
-        now_ns = self._clock.now_ns()
+        now_ns = self.clock.now_ns()
         for body in self._missed(run):
             batch.add(name, now_ns, body)
 
     def _read(self, name: str) -> Run | None:
         """Bring a run to the end of its log."""
-        run = self._checkpointer.load(name, self._state.window_steps)
+        run = self.checkpointer.load(name, self.state.window_steps)
         if run is not None:
-            self._state.add(run)
-        start = self._store.state.forgotten(name).position if run is None else run.position
-        self._store.log.skip_to(name, start)
-        if self._store.log.last(name) > start:
-            entries = self._store.log.entries(name, start)
+            self.state.add(run)
+        start = self.store.state.forgotten(name).position if run is None else run.position
+        self.store.log.skip_to(name, start)
+        if self.store.log.last(name) > start:
+            entries = self.store.log.entries(name, start)
             while tail := list(islice(entries, WRITTEN_ENTRIES)):
-                self._applier.apply_all(name, [entry for _, entry in tail], tail[0][0])
+                self.applier.apply_all(name, [entry for _, entry in tail], tail[0][0])
                 if len(tail) == WRITTEN_ENTRIES:
                     self._write_curves()
-        run = self._state.runs.get(name)
+        run = self.state.runs.get(name)
         if run is not None:
-            run.is_relearnt = self._checkpointer.is_damaged(name)
+            run.is_relearnt = self.checkpointer.is_damaged(name)
         return run
 
     def read_committed(self, name: str) -> Run | None:
@@ -164,16 +152,16 @@ class Recovery:
         Raises:
             StorageError: If it cannot be read.
         """
-        saved = self._store.state.run(name)
-        state = State(self._state.window_steps, self._state.rules)
+        saved = self.store.state.run(name)
+        state = State(self.state.window_steps, self.state.rules)
         if saved is not None:
             with contextlib.suppress(Exception):  # a damaged checkpoint: the log has what is left
                 known = decode_run(saved, state.window_steps)
-                read_open_records(known, self._store.log)
+                read_open_records(known, self.store.log)
                 state.add(known)
         run = state.runs.get(name)
-        start = self._store.state.forgotten(name).position if run is None else run.position
-        for number, entry in self._store.log.entries(name, start):
+        start = self.store.state.forgotten(name).position if run is None else run.position
+        for number, entry in self.store.log.entries(name, start):
             with contextlib.suppress(Exception):  # one that cannot be applied is counted already
                 state.apply_to(name, entry, number)
         return state.runs.get(name)
@@ -181,45 +169,45 @@ class Recovery:
     def _write_curves(self) -> None:
         """Write blocks that are full, with which a long log would fill memory."""
         try:
-            with self._store.transaction():
-                self._recorder.write()
+            with self.store.transaction():
+                self.recorder.write()
         except StorageError as error:
             if error.fault in (StorageFault.DAMAGED, StorageFault.GONE):
                 raise
             return  # the next commit writes them
-        self._recorder.committed()
+        self.recorder.committed()
 
     def _wait_anew(self, run: Run) -> None:
         """Let each rank have its time again: while the aggregator was down none could reach it."""
         newest_ns = max(max(own.last_ns, own.heard_ns) for own in run.sessions.values())
-        if not self._clock.catch_up(newest_ns):
+        if not self.clock.catch_up(newest_ns):
             logger.warning(
                 "the log of run %s has entries of %s, which the system's clock is far behind; "
                 "times go on from %s, by the system's clock, and those of the entries stay",
                 run.name,
                 isotime(newest_ns),
-                isotime(self._clock.now_ns()),
+                isotime(self.clock.now_ns()),
             )
-        self._tracker.adopt({own.id: own.acked for own in run.sessions.values()})
-        self._run_log.adopt(run)
-        now_ns = self._clock.now_ns()
+        self.tracker.adopt({own.id: own.acked for own in run.sessions.values()})
+        self.run_log.adopt(run)
+        now_ns = self.clock.now_ns()
         for session in run.sessions.values():
             if session.state is RankState.ALIVE:
-                self._published.last_seen[session.id] = now_ns
+                self.published.last_seen[session.id] = now_ns
 
     def _missed(self, run: Run) -> Iterator[Body]:
         """Yield what changed for a run while it was away."""
         if run.is_expected:
             yield Resumed()
-        if run.rules != self._state.rules:
-            yield RulesSet(self._state.rules.json_text)
-        if run.budgets != self._state.budgets:
-            yield BudgetsSet(self._state.budgets.model_dump_json())
-        now_ns = self._clock.now_ns()
-        for silence in self._state.silences:
+        if run.rules != self.state.rules:
+            yield RulesSet(self.state.rules.json_text)
+        if run.budgets != self.state.budgets:
+            yield BudgetsSet(self.state.budgets.model_dump_json())
+        now_ns = self.clock.now_ns()
+        for silence in self.state.silences:
             is_missing = silence.id not in run.silences and silence.until_ns > now_ns
             if is_missing and fits(silence.run, run.name):
                 yield SilenceAdded(silence)
         for silence in list(run.silences):
-            if silence.id not in self._state.silences and silence.until_ns > now_ns:
+            if silence.id not in self.state.silences and silence.until_ns > now_ns:
                 yield SilenceRemoved(silence.id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from gradwatch_server.clock import Clock
@@ -72,6 +73,7 @@ def retry_write(
             return written
 
 
+@dataclass(slots=True, kw_only=True)
 class Transaction:
     """Commits what rounds fold into the state.
 
@@ -86,32 +88,23 @@ class Transaction:
         wait: Waits between two attempts.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        state: State,
-        *,
-        checkpointer: Checkpointer,
-        recorder: CurveRecorder,
-        published: PublishedState,
-        clock: Clock,
-        stopping: threading.Event,
-        wait: Callable[[float, threading.Event], object],
-    ) -> None:
-        self._store = store
-        self._state = state
-        self._checkpointer = checkpointer
-        self._recorder = recorder
-        self._published = published
-        self._clock = clock
-        self._stopping = stopping
-        self._wait = wait
-        self._silences_version = state.silences.version
+    store: Store
+    state: State
+    checkpointer: Checkpointer
+    recorder: CurveRecorder
+    published: PublishedState
+    clock: Clock
+    stopping: threading.Event
+    wait: Callable[[float, threading.Event], object]
+    _silences_version: int = 0
+
+    def __post_init__(self) -> None:
+        self._silences_version = self.state.silences.version
 
     @property
     def has_unsaved_silences(self) -> bool:
         """Presence of changed silences: one that fits no run yet is in no run's log."""
-        return self._state.silences.version != self._silences_version
+        return self.state.silences.version != self._silences_version
 
     def commit(
         self,
@@ -126,7 +119,7 @@ class Transaction:
         Raises:
             StorageError: If the store is gone.
         """
-        self._recorder.save_open(save.run for save in saves)
+        self.recorder.save_open(save.run for save in saves)
 
         def write() -> int:
             nonlocal saves
@@ -135,18 +128,18 @@ class Transaction:
             except StorageError as error:
                 if not saves or error.fault is StorageFault.GONE:
                     raise
-                self._checkpointer.put_off(self._clock.now_ns(), error)
+                self.checkpointer.put_off(self.clock.now_ns(), error)
             saves = ()  # they can wait, and must not keep records from being written
             return self._write(lines, events, saves)
 
-        cursor = retry_write(write, self._published, self._stopping, self._wait)
+        cursor = retry_write(write, self.published, self.stopping, self.wait)
         if cursor is None:
             return False
-        self._published.cursor = cursor
-        self._silences_version = self._state.silences.version
-        self._checkpointer.committed()
-        self._checkpointer.saved(saves, self._state)
-        self._recorder.committed()
+        self.published.cursor = cursor
+        self._silences_version = self.state.silences.version
+        self.checkpointer.committed()
+        self.checkpointer.saved(saves, self.state)
+        self.recorder.committed()
         return True
 
     def _write(
@@ -156,11 +149,11 @@ class Transaction:
         saves: Sequence[RunSave],
     ) -> int:
         """Write once; return the cursor of the newest alert event."""
-        store = self._store
-        silences = {_SILENCES: encode(self._state.silences)} if self.has_unsaved_silences else {}
+        store = self.store
+        silences = {_SILENCES: encode(self.state.silences)} if self.has_unsaved_silences else {}
         with store.transaction():
             store.log.append(lines)
-            self._recorder.write()
-            self._checkpointer.write_forgotten(self._clock.now_ns())
+            self.recorder.write()
+            self.checkpointer.write_forgotten(self.clock.now_ns())
             store.state.save(silences, saves)
-            return store.alert_events.add(events) if events else self._published.cursor
+            return store.alert_events.add(events) if events else self.published.cursor
