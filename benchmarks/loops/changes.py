@@ -33,8 +33,7 @@ def unfreeze(trial: Trial) -> nn.Module:
         trial.at(step)
         loss = loss_of(model, step)
         loss.backward()
-        trial.tell_loss(loss)
-        trial.truth.step(step, model, optimizer, loss=loss)
+        trial.end_pass(step, model, optimizer, loss)
         nn.utils.clip_grad_norm_(model.parameters(), 0.1)
         optimizer.step()
         optimizer.zero_grad()
@@ -55,8 +54,7 @@ def unfreeze_and_add(trial: Trial) -> nn.Module:
         trial.at(step)
         loss = loss_of(model, step)
         loss.backward()
-        trial.tell_loss(loss)
-        trial.truth.step(step, model, optimizer, loss=loss)
+        trial.end_pass(step, model, optimizer, loss)
         optimizer.step()
         optimizer.zero_grad()
     return model
@@ -64,10 +62,7 @@ def unfreeze_and_add(trial: Trial) -> nn.Module:
 
 @loop("replaced head, new optimizer")
 def replaced_head(trial: Trial) -> nn.Module:
-    model = Network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    trial.inject(model, "blocks.1.down")
-    trial.attach(model, optimizer)
+    model, optimizer = trial.begin(torch.optim.SGD, lr=0.05)
     for step in range(trial.steps):
         if step == CHANGE_STEP:
             model.head = nn.Linear(WIDTH, 1)
@@ -76,8 +71,7 @@ def replaced_head(trial: Trial) -> nn.Module:
         optimizer.zero_grad()
         loss = loss_of(model, step)
         loss.backward()
-        trial.tell_loss(loss)
-        trial.truth.step(step, model, optimizer, loss=loss)
+        trial.end_pass(step, model, optimizer, loss)
         nn.utils.clip_grad_norm_(model.parameters(), 0.1)
         optimizer.step()
     return model
@@ -85,10 +79,7 @@ def replaced_head(trial: Trial) -> nn.Module:
 
 @loop("replaced head, added to the optimizer")
 def replaced_head_added(trial: Trial) -> nn.Module:
-    model = Network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    trial.inject(model, "blocks.1.down")
-    trial.attach(model, optimizer)
+    model, optimizer = trial.begin(torch.optim.SGD, lr=0.05)
     for step in range(trial.steps):
         if step == CHANGE_STEP:
             model.head = nn.Linear(WIDTH, 1)
@@ -97,8 +88,7 @@ def replaced_head_added(trial: Trial) -> nn.Module:
         optimizer.zero_grad()
         loss = loss_of(model, step)
         loss.backward()
-        trial.tell_loss(loss)
-        trial.truth.step(step, model, optimizer, loss=loss)
+        trial.end_pass(step, model, optimizer, loss)
         nn.utils.clip_grad_norm_(model.parameters(), 0.1)
         optimizer.step()
     return model

@@ -5,17 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from benchmarks.loops.networks import Network, loss_of
+from benchmarks.loops.networks import loss_of
 from benchmarks.loops.registry import loop
 from benchmarks.loops.trial import Trial
 
 
 @loop("`step(closure)`")
 def closure(trial: Trial) -> nn.Module:
-    model = Network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    trial.inject(model, "blocks.1.down")
-    trial.attach(model, optimizer)
+    model, optimizer = trial.begin(torch.optim.SGD, lr=0.05)
 
     for step in range(trial.steps):
 
@@ -23,8 +20,7 @@ def closure(trial: Trial) -> nn.Module:
             optimizer.zero_grad()
             loss = loss_of(model, step)
             loss.backward()
-            trial.tell_loss(loss)
-            trial.truth.step(step, model, optimizer, loss=loss)
+            trial.end_pass(step, model, optimizer, loss)
             nn.utils.clip_grad_norm_(model.parameters(), 0.1)
             return loss
 
@@ -35,10 +31,7 @@ def closure(trial: Trial) -> nn.Module:
 
 @loop("`step(closure)`, accumulation before it")
 def closure_with_accumulation(trial: Trial) -> nn.Module:
-    model = Network()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    trial.inject(model, "blocks.1.down")
-    trial.attach(model, optimizer)
+    model, optimizer = trial.begin(torch.optim.AdamW, lr=0.01)
     for step in range(trial.steps):
         losses: list[float] = []
 
@@ -63,10 +56,7 @@ def closure_with_accumulation(trial: Trial) -> nn.Module:
 
 @loop("LBFGS")
 def lbfgs(trial: Trial) -> nn.Module:
-    model = Network()
-    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.05, max_iter=4)
-    trial.inject(model, "blocks.1.down")
-    trial.attach(model, optimizer)
+    model, optimizer = trial.begin(torch.optim.LBFGS, lr=0.05, max_iter=4)
     for step in range(trial.steps):
         evaluations = [0]
 

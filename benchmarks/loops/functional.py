@@ -6,17 +6,14 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from benchmarks.loops.networks import Network, batch, loss_of
+from benchmarks.loops.networks import batch, loss_of
 from benchmarks.loops.registry import loop
 from benchmarks.loops.trial import Trial
 
 
 @loop("`torch.func.functional_call`")
 def called_functionally(trial: Trial) -> nn.Module:
-    model = Network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    trial.inject(model, "blocks.1.down")
-    trial.attach(model, optimizer)
+    model, optimizer = trial.begin(torch.optim.SGD, lr=0.05)
     for step in range(trial.steps):
         trial.at(step)
         optimizer.zero_grad()
@@ -24,8 +21,7 @@ def called_functionally(trial: Trial) -> nn.Module:
         output = functional_call(model, dict(model.named_parameters()), (x,))
         loss = nn.functional.mse_loss(output, y)
         loss.backward()
-        trial.tell_loss(loss)
-        trial.truth.step(step, model, optimizer, loss=loss)
+        trial.end_pass(step, model, optimizer, loss)
         nn.utils.clip_grad_norm_(model.parameters(), 0.1)
         optimizer.step()
     return model
@@ -33,18 +29,14 @@ def called_functionally(trial: Trial) -> nn.Module:
 
 @loop("retained graph, two backward passes over it")
 def retained_graph(trial: Trial) -> nn.Module:
-    model = Network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    trial.inject(model, "blocks.1.down")
-    trial.attach(model, optimizer)
+    model, optimizer = trial.begin(torch.optim.SGD, lr=0.05)
     for step in range(trial.steps):
         trial.at(step)
         optimizer.zero_grad()
         loss = loss_of(model, step)
         loss.backward(retain_graph=True)
         (0.5 * loss).backward()
-        trial.tell_loss(loss)
-        trial.truth.step(step, model, optimizer, loss=loss)
+        trial.end_pass(step, model, optimizer, loss)
         nn.utils.clip_grad_norm_(model.parameters(), 0.1)
         optimizer.step()
     return model
@@ -52,10 +44,7 @@ def retained_graph(trial: Trial) -> nn.Module:
 
 @loop("gradient penalty (double backward)")
 def gradient_penalty(trial: Trial) -> nn.Module:
-    model = Network()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    trial.inject(model, "blocks.1.down")
-    trial.attach(model, optimizer)
+    model, optimizer = trial.begin(torch.optim.AdamW, lr=0.01)
     for step in range(trial.steps):
         trial.at(step)
         optimizer.zero_grad()
@@ -65,8 +54,7 @@ def gradient_penalty(trial: Trial) -> nn.Module:
         (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
         loss = loss + 0.1 * (slope.norm(dim=1) - 1.0).square().mean()
         loss.backward()
-        trial.tell_loss(loss)
-        trial.truth.step(step, model, optimizer, loss=loss)
+        trial.end_pass(step, model, optimizer, loss)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
     return model

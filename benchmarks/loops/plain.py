@@ -12,33 +12,25 @@ from benchmarks.loops.trial import Trial
 
 @loop("plain")
 def plain(trial: Trial) -> nn.Module:
-    model = Network()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    trial.inject(model, "blocks.1.down")
-    trial.attach(model, optimizer)
+    model, optimizer = trial.begin(torch.optim.AdamW, lr=0.01)
     for step in range(trial.steps):
         trial.at(step)
         optimizer.zero_grad()
         loss = loss_of(model, step)
         loss.backward()
-        trial.tell_loss(loss)
-        trial.truth.step(step, model, optimizer, loss=loss)
+        trial.end_pass(step, model, optimizer, loss)
         optimizer.step()
     return model
 
 
 @loop("gradient clipping")
 def clipping(trial: Trial) -> nn.Module:
-    model = Network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    trial.inject(model, "blocks.1.down")
-    trial.attach(model, optimizer)
+    model, optimizer = trial.begin(torch.optim.SGD, lr=0.1)
     for step in range(trial.steps):
         trial.at(step)
         loss = loss_of(model, step)
         loss.backward()
-        trial.tell_loss(loss)
-        trial.truth.step(step, model, optimizer, loss=loss)
+        trial.end_pass(step, model, optimizer, loss)
         nn.utils.clip_grad_norm_(model.parameters(), 0.1)
         optimizer.step()
         optimizer.zero_grad()
@@ -47,17 +39,13 @@ def clipping(trial: Trial) -> nn.Module:
 
 @loop("gradients zeroed in place")
 def zeroed_in_place(trial: Trial) -> nn.Module:
-    model = Network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    trial.inject(model, "blocks.1.down")
-    trial.attach(model, optimizer)
+    model, optimizer = trial.begin(torch.optim.SGD, lr=0.1, momentum=0.9)
     for step in range(trial.steps):
         trial.at(step)
         optimizer.zero_grad(set_to_none=False)
         loss = loss_of(model, step)
         loss.backward()
-        trial.tell_loss(loss)
-        trial.truth.step(step, model, optimizer, loss=loss)
+        trial.end_pass(step, model, optimizer, loss)
         nn.utils.clip_grad_norm_(model.parameters(), 0.1)
         optimizer.step()
     return model
@@ -65,10 +53,7 @@ def zeroed_in_place(trial: Trial) -> nn.Module:
 
 @loop("gradient accumulation, shorter last windows")
 def accumulation(trial: Trial) -> nn.Module:
-    model = Network()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    trial.inject(model, "blocks.1.down")
-    trial.attach(model, optimizer)
+    model, optimizer = trial.begin(torch.optim.AdamW, lr=0.01)
     for step in range(trial.steps):
         count = 3 if (step + 1) % 5 == 0 else 4  # a fifth window is an epoch's last
         losses = []
@@ -87,17 +72,13 @@ def accumulation(trial: Trial) -> nn.Module:
 
 def guarded(trial: Trial, *, set_to_none: bool) -> nn.Module:
     """Train with a guard of one's own: a step whose norm is not finite is left out."""
-    model = Network()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    trial.inject(model, "blocks.1.down")
-    trial.attach(model, optimizer)
+    model, optimizer = trial.begin(torch.optim.AdamW, lr=0.01)
     for step in range(trial.steps):
         trial.at(step)
         optimizer.zero_grad(set_to_none=set_to_none)
         loss = loss_of(model, step)
         loss.backward()
-        trial.tell_loss(loss)
-        note = trial.truth.step(step, model, optimizer, loss=loss)
+        note = trial.end_pass(step, model, optimizer, loss)
         norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         if not torch.isfinite(norm):
             note.taken = False
@@ -127,8 +108,7 @@ def scheduled(trial: Trial) -> nn.Module:
         trial.at(step)
         loss = loss_of(model, step)
         loss.backward()
-        trial.tell_loss(loss)
-        trial.truth.step(step, model, optimizer, loss=loss)
+        trial.end_pass(step, model, optimizer, loss)
         nn.utils.clip_grad_norm_(model.parameters(), 0.1)
         optimizer.step()
         scheduler.step()

@@ -16,10 +16,7 @@ TO_SCORE = nn.functional.binary_cross_entropy_with_logits
 
 @loop("two losses, a backward pass each")
 def two_losses(trial: Trial) -> nn.Module:
-    model = Network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    trial.inject(model, "blocks.1.down")
-    trial.attach(model, optimizer)
+    model, optimizer = trial.begin(torch.optim.SGD, lr=0.05)
     for step in range(trial.steps):
         optimizer.zero_grad()
         losses = []

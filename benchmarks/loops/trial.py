@@ -6,9 +6,9 @@ import hashlib
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,11 +16,14 @@ from torch.optim import Optimizer
 
 import gradwatch
 from benchmarks.loops.fault import Fault, FaultKind, Injection
+from benchmarks.loops.networks import Network
 from benchmarks.loops.registry import Loop
-from benchmarks.loops.truth import Truth, named_parameters
+from benchmarks.loops.truth import Note, Truth, named_parameters
 
 STEPS: Final = 10
 FAULT_STEP: Final = 5
+
+T = TypeVar("T", bound=Optimizer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,19 @@ class Trial:
             self.watch = gradwatch.attach(
                 model, optimizer, run=self.run, **({"every": 1} | settings)
             )
+
+    def begin(self, kind: Callable[..., T], **settings: Any) -> tuple[Network, T]:
+        """Return a watched network that may have the fault, and its optimizer."""
+        model = Network()
+        optimizer = kind(model.parameters(), **settings)
+        self.inject(model, "blocks.1.down")
+        self.attach(model, optimizer)
+        return model, optimizer
+
+    def end_pass(self, step: int, model: nn.Module, optimizer: Optimizer, loss: Tensor) -> Note:
+        """Give the loss, and note what is true after a backward pass."""
+        self.tell_loss(loss)
+        return self.truth.step(step, model, optimizer, loss=loss)
 
     def inject(self, model: nn.Module, name: str, prefix: str = "") -> None:
         """Register the fault, if there is one, at a module that takes and returns one tensor.
