@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gradwatch_server.core.attempt import Attempt
-from gradwatch_server.core.entries import Gap
+from gradwatch_server.core.entries import Entry, Gap
 from gradwatch_server.core.frames.layers import MAX_NUMEL
 from gradwatch_server.core.frames.layout import Layout
 from gradwatch_server.core.losses import MAX_COUNT
@@ -140,15 +141,24 @@ def test_restored_at_every_place_the_future_is_the_same(deeds: list[Any], steps:
         story.do(*deed)
     entries = story.job.entries
 
-    live = WholeState(window_steps=steps)
+    restart(entries, live=WholeState(window_steps=steps))
+
+
+def restart(
+    entries: Sequence[Entry], first: int = 0, live: WholeState | None = None
+) -> list[WholeState]:
+    """Restart before each entry from one on; return what is there then, which is all the same."""
+    live = Cluster().state if live is None else live
     others: list[WholeState] = []
-    for entry in entries:
-        others.append(restored(live))
+    for number, entry in enumerate(entries):
+        if number >= first:
+            others.append(restored(live))
         told = live.apply(entry)
         others = [other for other in others if same(other.apply(entry), told)]
-    assert len(others) == len(entries)
+    assert len(others) == len(entries) - first
     expected = story_of(live)
     assert all(story_of(other) == expected for other in others)
+    return others
 
 
 def same(one: list[Any], other: list[Any]) -> bool:
