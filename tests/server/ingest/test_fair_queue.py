@@ -75,6 +75,22 @@ def test_a_message_that_fills_a_turn_alone_is_the_only_such_in_it() -> None:
         assert whose[b"one"] + whose[b"two"] <= 1
 
 
+@pytest.mark.parametrize(("num_dear", "is_with_it"), [(60, True), (80, False)])
+def test_a_turn_looks_past_some_dear_peers_for_a_cheap_one(num_dear: int, is_with_it: bool) -> None:
+    """Not past all: a turn with thousands of them would take as long as many messages."""
+    queue = queue_of()
+    cost_s = {f"dear {number}".encode(): 0.3 for number in range(num_dear)} | {b"cheap": 0.001}
+    for peer in cost_s:
+        for _ in range(1_000 if peer == b"cheap" else 2):
+            queue.put(peer, 0, 1)
+    while queue:
+        turn(queue, cost_s)
+    for peer in cost_s:
+        queue.put(peer, 0, 1)
+
+    assert (b"cheap" in turn(queue, cost_s)) is is_with_it
+
+
 def test_ranks_of_a_run_are_served_alike() -> None:
     queue, cost_s = queue_of(), {b"last": 0.004, b"other": 0.0002}
     for number in range(2_000):
