@@ -17,7 +17,7 @@ from gradwatch_server.storage.checkpointer import Checkpointer
 logger = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
+@dataclass
 class Applier:
     """Applies entries to the runs that they are of.
 

@@ -49,7 +49,7 @@ WRITTEN_ENTRIES: Final = 256
 """Entries after which blocks of curves are written."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class Recovery:
     """Runs that are in the store and not yet in memory.
 

@@ -73,7 +73,7 @@ def retry_write(
             return written
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class Transaction:
     """Commits what rounds fold into the state.
 
