@@ -95,7 +95,7 @@ def test_a_hook_whose_listener_is_gone_does_nothing() -> None:
 
 
 class Own(nn.Module):
-    """What `compile` in place needs: a forward pass of one's own."""
+    """A module with a forward pass of its own, which `compile` in place needs."""
 
     def __init__(self) -> None:
         super().__init__()

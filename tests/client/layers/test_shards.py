@@ -1,4 +1,4 @@
-"""What part of a gradient this rank holds, and whether it is whole yet."""
+"""Part of a gradient that a rank holds, and whether the gradient is whole yet."""
 
 from __future__ import annotations
 

@@ -380,7 +380,7 @@ def test_open_records_stay_in_the_log_and_are_read_again(begin: Begin) -> None:
 
 
 def test_a_record_that_is_far_ahead_is_saved_with_its_numbers(begin: Begin) -> None:
-    """What confirms it may never come: it must not keep the log from being trimmed."""
+    """A record that confirms it may never come, and the log is trimmed all the same."""
     own = begin()
     for rank in range(2):
         own.put(Opened(numbered(rank), Hello(run="x", rank=rank, world=2)))
