@@ -223,7 +223,6 @@ class Budgets(LoggedBudgets):
     )
 
     def logged(self) -> LoggedBudgets:
-        """Return those that the log has."""
         names = LoggedBudgets.model_fields
         return LoggedBudgets.model_construct(**{name: getattr(self, name) for name in names})
 

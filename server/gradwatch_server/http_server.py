@@ -76,7 +76,6 @@ class ServerStop:
         self._has_failed = False
 
     def fail(self) -> None:
-        """Stop serving."""
         self._has_failed = True
         if self.server is not None:
             self.server.should_exit = True

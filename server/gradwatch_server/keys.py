@@ -46,7 +46,6 @@ class Client:
     """A client that is known by its key.
 
     Args:
-        name: What the operator called it.
         runs: Patterns (`fnmatch` style) of the runs that it may write.
     """
 
@@ -54,18 +53,12 @@ class Client:
     runs: tuple[str, ...]
 
     def may_write(self, run: str) -> bool:
-        """Tell whether *run* is one of its own."""
         return any(fnmatchcase(run, pattern) for pattern in self.runs)
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The bearer tokens of the HTTP API.
-
-    Args:
-        read: Lets its bearer look.
-        write: Lets its bearer look and change.
-    """
+    """The bearer tokens of the HTTP API."""
 
     read: str
     write: str
@@ -80,10 +73,7 @@ class Keys:
     """Keys that the aggregator reads of the directory.
 
     Args:
-        public: Its own public CURVE key.
-        secret: The secret key to it.
         clients: Public key in Z85 to the client that has it.
-        tokens: The tokens of the HTTP API.
     """
 
     public: str

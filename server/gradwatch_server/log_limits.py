@@ -44,7 +44,6 @@ class LogLimits(logging.Filter):
 
     Args:
         use: What may be logged, and where it is noted what was not.
-        clock_s: The time in seconds; from when does not matter.
     """
 
     def __init__(self, use: BudgetUse, clock_s: Callable[[], float] = time.monotonic) -> None:

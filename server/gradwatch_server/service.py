@@ -62,7 +62,6 @@ class RulesReload:
         """Keep what a reload is compared with.
 
         Args:
-            settings: Those that the service runs with.
             load: Reads them anew; raises `GradwatchError` if that is not possible.
         """
         self._settings = settings
@@ -139,11 +138,7 @@ def resident_bytes() -> int:
 
 
 class GarbageCollector:
-    """Looks at all objects when memory has grown.
-
-    Args:
-        resident: Returns the memory that the process has, bytes.
-    """
+    """Looks at all objects when memory has grown."""
 
     def __init__(self, resident: Callable[[], int] = resident_bytes) -> None:
         self._resident = resident
@@ -179,7 +174,6 @@ def serve(
     """Run until SIGTERM or SIGINT.
 
     Args:
-        settings: What is set.
         announce: Gets the HTTP and the ingest address once bound, None while it waits for another
             node.
         reload: Reads the settings anew, of which a SIGHUP takes over the rules.
@@ -276,7 +270,6 @@ class _Aggregator:
         )
 
     def _wake(self) -> None:
-        """Say that there are alert events."""
         self._alert_stream.wake()
         self._notifications.wake()
 

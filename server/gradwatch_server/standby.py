@@ -38,12 +38,7 @@ _IN_A_URL: Final = ":/%#?=@[]!$&'()*+,;"
 
 
 class Standby:
-    """A node without the lease: it answers HTTP only, and asks once a second.
-
-    Args:
-        lease: The lease that it waits for.
-        holder: The node that has it.
-    """
+    """A node without the lease: it answers HTTP only, and asks once a second."""
 
     def __init__(self, lease: Lease, holder: Node) -> None:
         self._lease = lease
@@ -105,13 +100,6 @@ def wait_for_lease(
     on_wait: Callable[[], None],
 ) -> bool:
     """Return True once this node has the lease, False if it was told to stop before.
-
-    Args:
-        lease: The lease.
-        settings: How HTTP is served meanwhile.
-        limits: Limits of its connections.
-        listening: Socket that takes them.
-        on_wait: Called if another node has the lease.
 
     Raises:
         StorageError: If the database cannot be reached, or refuses.

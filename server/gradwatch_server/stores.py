@@ -28,9 +28,6 @@ def open_store(directory: Path, clock: Clock, *, allow_network_fs: bool, boot: s
     """Open or create the store of a data directory for writing.
 
     Args:
-        directory: The data directory, made if missing.
-        clock: Tells the time.
-        allow_network_fs: Whether it may be on a network file system.
         boot: What tells this start of the aggregator from others: whoever may read the directory
             can tell by it whether an aggregator that answers somewhere is the one that has it.
 
@@ -44,8 +41,6 @@ def make_lease(url: str, node: str, http: str) -> Lease:
     """Make the tables of a PostgreSQL database where they are missing; return its lease.
 
     Args:
-        url: `postgresql://user:password@host:port/database`.
-        node: Hexadecimal digits that no other start of a node has.
         http: Where people reach this node, empty if nobody knows.
 
     Raises:

@@ -58,7 +58,6 @@ def decode(message: bytes, *, max_record_bytes: int = MAX_RECORD_BYTES) -> Envel
 
     Args:
         message: What `encode` returned.
-        max_record_bytes: Longest message that is parsed.
 
     Raises:
         ProtocolError: If it is anything but a valid message of this major version.

@@ -20,8 +20,6 @@ class StatisticColumn:
     """A column of STATS: one number per layer.
 
     Args:
-        name: Its key in the record.
-        combine: How the shards of a layer are put together.
         is_count: Whether it is a whole number, mostly of elements; others are magnitudes.
         measured: Whether it is computed from one gradient, and can be asked for by
             `attach(columns=...)`; others are derived from several collections, or local.

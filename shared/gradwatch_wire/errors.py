@@ -8,8 +8,6 @@ class ProtocolError(ValueError):
     """Bytes on the wire, or a value meant for it, are not a valid record.
 
     Attributes:
-        expected: What the protocol allows there, in words.
-        got: What was found, in words, shortened.
         where: Path of the place, such as `STATS.columns.l2.count`.
     """
 

@@ -33,12 +33,7 @@ class FieldType:
 
     Args:
         kind: Python type of the value; of a column `Column`, of any of several `object`.
-        description: Type and limit, as docs/protocol.md states them.
-        read: Reads a value.
-        write: Returns the value of a record as msgpack takes it.
-        low: Least value of an integer.
         limit: Largest value, bytes of a text, keys of a map.
-        item: Type of the values of a map.
     """
 
     kind: type

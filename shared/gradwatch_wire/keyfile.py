@@ -34,7 +34,6 @@ class ClientKey:
     Args:
         server: Public key of the aggregator, by which the client knows it.
         public: Public key of the client, which the aggregator has to know.
-        secret: The secret key to it.
     """
 
     server: str

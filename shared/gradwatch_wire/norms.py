@@ -49,7 +49,6 @@ def combine_norms(
         norms: Float64, none negative.
         xp: `numpy` or `torch`.
         largest: Returns the largest number of each group, NaN if one is.
-        add: Returns the sum of each group.
         spread: Gives the number of each group to all members of it, or so that it broadcasts.
     """
     peak: Any = largest(norms)

@@ -21,7 +21,6 @@ class Column(NamedTuple):
 
     Args:
         code: One of `<f4 <f8 <u4 <u8`.
-        size: Number of items.
         data: Little-endian items, `count * itemsize` bytes.
     """
 

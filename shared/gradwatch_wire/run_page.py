@@ -10,7 +10,6 @@ def run_page(base: str, run: str, **more: object) -> str:
 
     Args:
         base: Where the page is, such as `http://127.0.0.1:8420`; it may have a path.
-        run: Name of the run.
         more: What of the run is to be shown, such as `alert="1df4ec1558be7681"` or `attempt=2`.
     """
     return f"{base.rstrip('/')}/?{urlencode({'run': run} | more, quote_via=quote, safe='')}"

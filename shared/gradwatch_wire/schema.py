@@ -77,12 +77,9 @@ class Field:
     """A key of a body.
 
     Args:
-        key: The key.
-        type: Type of its value.
         default: Value of the record where the key is missing; `REQUIRED` if it has to be there.
             Where it is None, nil stands for a missing key.
         is_late: Whether it came after version 1.0, so that the default is not written.
-        attribute: Name in the record, where that is another one.
     """
 
     key: str
@@ -97,14 +94,7 @@ class Field:
 
 
 class Schema:
-    """Fields of a kind.
-
-    Args:
-        kind: The kind.
-        record: Its record.
-        fields: Its keys, in the order in which they are written.
-        check: Refuses a record whose values do not go together.
-    """
+    """Fields of a kind."""
 
     def __init__(
         self,

@@ -25,7 +25,6 @@ class Shard:
 
     Args:
         number: Which of them this is, from 0.
-        count: How many there are.
         placement: How the layer is divided, for people, such as `Shard(0)`.
     """
 

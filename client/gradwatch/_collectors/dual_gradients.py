@@ -94,7 +94,7 @@ def collect_dual_gradients_async(
 
     Args:
         host: Parameters, or other tensors with `.grad`; iterated over once.
-        seed: As *host*.
+        seed: Parameters, or other tensors with `.grad`; iterated over once.
         device: Where the numbers are to lie. None takes that of the first gradient, the CPU only
             if no gradient is elsewhere. Numbers that are to lie on the CPU, of gradients that
             do not, are there only once the stream was synchronised.

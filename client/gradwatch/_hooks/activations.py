@@ -40,8 +40,6 @@ class ModuleOutputs:
     """Findings of the hook of one module.
 
     Args:
-        index: Number of the module.
-        device: Where its outputs lie.
         listener: Held weakly: hooks must not keep the watch alive.
 
     Attributes:
@@ -120,9 +118,7 @@ class Activations(Observer):
     """Largest magnitudes in the outputs of modules, since the last sample.
 
     Args:
-        modules: Those chosen, by name.
         tops: The watched models; what runs in evaluation mode is not measured.
-        layers: Watched parameters, as they are now.
         faults: Where errors are noted; nothing is raised into the forward pass.
     """
 

@@ -56,7 +56,6 @@ class BackwardPasses:
             it the model, alive. It gets the owners whose parameters the pass reached and whether
             it began on fresh gradients of each, and what tells of an owner whether its parameters
             have changed, and whether the pass has added to gradients that were not zero.
-        schedule: Times what it is told.
         faults: Where errors are noted; nothing is raised into the backward pass.
     """
 
@@ -78,7 +77,7 @@ class BackwardPasses:
 
         Args:
             owner: A number that stands for these parameters, such as an optimizer's.
-            parameters: Those that may get a gradient; one that cannot is left out.
+            parameters: Parameters to hook; one that cannot get a gradient is left out.
         """
         leaves = [p for p in parameters if p.requires_grad and p.is_leaf]
         mine = {id(parameter) for parameter in parameters}
@@ -354,7 +353,6 @@ class _Trigger:
         return self._parameter_version not in {-1, self.parameter._version}
 
     def remove(self) -> None:
-        """Remove the hooks."""
         for handle in self._handles:
             handle.remove()
 

@@ -29,9 +29,6 @@ class PendingGains(PendingRecord):
     """A GAINS record whose norms are on their way.
 
     Args:
-        step: Optimizer step that they belong to.
-        blocks: Names, input side first.
-        recorded: Which of the blocks have a norm.
         values: The norm of each of these; then the loss scale that they carry, if there is one.
     """
 
@@ -56,14 +53,7 @@ class PendingGains(PendingRecord):
 
 
 class BlockGains(Observer):
-    """Watches the outputs of named blocks; each collected step makes a record of its own.
-
-    Args:
-        blocks: Names to modules, input side first.
-        readback: Copies the norms to the host.
-        put: Takes the record.
-        faults: Where errors of the monitor's hooks end.
-    """
+    """Watches the outputs of named blocks; each collected step makes a record of its own."""
 
     def __init__(
         self,

@@ -83,7 +83,6 @@ def moments_of(uses: Mapping[int, FirstUse], owners: Mapping[int, str]) -> dict[
     """Return the moments of those uses whose order is known.
 
     Args:
-        uses: Layer index to first use.
         owners: Layer index to the name of the module that the parameter belongs to.
     """
     doubtful: set[int] = set()

@@ -43,7 +43,6 @@ class LocalNorms(Observer):
     """L2 norms of what backward passes of this rank add, the largest of each layer.
 
     Args:
-        layers: Watched parameters; the list changes as the model does.
         faults: Where errors are noted; nothing is raised into the backward pass.
     """
 
@@ -170,7 +169,6 @@ class LocalNorms(Observer):
         self._unmeasured.add(index)  # by the pass that has just ended
 
     def forget(self) -> None:
-        """Drop the norms."""
         self._norms.clear()
         self._unmeasured.clear()
 
@@ -193,7 +191,6 @@ class _Hook:
     """A hook, and what it was put on.
 
     Args:
-        own: The hook.
         parameter: `id` of the parameter.
         tensor: Address of the tensor in it: `torch.utils.swap_tensors` exchanges that.
     """

@@ -29,10 +29,7 @@ class OptimizerSteps:
     Args:
         optimizers: Unwrapped ones; see `unwrapped`. One that is replaced is replaced there, too.
         recorder: Its windows are told of their steps by number; held weakly.
-        schedule: Times what it is told.
         passes: Counts skipped steps while steps are only counted.
-        faults: Where errors are noted; nothing is raised into the step.
-        watched: Returns the identities of all watched parameters.
     """
 
     def __init__(

@@ -53,7 +53,6 @@ class ModuleHook:
     Args:
         listener: A bound method, held weakly, of a module and its arguments (pre-hook) or its
             output (hook).
-        faults: Where errors of the listener are noted.
     """
 
     def __init__(self, listener: Callable[[nn.Module, object], None], faults: Faults) -> None:
@@ -81,7 +80,6 @@ class ModuleCalls:
 
     Args:
         owners: Modules to the layers that are their own parameters, in order of registration.
-        faults: Where errors are noted.
     """
 
     def __init__(self, owners: Mapping[nn.Module, Sequence[int]], faults: Faults) -> None:
@@ -126,7 +124,6 @@ class ForwardOrder:
 
     Args:
         modules: The modules given to `attach`.
-        layers: Watched parameters, in the order of registration.
         faults: Where errors are noted; nothing is raised into the forward pass.
     """
 

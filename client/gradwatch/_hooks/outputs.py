@@ -26,8 +26,7 @@ def tensors_in(output: object, depth: int = MAX_DEPTH) -> list[Tensor]:
     """Return the tensors in what `differentiable` takes.
 
     Args:
-        output: Likewise.
-        depth: Levels of containers to look into.
+        output: A tensor, or a container of some.
     """
     if isinstance(output, Tensor):
         return [output]

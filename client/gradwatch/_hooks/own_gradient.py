@@ -82,6 +82,5 @@ class OwnGradientHook:
                 hooks[handle.id] = hook if active else _IDLE
 
     def remove(self) -> None:
-        """Remove it."""
         for handle, _ in self._hooks:
             handle.remove()

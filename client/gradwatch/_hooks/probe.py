@@ -35,7 +35,6 @@ class LocalProbe(Observer):
     """Sums of what backward passes of this rank add to a few gradients.
 
     Args:
-        layers: Those to choose from.
         faults: Where errors are noted; nothing is raised into the backward pass.
     """
 

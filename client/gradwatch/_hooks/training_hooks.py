@@ -19,14 +19,7 @@ COMPILED_AUTOGRAD: Final = (
 
 
 class TrainingHooks:
-    """Tells a recorder's windows of each backward pass and each step, until `close`.
-
-    Args:
-        config: Has the optimizers, in the order of their numbers.
-        recorder: Its windows are told; held weakly by the hooks.
-        schedule: Times the hooks.
-        faults: Where errors end.
-    """
+    """Tells a recorder's windows of each backward pass and each step, until `close`."""
 
     def __init__(
         self, config: WatchConfig, recorder: Recorder, schedule: Schedule, faults: Faults
@@ -59,6 +52,5 @@ class TrainingHooks:
         self._steps.disable()
 
     def close(self) -> None:
-        """Remove the hooks."""
         self._passes.close()
         self._steps.close()

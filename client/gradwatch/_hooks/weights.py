@@ -22,14 +22,7 @@ from gradwatch._statistics.gradients import dense
 
 
 class WeightDigests(Observer):
-    """Adds a digest of the weights to the first collected step of every so many.
-
-    Args:
-        layers: Watched parameters; the list changes as the model does.
-        weights_every: Steps between digests.
-        schedule: Knows how many steps are between collections.
-        faults: Where errors are noted; nothing is raised into training.
-    """
+    """Adds a digest of the weights to the first collected step of every so many."""
 
     def __init__(
         self, layers: Sequence[Layer], weights_every: int, schedule: Schedule, faults: Faults

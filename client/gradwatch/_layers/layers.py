@@ -33,9 +33,7 @@ def find_layers(
     """Return the parameters to watch, in the order of registration; those without elements not.
 
     Args:
-        model: The model, or named ones.
         include: Patterns of those to watch, None for all.
-        exclude: Patterns of those not to watch.
         is_stage: Whether it is one stage of a pipeline; see `unwrapped_modules`.
         may_be_empty: Whether a model without parameters is a rank that other ranks train beside.
 

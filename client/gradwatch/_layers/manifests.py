@@ -24,7 +24,6 @@ class Idle(NamedTuple):
 
     Args:
         frozen: Whose parameter has `requires_grad` off.
-        unused: Whose parameter has it on.
     """
 
     frozen: tuple[int, ...] = ()
@@ -42,12 +41,8 @@ class Manifests:
     layers return.
 
     Args:
-        layers: Watched parameters.
         groups: Named group to indices into `layers`.
         num_pieces: Manifests per set of layers; see `pieces`.
-        modules: Names of the modules whose outputs are measured.
-        optimizers: Optimizers that train the layers.
-        parallel: Groups of this rank.
     """
 
     def __init__(

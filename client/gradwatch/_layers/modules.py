@@ -135,11 +135,6 @@ def module_ranks(
 
     Of two modules that are called once each, either one is called inside the other or all of the
     one happens before all of the other: any layer of each tells which.
-
-    Args:
-        modules: They may lie within each other.
-        layers: In forward order; none if that is not known.
-        tops: The models that they are in.
     """
     parts = {id(part): part for top in tops for part in top.modules()}
     owners = Counter(id(p) for part in parts.values() for p in set(part._parameters.values()))

@@ -17,9 +17,7 @@ def matching_names(what: str, patterns: Patterns, names: Sequence[str]) -> list[
     """Return the names that any pattern matches.
 
     Args:
-        what: The argument that the patterns come from, for the error.
         patterns: One or several, `fnmatch` style.
-        names: Those to choose from.
 
     Raises:
         TypeError: If a pattern is no string.

@@ -167,8 +167,6 @@ def find_meshes(
 
     Args:
         given: The argument of `attach`.
-        rank: Global rank.
-        world: Ranks of the job.
 
     Raises:
         TypeError: If *given* is no dict of groups.

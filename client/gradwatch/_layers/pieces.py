@@ -35,9 +35,6 @@ def find_pieces(
     """Return the number of records that each set of layers is divided into; 1 for most models.
 
     Args:
-        layers: Watched parameters.
-        num_groups: Named groups, each of which may have all layers.
-        num_optimizers: Optimizers, each of which makes records of its own.
         modules: Names of the modules whose outputs are measured; each record may have all.
 
     Raises:

@@ -25,12 +25,9 @@ class LayerTracker:
 
     Args:
         model: What was given to `attach`.
-        include: Patterns of the layers to watch.
-        exclude: Patterns of the layers not to watch.
         layers: Those found at first. It is written to: a layer keeps its index, one that is gone
             gets an empty parameter without gradient, new ones come after them.
         faults: Is told of a model that can no longer be read.
-        is_stage: Whether the model is one stage of a pipeline.
     """
 
     def __init__(

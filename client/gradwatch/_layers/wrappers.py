@@ -24,8 +24,6 @@ def unwrapped_modules(
     A wrapper and what it wraps have the same name; a module that is registered twice comes twice.
 
     Args:
-        module: The module.
-        prefix: Its name.
         is_stage: Whether it is one stage of a pipeline: a list counts its items from 0 in each. An
             item with a `layer_number`, as Megatron counts blocks from 1 over the whole model, is
             named by that.
@@ -54,7 +52,6 @@ def innermost(module: nn.Module) -> nn.Module:
 
 
 def is_compiled(modules: Sequence[nn.Module]) -> bool:
-    """Tell whether any of the modules runs compiled."""
     return any(
         is_compiled_wrapper(module) or getattr(module, "_compiled_call_impl", None) is not None
         for top in modules
@@ -78,8 +75,6 @@ def find_reduction(modules: Sequence[nn.Module], world: int, data: Sequence[int]
     """Return how the ranks' gradients are put together by the end of the backward pass.
 
     Args:
-        modules: Those that are watched.
-        world: Ranks of the job.
         data: Ranks that hold the same, this one among them; empty where that is not known.
 
     Raises:

@@ -14,8 +14,6 @@ class PendingSkip(PendingRecord):
     """The EVENT of a skipped step; nothing if it turns out that nothing was non-finite.
 
     Args:
-        step: The step.
-        optimizer: Number of the optimizer that was skipped or not.
         values: The loss scale; then, for each device, whether a gradient was non-finite.
     """
 
@@ -35,9 +33,7 @@ class PendingPace(PendingRecord):
     """The EVENT that says how often is measured from a step on.
 
     Args:
-        step: The step.
         every: Steps from one that is measured in full to the next.
-        text: The same in words.
     """
 
     def __init__(self, step: int, every: int, text: str) -> None:

@@ -42,7 +42,6 @@ class Values:
     """Several values, each of one number or more, that come from one device or several.
 
     Args:
-        sizes: How many numbers each value has.
         sources: The numbers of one device, and where in them each of its values begins. None where
             there was no room for them: then all are lost.
     """

@@ -19,7 +19,6 @@ class Calls:
     """Calls that the numbers of one device stand for, (calls,) each.
 
     Args:
-        modules: The module that was called.
         moments: When it returned, counted; None for calls inside compiled graphs.
         ranks: Its rank in the forward pass by the layers in it, None where that is not known.
     """
@@ -35,13 +34,11 @@ class Habits:
     Some modules return an Inf or a NaN in good steps, too: a mask, scores that are masked.
 
     Args:
-        num_modules: How many are watched.
         on_unseen: Called for a record without any output, until there was one.
 
     Attributes:
-        finite: Modules whose output has been finite in some record.
-        infinite: Those that returned an Inf, and no NaN, where all gradients were finite.
-        nan: Those that returned a NaN there.
+        infinite: Modules that returned an Inf, and no NaN, where all gradients were finite.
+        nan: Modules that returned a NaN there.
     """
 
     def __init__(self, num_modules: int, on_unseen: Callable[[], None]) -> None:
@@ -96,11 +93,9 @@ class OutputReader:
     """Makes numbers of an `OutputMagnitudes` on the host.
 
     Args:
-        habits: What is usual for the modules.
         shapes: What `take` gets: calls, and which pass; None if that comes along, with the largest
             of several.
         steps: The step of each pass, empty if there was one.
-        is_complete: Whether nothing is missing.
     """
 
     def __init__(
@@ -126,11 +121,7 @@ class OutputReader:
             self._found.append((next(values)[0] if number is None else number, first))
 
     def result(self, *, is_good: bool) -> tuple[list[float], dict[str, float]]:
-        """Return the magnitude of each module, and the scalars that say where it began.
-
-        Args:
-            is_good: Whether all gradients of the record are finite.
-        """
+        """Return the magnitude of each module, and the scalars that say where it began."""
         habits, magnitudes = self._habits, self._magnitudes
         odd = [(m, v) for m, v in enumerate(magnitudes) if not math.isfinite(v)]
         bad = [each for each in odd if not habits.is_usual(*each)]

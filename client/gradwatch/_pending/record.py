@@ -14,8 +14,6 @@ class PendingRecord(ABC):
     """Made in the training thread; the sender makes the record of it once the numbers are there.
 
     Args:
-        step: Optimizer step that the record belongs to.
-        values: What has to arrive before.
         manifests: What has to be sent before it, even if its own numbers are lost.
 
     Attributes:
@@ -39,8 +37,4 @@ class PendingRecord(ABC):
 
     @abstractmethod
     def _make(self, values: Sequence[Sequence[float]]) -> Sequence[Record]:
-        """Return the records; none if the numbers show that there is nothing to tell.
-
-        Args:
-            values: The numbers of each value.
-        """
+        """Return the records; none if the numbers show that there is nothing to tell."""

@@ -122,7 +122,6 @@ class _Used:
 
 
 def arrived(place: memoryview[int]) -> bytes | None:
-    """Return what lies in a place if all of it has arrived."""
     if place[-1] == ABSENT:  # most of what is on its way: copies begin at the beginning
         return None
     data = place.tobytes()

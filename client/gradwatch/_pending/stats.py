@@ -24,12 +24,9 @@ class StepRow(NamedTuple):
     """Numbers of one step that the host knows.
 
     Args:
-        step: The step.
         ended_s: When it ended, by a clock that only runs.
         loss: Its loss, None if none was given, or while it is on an accelerator.
         lr: Its learning rate, None if that is not on the host.
-        is_skipped: Whether its update was skipped.
-        looked_at: How closely its gradients were inspected.
     """
 
     step: int
@@ -47,7 +44,6 @@ class StatsFrame:
     Args:
         columns: What each of the first values is: its column, and the places in it.
         scalars: What each of the others is; those of one name are added up.
-        known: Scalars that the host knows.
         scaled: Columns and scalars that still carry the loss scale, which is one of the scalars.
         history: Rows of the steps since the last record, after the row that they follow; none if
             there are no such steps.
@@ -82,7 +78,7 @@ class SeenSteps:
 
     Attributes:
         good: Newest one that was finite, -1 before there is one.
-        bad: Newest one in which a gradient was NaN or Inf, likewise.
+        bad: Newest one in which a gradient was NaN or Inf, -1 before there is one.
     """
 
     __slots__ = ("bad", "good")
@@ -92,14 +88,7 @@ class SeenSteps:
 
 
 class PendingStats(PendingRecord):
-    """A STATS record; several if its layers are divided.
-
-    Args:
-        frame: What is known of it.
-        values: Its numbers.
-        seen_steps: Steps of the records before.
-        manifests: Manifests that have not been sent yet.
-    """
+    """A STATS record; several if its layers are divided."""
 
     def __init__(
         self,

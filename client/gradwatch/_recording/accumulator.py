@@ -106,7 +106,6 @@ class SampleAccumulator:
         self._has_sizes = self._has_sizes or earlier._has_sizes
 
     def _add_losses(self, loss: Tensor | float, number: int, weight: float) -> None:
-        """Add a loss of this weight, or the weighted sum of a number of them."""
         if self._loss is None:
             self._loss = loss
         else:

@@ -21,20 +21,11 @@ class WatchConfig:
 
     Args:
         layers: Watched parameters, in the order of registration; see `LayerTracker`.
-        tracker: Keeps them up to date.
         groups: Named group to indices into `layers`.
         optimizers: Those whose steps are collected; one that is replaced gives its place up.
         scaler: The GradScaler in use, None without one or if it is switched off.
-        is_scaler_given: Whether the script said so; else it is a guess.
-        modules: The watched modules themselves.
-        first_step: Number of the first step.
         columns: Statistics asked for, None for those that come for free.
-        report_every: Collections per record.
-        is_autograd_compiled: Whether the backward pass is compiled, with hooks and all.
         reduction: How the ranks' gradients have been put together at the point of collection.
-        num_pieces: Records that a set of layers is divided into.
-        module_names: Modules whose outputs are measured.
-        parallel: Groups of this rank.
     """
 
     layers: Sequence[Layer]

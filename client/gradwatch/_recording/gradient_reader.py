@@ -37,7 +37,6 @@ class ReadGradients:
     unstored: dict[int, int] = field(default_factory=dict)
 
     def without(self, layers: Collection[int]) -> ReadGradients:
-        """Return those of other layers."""
         return ReadGradients(
             {layer: given for layer, given in self.given.items() if layer not in layers},
             {layer: stored for layer, stored in self.stored.items() if layer not in layers},
@@ -46,12 +45,7 @@ class ReadGradients:
 
 
 class GradientReader:
-    """Reads gradients as they are, and tells once of each layer whose gradient cannot be read.
-
-    Args:
-        config: What is watched.
-        faults: Where it tells that.
-    """
+    """Reads gradients as they are, and tells once of each layer whose gradient cannot be read."""
 
     def __init__(self, config: WatchConfig, faults: Faults) -> None:
         self._layers = config.layers

@@ -26,7 +26,6 @@ class LossScale:
 
     Args:
         scaler: The one in use, None if there is none or if it is not known.
-        optimizers: Those that are watched.
         is_given: Whether the script said which one it is, or that there is none.
     """
 
@@ -81,7 +80,6 @@ class LossScale:
         """Return what tells whether a gradient was non-finite, 0-d float32 per device.
 
         Args:
-            optimizer: Which one.
             taken: Whether its `step` was called. A fused one is called in any case and skips the
                 update itself; what tells is known only within its step.
         """
@@ -144,11 +142,7 @@ def _calling_scaler() -> GradScaler | None:
 
 
 class ScaleSettlement:
-    """Corrects what was measured, once a step shows what is used.
-
-    Args:
-        loss_scale: Knows the scaler.
-    """
+    """Corrects what was measured, once a step shows what is used."""
 
     def __init__(self, loss_scale: LossScale) -> None:
         self._loss_scale = loss_scale
@@ -160,9 +154,7 @@ class ScaleSettlement:
         """Note that an optimizer's `step` begins.
 
         Args:
-            optimizer: Which one.
             known: The passes of its window, None if there were none.
-            has_closure: Whether it was given a closure.
         """
         is_another = self._loss_scale.settle(optimizer)
         is_used = self._loss_scale.is_used(optimizer, has_closure=has_closure)

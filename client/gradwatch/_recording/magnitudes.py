@@ -25,7 +25,7 @@ class _Numbers:
     Args:
         largest: (2, calls) float64: magnitudes, and how many calls each stands for; the largest
             over the passes.
-        first: Likewise, of the first pass in which a magnitude was non-finite, else of the last.
+        first: The same of the first pass in which a magnitude was non-finite, else of the last.
         number: 0-d, which pass that was.
     """
 
@@ -50,12 +50,7 @@ class _Numbers:
 
 
 class OutputMagnitudes:
-    """Magnitudes of the outputs of a watch's modules.
-
-    Args:
-        habits: What is usual for these modules.
-        is_complete: Whether all calls are in it.
-    """
+    """Magnitudes of the outputs of a watch's modules."""
 
     def __init__(self, habits: Habits, *, is_complete: bool = True) -> None:
         self._habits = habits

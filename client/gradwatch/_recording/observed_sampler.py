@@ -17,15 +17,8 @@ from gradwatch_wire.names import Point
 class ObservedSampler:
     """Takes samples from a model that may have changed since the last one.
 
-    Args:
-        config: What is watched.
-        sampler: Reads the gradients.
-        observers: Add to its samples.
-        updates: Adds what the optimizers' steps come to.
-
     Attributes:
         hook_again: Returns what hooks the parameters of an optimizer that have changed, if any.
-        has_observers: Whether anything is measured during the passes.
     """
 
     def __init__(
@@ -48,8 +41,6 @@ class ObservedSampler:
 
         Args:
             optimizer: Number of the one whose parameters are meant, None for all layers.
-            step: Training step they belong to.
-            point: Where in the training loop this is.
         """
         self.refresh()
         was_seen = point != Point.OPTIMIZER_STEP
@@ -76,7 +67,6 @@ class ObservedSampler:
         self._updates.begin_step(optimizer, step, sorted(self._sampler.members_of(optimizer)))
 
     def end_step(self, optimizer: int, sample: StepSample, *, taken: bool) -> None:
-        """Add to a sample what the step of its optimizer came to."""
         if taken:
             self._updates.end_step(optimizer, sample)
         else:
@@ -91,7 +81,6 @@ class ObservedSampler:
         """Let observers measure the next backward pass, or not.
 
         Args:
-            due: Whether its step is measured in full.
             looked_at: Whether a sentinel looks at it, and may ask for a measurement.
         """
         for observer in self._observers:
@@ -103,7 +92,6 @@ class ObservedSampler:
             observer.after_step(sample)
 
     def close(self) -> None:
-        """Stop observing."""
         self._sampler.close()
         for observer in self._observers:
             observer.close()

@@ -75,7 +75,6 @@ class Overhead:
     """Decides about the pace from what steps took. It has no clock.
 
     Args:
-        share: The budget, as a share of the training's own time.
         looks_always: Whether a sentinel reads everything in each step, whatever it costs.
     """
 
@@ -138,12 +137,7 @@ class Overhead:
         self._wake_s.add(wake_s)
 
     def decide(self, now_s: float, *, may_rest: bool) -> Pace:
-        """Return the pace from here on: rarer at once, more often when several decisions agree.
-
-        Args:
-            now_s: The time.
-            may_rest: Whether steps can be counted without following them.
-        """
+        """Return the pace from here on: rarer at once, more often when several decisions agree."""
         is_broken = self.pace.rests and not may_rest
         is_early = now_s - self._decided_at_s < _DECIDE_EVERY_S or self._num_new < _NEW_SAMPLES
         if is_early and not is_broken:

@@ -33,7 +33,6 @@ class PackedSlice:
 
     Args:
         numbers: (numbers,) float64, in none of which a NaN has bits of its own.
-        begins: Where in it the first number of each value is.
     """
 
     numbers: Tensor
@@ -42,10 +41,6 @@ class PackedSlice:
 
 class PackedNumbers:
     """Numbers of one record and device. Each NaN in it is a plain one, without bits of its own.
-
-    Args:
-        num_layers: How many numbers a row has.
-        device: Where they are.
 
     Attributes:
         rows: (NUM_ROWS, layers) float64, for the kernel to write.

@@ -32,11 +32,7 @@ and to give it back is a call into the driver."""
 
 
 class Readback:
-    """Enqueues copies to the host. All is called in the training thread.
-
-    Args:
-        faults: Where it tells what was not copied.
-    """
+    """Enqueues copies to the host. All is called in the training thread."""
 
     def __init__(self, faults: Faults) -> None:
         self._faults = faults

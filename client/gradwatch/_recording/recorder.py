@@ -48,20 +48,7 @@ _SEVERAL: Final = "called several times in one optimizer step: its record has th
 class Recorder:
     """Recorder of one watch: it runs in the training thread, only enqueues, and never raises.
 
-    Args:
-        config: What is watched.
-        schedule: How often to collect.
-        sampler: Reads the gradients.
-        observers: Add to its samples.
-        updates: Adds what the optimizers' steps come to.
-        readback: Copies the numbers to the host.
-        put: Takes what is to be sent.
-        faults: Where errors end.
-
     Attributes:
-        num_collected: Steps collected so far.
-        observed: Takes the samples.
-        windows: What backward passes and optimizer steps are told to.
         history: Steps since the last record, and the batch of the one under way.
     """
 
@@ -136,8 +123,6 @@ class Recorder:
 
         Args:
             step: Number of the step, None to count.
-            scalars: Returns numbers of the whole step.
-            micro_batch: Whether the step's gradients are not complete yet.
         """
         if in_capture(self._faults):
             return
@@ -302,7 +287,6 @@ class Recorder:
         self._activate()
 
     def _end_row(self, step: int, *, is_skipped: bool) -> None:
-        """Add a step that has ended to the history."""
         self.history.end_step(
             step,
             self._config.optimizers,
@@ -352,7 +336,6 @@ class Recorder:
         """Note that a window has ended, and return the steps that are to be counted only, if any.
 
         Args:
-            optimizer: Whose window.
             may_rest: Whether the window is one that can be only counted.
         """
         if not self._schedule.is_timed:
@@ -379,11 +362,7 @@ class Recorder:
         self._schedule.wake(rest)
 
     def is_bad(self, *, wait: bool) -> bool | None:
-        """Tell whether a gradient of the step under way is NaN or Inf; None if it is not known.
-
-        Args:
-            wait: Whether to wait for what an accelerator has measured.
-        """
+        """Tell whether a gradient of the step under way is NaN or Inf; None if it is not known."""
         found = [self._is_bad(optimizer, wait=wait) for optimizer in self.windows.open]
         return True if True in found else None if None in found or not found else False
 

@@ -20,18 +20,7 @@ from gradwatch_wire.names import Scalar
 
 
 class Reports:
-    """Samples on their way to records.
-
-    Args:
-        every: Collections per record.
-        readback: Copies numbers to the host.
-        history: Steps between the records.
-        take_manifests: Returns the manifests that no record has taken along yet.
-        put: Takes what is to be sent.
-
-    Attributes:
-        seen_steps: Newest steps of the records.
-    """
+    """Samples on their way to records."""
 
     def __init__(
         self,
@@ -51,12 +40,7 @@ class Reports:
         self._last_sent: tuple[float, int] | None = None  # when, and which step
 
     def add(self, sample: StepSample, key: int | None) -> None:
-        """Send a record, or keep the sample for the one that is due later.
-
-        Args:
-            sample: Of a step, or of a micro-batch.
-            key: Samples of one key are put together.
-        """
+        """Send a record, or keep the sample for the one that is due later."""
         if self._every == 1 and sample.is_complete and key not in self._kept:
             self._send(sample)
             return
@@ -106,14 +90,7 @@ def pending_stats(
     seen_steps: SeenSteps,
     history: TakenHistory = NO_HISTORY,
 ) -> PendingStats:
-    """Enqueue the copies of all numbers of a sample; it may be changed afterwards.
-
-    Args:
-        sample: What the record is made of.
-        readback: Copies its numbers.
-        seen_steps: Steps of the records before.
-        history: What is known of the steps since the last record.
-    """
+    """Enqueue the copies of all numbers of a sample; it may be changed afterwards."""
     columns, scalars, values = [], [], []
     for device, own in sample.columns.items():
         for name, numbers in own.items():

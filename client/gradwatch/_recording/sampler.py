@@ -34,12 +34,7 @@ class GradientSampler:
     """Reads the gradients as they are. Runs in the training thread and only enqueues.
 
     Args:
-        config: What is watched.
-        order: Says in which order the layers are listed.
         faults: Where it tells what could not be measured, or not by the best path.
-
-    Attributes:
-        sentinel: Looks at the gradients of steps that are not measured.
     """
 
     def __init__(self, config: WatchConfig, order: OrderReader, faults: Faults) -> None:
@@ -82,8 +77,6 @@ class GradientSampler:
         """Enqueue the statistics of all gradients; None, and a fault, if there are none to read.
 
         Args:
-            step: Training step they belong to.
-            point: Where in the training loop this is.
             optimizer: Number of the one whose parameters are meant, None for all layers.
             as_computed: Whether the gradients are as a backward pass left them. Clipping spreads a
                 NaN to all layers: their order then does not show where it began.

@@ -86,7 +86,6 @@ class Rest:
 
     @property
     def rows(self) -> list[StepRow]:
-        """Steps that have ended."""
         return [StepRow(*own) for own in self.ended]
 
     @property
@@ -146,7 +145,6 @@ class Schedule:
         return pace.rests and pace.every >= PAIR_EVERY and step % pace.every == 1
 
     def is_first_of(self, step: int, count: int) -> bool:
-        """Tell whether a step is the first that is due of each so many."""
         every = 1 if self._num_left else self.pace.every
         return step % every == 0 and step % count < every
 
@@ -181,8 +179,6 @@ class Schedule:
         """Take in that a step has ended, after `enter`; return the rest that begins now, if any.
 
         Args:
-            step: The next one.
-            was_due: Whether the one that has ended was measured in full.
             may_rest: Whether it was one that can be only counted.
         """
         budget = self._budget
@@ -220,7 +216,6 @@ class Schedule:
         return Rest(step, until, self.clock, now_s, probes=probes, alarms=alarms)
 
     def wake(self, rest: Rest) -> None:
-        """Take in that a rest is over."""
         self._num_broken = self._num_broken + 1 if rest.is_broken else 0
         if not (rest.is_broken or self.is_due(rest.step)):
             self._num_left = 2  # it has taken too long: what is measured next is not on the grid

@@ -127,7 +127,6 @@ class StepHistory:
     def end_step(
         self, step: int, optimizers: Sequence[Optimizer], *, was_measured: bool, is_skipped: bool
     ) -> None:
-        """Add the step that has ended."""
         if not self._is_kept:
             return
         rates = [rate for own in optimizers if (rate := learning_rate(own)) is not None]
@@ -141,7 +140,6 @@ class StepHistory:
         self._rows.append(StepRow(step, now_s, loss, rate, is_skipped, looked_at))
 
     def add(self, rows: Iterable[StepRow]) -> None:
-        """Add steps that were only counted."""
         self._rows.extend(rows)
 
     def take(self, step: int) -> TakenHistory:

@@ -103,24 +103,14 @@ class StepSample:
         return declined
 
     def complete(self, step: int, part: int, *, taken: bool) -> None:
-        """Note that all passes are in it, and give it the number that its step may have got since.
-
-        Args:
-            step: Number of the step.
-            part: Which of its parts this is.
-            taken: Whether the optimizer stepped.
-        """
+        """Mark the sample as complete, with the final number of its step."""
         self.step, self.part, self.is_complete = step, part, True
         self.labels[Label.TAKEN] = taken
         for bad_step in self.device_scalars.get(Scalar.FIRST_NONFINITE_STEP, ()):
             bad_step.masked_fill_(~bad_step.isnan(), float(step))
 
     def is_bad(self, *, wait: bool) -> bool | None:
-        """Tell whether a gradient is NaN or Inf; None if that is on an accelerator.
-
-        Args:
-            wait: Whether to wait for the accelerator instead.
-        """
+        """Tell whether a gradient is NaN or Inf; None where only an accelerator that runs knows."""
         is_known = True
         for device, columns in self.columns.items():
             if is_far(device) and not wait:

@@ -19,10 +19,7 @@ class WeightUpdates:
     """Adds the size of its update to the first collected step of every so many.
 
     Args:
-        layers: Watched parameters; the list changes as the model does.
         updates_every: Steps of which the first one that is collected is looked at; 0 for none.
-        faults: Where errors are noted; nothing is raised into training.
-        parallel: Groups of this rank.
     """
 
     def __init__(

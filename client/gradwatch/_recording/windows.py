@@ -75,15 +75,7 @@ class AccumulationWindow:
 
 
 class StepWindows:
-    """The windows of all optimizers of a watch.
-
-    Args:
-        recorder: Measures and reports.
-        steps: Counts training steps.
-        num_optimizers: How many there are.
-        is_training: Tells whether an optimizer's model is in training mode.
-        skipped: Knows of steps that a GradScaler skipped.
-    """
+    """The windows of all optimizers of a watch."""
 
     def __init__(
         self,
@@ -170,7 +162,6 @@ class StepWindows:
         """Note that an optimizer's `step` begins.
 
         Args:
-            optimizer: Which one.
             has_closure: Whether it was given a closure, which will run the backward pass.
             is_nested: Tells whether this call runs within another one of the same optimizer.
             is_artificial: Tells whether nothing is trained by it. Asked only without a pass.
@@ -220,7 +211,6 @@ class StepWindows:
 
         Args:
             step: Number of the step, None to count.
-            micro_batch: Whether the step goes on after it.
         """
         self.settle_skipped()
         if step is not None:

@@ -34,7 +34,6 @@ class Measured:
 
     Args:
         values: Column to (those it took,) float64, in their order; empty if it took none.
-        left: Places of the gradients that it left, ascending.
         cause: Why it left one that it would measure on a sound system, empty if there is none.
     """
 
@@ -52,7 +51,6 @@ def kernel_statistics(
     """Measure by the kernel what it can be given.
 
     Args:
-        gradients: At least one, of one CUDA device.
         columns: Which of the wire's `MEASURED_COLUMNS`.
         out: As in `triton_statistics`; used only if the kernel takes all.
 

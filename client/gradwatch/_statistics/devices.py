@@ -23,7 +23,6 @@ def why_unsupported(device: torch.device) -> str:
 
 
 def places_by_device(tensors: Sequence[Tensor]) -> dict[torch.device, list[int]]:
-    """Return each device with the places of its tensors in the sequence, in order."""
     # Nearly always there is one, and this runs in each step.
     if tensors and all(map(attrgetter("is_cpu"), tensors)):
         return {tensors[0].device: list(range(len(tensors)))}

@@ -42,7 +42,6 @@ def digest(tensors: Sequence[Tensor]) -> dict[str, Tensor]:
 
 
 def digest_in(columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return those columns that are of a digest, none if there is none."""
     return {name: columns[name] for name in columns if name in DIGEST_COLUMNS}
 
 

@@ -98,7 +98,6 @@ def local_part(tensor: Tensor) -> Tensor:
 
 
 def is_distributed(tensor: Tensor) -> bool:
-    """Tell whether it is a DTensor."""
     # Importing that module takes half a second; if nobody did so far, no tensor is one.
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)

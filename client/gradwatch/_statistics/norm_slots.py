@@ -25,8 +25,6 @@ class Expected:
     """Tensors that are going to be measured, as far as can be told; all of it may be otherwise.
 
     Args:
-        device: Where it lies.
-        dtypes: Of which it may be.
         num_bytes: How large it is, 0 if that is not known.
     """
 
@@ -36,11 +34,7 @@ class Expected:
 
 
 class NormSlots(Slots):
-    """The norm of one tensor for each of several layers or blocks.
-
-    Args:
-        expected: What each of them is going to measure.
-    """
+    """The norm of one tensor for each of several layers or blocks."""
 
     def __init__(self, expected: Iterable[Expected]) -> None:
         known = list(expected)
@@ -58,7 +52,6 @@ class NormSlots(Slots):
         """Enqueue a norm with one launch; None if that cannot be, or not yet.
 
         Args:
-            index: Whose it is.
             tensor: As `dense` returns it.
         """
         device = tensor.device

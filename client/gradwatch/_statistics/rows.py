@@ -170,7 +170,6 @@ class _Piece:
     spaces: list[Tensor] = field(default_factory=list)
 
     def fill(self, gradients: Sequence[Tensor]) -> Tensor:
-        """Return the block with the tensors in it."""
         own = [gradients[place] for place in self.places]
         block = self.block.zero_()
         try:
@@ -419,7 +418,6 @@ class _Rows:
         self._num_rows = 0
 
     def add(self, table: Tensor, place: int, norms: Tensor, sums: Tensor | None) -> None:
-        """Take in a block of one tensor."""
         count = norms.shape[0]
         self._norms.append(norms)
         if sums is not None:

@@ -36,11 +36,7 @@ _FASTEST: Final = 4.0
 
 
 class Alarms:
-    """Alarms in a row. For the first few a step is measured: a broken run must not cost more.
-
-    Attributes:
-        count: How many there were, up to the last look.
-    """
+    """Alarms in a row. For the first few a step is measured: a broken run must not cost more."""
 
     __slots__ = ("count",)
 
@@ -56,9 +52,6 @@ class Alarms:
 class Sentinel:
     """Looks at gradients on the CPU, at all of an optimizer's or at a part of them.
 
-    Args:
-        parameters: Returns the watched parameters of an optimizer.
-
     Attributes:
         alarms: Looks in a row that were alarming.
     """
@@ -72,7 +65,6 @@ class Sentinel:
         """Look at the gradients of every so many parameters, and tell whether to measure all.
 
         Args:
-            optimizer: Whose parameters.
             part: Number of the first one.
             slices: Distance from each to the next.
         """

@@ -32,8 +32,6 @@ def measure_norm(gradient: Tensor, slots: NormSlots, index: int) -> Slot:
 
     Args:
         gradient: Of any kind that `dense` takes.
-        slots: Where it is measured, and can be kept then.
-        index: Whose gradient it is.
 
     Returns:
         Where it is.

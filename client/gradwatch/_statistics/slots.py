@@ -74,7 +74,6 @@ class Slots:
         """Keep what was written into a place.
 
         Args:
-            index: Whose number it is.
             slot: From `spare`.
             add: Function of two tensors and `out` that puts the number that is kept already
                 together with this one; None drops the former.

@@ -35,10 +35,7 @@ class WeightSample:
     """Elements of the weights of one device at one moment.
 
     Args:
-        parameters: The weights.
-        device: Where they are.
         stored: Elements of each that are stored there, -1 of a weight that cannot be read.
-        sizes: How many of these were read.
         numbers: (elements,) of one weight after the other.
     """
 

@@ -47,10 +47,6 @@ class Connection:
     def __init__(self, endpoint: str, key: ClientKey | None) -> None:
         """Open it.
 
-        Args:
-            endpoint: Where the other side listens.
-            key: For one that asks for it.
-
         Raises:
             ValueError: If there is no room for it (see `check_room`), or ZeroMQ does not take the
                 endpoint.
@@ -102,7 +98,6 @@ class Connection:
         return socket, monitor
 
     def wait(self, timeout_ms: int) -> bool:
-        """Wait for a message; tell whether there is one."""
         return bool(self._socket.poll(timeout_ms))
 
     def receive(self) -> bytes | None:
@@ -123,7 +118,6 @@ class Connection:
         return True
 
     def close(self) -> None:
-        """Close it at once."""
         self._close_socket()
         self._context.term()
 

@@ -38,9 +38,7 @@ class KubeflowStatus:
     """Status of the TrainJob that this process is a pod of.
 
     Args:
-        url: Address that takes the status.
         total_steps: Number of steps of the whole training; None leaves progress out.
-        faults: Counter of posts that failed.
     """
 
     def __init__(self, url: str, total_steps: int | None, faults: Faults) -> None:
@@ -109,7 +107,6 @@ def find_kubeflow(rank: int, total_steps: int | None, faults: Faults) -> Kubeflo
     """Return the status that this process keeps: rank 0 of a TrainJob, else None.
 
     Args:
-        rank: Global rank.
         total_steps: As in `KubeflowStatus`; 0 where something else keeps the status.
         faults: As in `KubeflowStatus`.
     """

@@ -33,9 +33,6 @@ class Route:
     It has neither socket nor clock.
 
     Args:
-        endpoints: Where the aggregator listens, the one to begin with first.
-        now_s: The time, as in all that follows.
-        has_key: Whether this process has a key for it.
         faults: Where the user is told what is wrong, and once that records go to another endpoint.
     """
 
@@ -64,7 +61,6 @@ class Route:
         return self._endpoints[1:]
 
     def answered(self, now_s: float) -> None:
-        """Note an answer: here it stays."""
         if self.endpoint != self._answering:
             where = f"{self._answering} did not answer in time; records go to {self.endpoint}"
             self._faults.tell_once("moved", where)

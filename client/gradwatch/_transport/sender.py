@@ -39,13 +39,7 @@ class Sender(threading.Thread):
     """Runs until `close`, and no longer than 2 s after it.
 
     Args:
-        session: What it sends.
-        endpoints: Where the aggregator listens, the one to begin with first.
-        faults: Where it is told what goes wrong.
-        on_alert: Called with each alert, if given.
         key: For an aggregator that asks for one; the same for all endpoints.
-        spill: The files of the session, if there are any.
-        is_training: Asked for each BEAT, if given.
         step: Returns the step under way; the stack of a hang is sent if given.
         status: Status of the platform's job that is kept up to date, if given.
 

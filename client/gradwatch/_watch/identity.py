@@ -33,13 +33,9 @@ class Identity:
     """Place of this process in its job.
 
     Args:
-        run: Name of the run.
-        rank: Global rank.
-        world: Number of ranks.
         job: The launcher's job id and restart count, such as `7/0`. Without an id the rendezvous of
             several ranks tells jobs apart that run at the same time: `/0/node-3:29500`. Empty when
             there is none of these.
-        is_generated: Whether nobody gave the run its name.
     """
 
     run: str
@@ -49,11 +45,7 @@ class Identity:
     is_generated: bool = False
 
     def hello(self, expected: tuple[str, ...] = ()) -> Hello:
-        """Return how this process presents itself to the aggregator.
-
-        Args:
-            expected: Signs of a bug that are meant so.
-        """
+        """Return how this process presents itself to the aggregator."""
         return Hello(
             run=self.run,
             rank=self.rank,

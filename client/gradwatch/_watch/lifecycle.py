@@ -28,7 +28,6 @@ class Ending:
     """End of a resource, in two parts, so that several end at the same time.
 
     Args:
-        begin: Begins, given the reason; does not wait.
         finish: Waits for the end, at most the seconds given.
     """
 

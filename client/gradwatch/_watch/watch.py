@@ -273,7 +273,6 @@ def find_http_url(bound: str, endpoint: str) -> str | None:
     Args:
         bound: Where the aggregator answers HTTP, as it is bound, such as `http://0.0.0.0:8420`;
             empty if it did not say.
-        endpoint: Where this process sends to.
     """
     match = _BOUND.fullmatch(bound)
     if match is None:

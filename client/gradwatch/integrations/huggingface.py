@@ -89,7 +89,6 @@ class GradwatchCallback(TrainerCallback):
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Begin with the loss of a new step."""
         self._loss = None
 
     def on_pre_optimizer_step(

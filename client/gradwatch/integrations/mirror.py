@@ -112,7 +112,6 @@ class Mirror:
         self._end(self._watch.close)
 
     def __enter__(self) -> Self:
-        """Return itself."""
         return self
 
     def __exit__(

@@ -35,10 +35,7 @@ class StreamEvent:
     """An alert event as it is sent.
 
     Args:
-        cursor: That of the event.
-        run: Name of the run.
         silenced: Whether a silence keeps it from those who did not ask for such.
-        data: Its text as a server-sent event.
     """
 
     cursor: int
@@ -60,17 +57,14 @@ class EventFilter:
     silenced: bool = False
 
     def takes(self, event: StreamEvent) -> bool:
-        """Tell whether an event is wanted."""
         return self.run in (None, event.run) and (self.silenced or not event.silenced)
 
 
 def describe_event(event: AlertEvent) -> dict[str, Any]:
-    """Return an alert event as the API shows it."""
     return {"cursor": event.cursor, **event.alert}
 
 
 def encode_event(event: AlertEvent) -> StreamEvent:
-    """Return an alert event as it is sent."""
     text = f"id: {event.cursor}\ndata: {json.dumps(describe_event(event))}\n\n"
     return StreamEvent(event.cursor, event.run, bool(event.alert.get("silenced")), text.encode())
 

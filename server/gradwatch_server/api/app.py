@@ -61,14 +61,7 @@ def _names(dependant: Dependant) -> set[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiParts:
-    """Optional parts that the API uses beside the engine and the alert events.
-
-    Args:
-        stream_tokens: Makes the tokens that open a stream.
-        connection_limits: Those of the connections that it is served on.
-        notifications: What tells the targets of alerts.
-        data: The data directory, whose disk `/metrics` tells of.
-    """
+    """Optional parts that the API uses beside the engine and the alert events."""
 
     stream_tokens: StreamTokens = field(default_factory=StreamTokens)
     connection_limits: ConnectionLimits | None = None
@@ -82,14 +75,6 @@ def make_app(
     alert_stream: AlertStream,
     parts: ApiParts | None = None,
 ) -> FastAPI:
-    """Build the app over a running engine.
-
-    Args:
-        engine: Builds the views.
-        alert_events: The stored alert events.
-        alert_stream: Follows them.
-        parts: What it uses beside these.
-    """
     parts = parts or ApiParts()
     limits = parts.connection_limits
     views = Views(engine)

@@ -22,8 +22,6 @@ class BucketReader:
     """Reads what a range has.
 
     Args:
-        own: The range.
-        width: Steps of a bucket.
         rank: Has the rows of one rank, which are read in place of those of all.
     """
 
@@ -55,7 +53,6 @@ class BucketReader:
         return found.spread(self._first, self._last)
 
     def of_run(self, columns: list[str]) -> list[Curve]:
-        """Return the curves of some columns of the run."""
         if not columns:
             return []
         items = [RUN_COLUMNS.index(name) for name in columns]
@@ -63,7 +60,6 @@ class BucketReader:
         return [Curve({"column": name}, found, at) for at, name in enumerate(columns)]
 
     def curves(self, wanted: WantedTable, known: KnownLayers) -> list[Curve]:
-        """Return the curves of one table."""
         places = np.array(wanted.places, dtype=np.int64)
         layer = LAYER_COLUMNS[wanted.column] if wanted.subjects[0].kind is None else None
         found = self.read(wanted.table if layer is None else layer.stored, places)

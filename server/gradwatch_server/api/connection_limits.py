@@ -18,11 +18,7 @@ SHARE_OF_FILES: Final = 4
 
 
 class ConnectionLimits:
-    """Limits of the connections of one event loop.
-
-    Args:
-        use: The budgets, and their use.
-    """
+    """Limits of the connections of one event loop."""
 
     def __init__(self, use: BudgetUse) -> None:
         self.use = use

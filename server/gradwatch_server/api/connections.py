@@ -73,7 +73,6 @@ class HttpConnection(H11Protocol):
         self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End."""
         super().connection_lost(exc)
         self._note_number()
         self._wait_for(None)
@@ -85,22 +84,18 @@ class HttpConnection(H11Protocol):
         self.limits.use["http_connections"].used = len(self.connections)
 
     def data_received(self, data: bytes) -> None:
-        """Take what came."""
         super().data_received(data)
         self._wait()
 
     def on_response_complete(self) -> None:
-        """Note that a request was answered."""
         super().on_response_complete()  # begins with a request that waits
         self._wait()
 
     def pause_writing(self) -> None:
-        """Note that the caller does not take what is sent."""
         super().pause_writing()
         self._wait()
 
     def resume_writing(self) -> None:
-        """Note that the caller took it."""
         super().resume_writing()
         self._wait()
 
@@ -183,9 +178,7 @@ class Handshake(asyncio.Protocol):
     """A TLS handshake, before there is a connection that counts: each takes a file, too.
 
     Args:
-        context: The certificate.
         limits: As many handshakes go on at once as there may be connections.
-        make_connection: Makes the connection once it is over.
     """
 
     def __init__(

@@ -21,8 +21,6 @@ class Curve:
 
     Args:
         label: What it is of: `column`, and `layer` if it is of one.
-        buckets: Without gaps.
-        item: Which item of these.
     """
 
     label: dict[str, str]

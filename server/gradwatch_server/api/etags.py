@@ -35,6 +35,5 @@ def unchanged(tag: str) -> Response:
 
 
 def tagged(answer: Response, tag: str) -> Response:
-    """Give an answer its tag."""
     answer.headers.update({"ETag": tag, "Cache-Control": "no-cache"})
     return answer

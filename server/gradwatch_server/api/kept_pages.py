@@ -36,7 +36,6 @@ class KeptPages:
 
     Args:
         own: The range, with at least one step.
-        columns: Columns of the layers that are wanted.
         places: (layers,) the layers that are wanted.
     """
 
@@ -45,11 +44,7 @@ class KeptPages:
     places: IndexArray
 
     def page(self, most: int) -> tuple[Arrays, dict[str, Any]]:
-        """Return the arrays of the first page, and what there is to be said of it.
-
-        Args:
-            most: Steps or buckets at most.
-        """
+        """Return the arrays of the first page, and what there is to be said of it."""
         width = self._width(self.own.first)
         last = self._end(width, min(most, self._most(width)))
         arrays = self._steps(last) if width == 1 else self._buckets(width, last)

@@ -21,8 +21,6 @@ class LayerPage:
 
     Args:
         text: What the name has in it, None for all.
-        limit: How many at most, None for all.
-        cursor: The place from which on.
     """
 
     text: str | None
@@ -33,8 +31,7 @@ class LayerPage:
         """Return the places on the page, and what the answer says of where it ends.
 
         Args:
-            places: Those that there are, rising.
-            names: Name of each place.
+            places: Places of all layers, rising.
         """
         wanted = [
             at for at in places if at >= self.cursor and (not self.text or self.text in names[at])

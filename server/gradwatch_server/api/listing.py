@@ -34,10 +34,6 @@ MAX_REST_S: Final = 1.0
 class RunListing:
     """The runs of an engine in short, for one event loop.
 
-    Args:
-        engine: The engine.
-        views: Views of its runs.
-
     Attributes:
         number: Grows whenever readers see something else of any run.
     """

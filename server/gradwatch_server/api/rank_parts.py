@@ -32,11 +32,7 @@ _SCALARS: Final = (Scalar.LOSS, Scalar.LR, Scalar.LOSS_SCALE, Scalar.STEP_TIME_S
 
 @dataclass(slots=True)
 class RankParts:
-    """The records of one step by rank.
-
-    Args:
-        layouts: Which layers they are about.
-    """
+    """The records of one step by rank."""
 
     layouts: Layouts
     _records: dict[int, dict[int, KeptRecord]] = field(default_factory=dict)
@@ -46,14 +42,6 @@ class RankParts:
     def find(
         cls, view: RunView, layouts: Layouts, records: Records, closed: ClosedStep
     ) -> RankParts:
-        """Look for the records of a step.
-
-        Args:
-            view: The attempt.
-            layouts: Which layers they are about.
-            records: The log.
-            closed: The step.
-        """
         found = cls(layouts)
         ranks = {own.session: own.rank for own in view.ranks if own.session is not None}
         stretches = {own: Stretch(closed.anchor, closed.step, closed.step) for own in ranks}

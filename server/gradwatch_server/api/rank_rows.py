@@ -66,12 +66,7 @@ def rank_of(view: RunView, rank: int) -> RankView:
 
 @dataclass(frozen=True, slots=True)
 class OwnRank:
-    """A rank whose own numbers are asked for.
-
-    Args:
-        view: The rank.
-        layouts: Which layers its records are about.
-    """
+    """A rank whose own numbers are asked for."""
 
     view: RankView
     layouts: Layouts
@@ -89,14 +84,7 @@ Own = Annotated[OwnRank | None, Depends(_own_rank)]
 
 
 class RankRows:
-    """The rows of one rank in a range.
-
-    Args:
-        rank: The rank.
-        own: The range.
-        num_layers: Layers of the attempt.
-        columns: Columns of the layers that are wanted.
-    """
+    """The rows of one rank in a range."""
 
     def __init__(self, rank: OwnRank, own: Range, num_layers: int, columns: Sequence[str]) -> None:
         self._rank, self._own = rank, own
@@ -106,7 +94,6 @@ class RankRows:
         self._has_layouts = True
 
     def read(self, records: Records) -> None:
-        """Read the records of the log."""
         run = self._frames()
         steps: dict[int, list[KeptRecord]] = {}
         for record in self._records(records, run):

@@ -40,7 +40,6 @@ class ClosedStep:
     """Place of a step in the log of its run.
 
     Args:
-        step: The step.
         number: Number of the entry by which it closed.
         anchor: `anchor_of` it.
     """
@@ -63,8 +62,6 @@ class Stretch:
     Args:
         anchor: That place in the log; None if there is none: then nothing is known of a session
             whose steps went back.
-        first: The first step of which records are kept.
-        last: The last one.
     """
 
     anchor: int | None

@@ -41,9 +41,6 @@ class AskedSteps:
     """Steps that are asked for, as the query says it; None is what it does not say.
 
     Args:
-        epoch: The epoch.
-        first: The first step.
-        last: The last one.
         after: The last step that the asker has.
         newest: So many of the newest steps with a record.
     """
@@ -79,13 +76,8 @@ class Range:
     """Steps of one epoch of an attempt.
 
     Args:
-        view: The attempt.
-        history: What is kept of it.
         span: What is kept of the epoch, None without any step.
-        first: The first step that is asked for.
-        last: The last one.
         after: The last step that the asker has, None if it has nothing.
-        numbers: What the answer says of it beside the curves.
     """
 
     view: RunView
@@ -100,7 +92,6 @@ class Range:
         """Return the width that gives *points* buckets at most, and that all steps are kept in.
 
         Args:
-            points: Buckets at most.
             tables: Tables that are read, that of the run if all of its steps are.
         """
         if self.span is None:

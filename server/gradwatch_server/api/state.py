@@ -41,20 +41,7 @@ COMMAND_TIMEOUT_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiState:
-    """Snapshots and the alert store, never the engine's own state.
-
-    Args:
-        engine: Builds the views.
-        alert_events: The stored alert events.
-        alert_stream: Follows them.
-        views: Views of the runs.
-        listing: The runs in short.
-        metrics: Renders what the engine counts, for Prometheus.
-        notifications: What tells the targets of alerts.
-        curve_reads: Reads from the disk, a few at a time.
-        stream_tokens: Makes the tokens that open a stream.
-        stream_limit: The open streams.
-    """
+    """Snapshots and the alert store, never the engine's own state."""
 
     engine: Engine
     alert_events: AlertEvents

@@ -38,9 +38,7 @@ class Subject:
 
     Args:
         parameter: By which it was asked for, and how it is called in the answer.
-        name: Its name.
         kind: What it is, None of a layer.
-        place: Its place among those of its kind.
     """
 
     parameter: str
@@ -55,13 +53,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class WantedTable:
-    """Curves of one table.
-
-    Args:
-        column: How their column is called.
-        table: Where it is kept.
-        subjects: What they are of.
-    """
+    """Curves of one table."""
 
     column: str
     table: str
@@ -77,7 +69,6 @@ class Question:
     """Parameters of a request.
 
     Args:
-        columns: Names of columns, those that are usual without.
         names: Parameter to the names that it has.
     """
 
@@ -101,7 +92,6 @@ class Question:
 
     @property
     def of_run(self) -> list[str]:
-        """The columns of the run that are asked for."""
         if not self.columns and not any(self.names.values()):
             return ["norm"]
         return [name for name in dict.fromkeys(self.columns) if name in RUN_COLUMNS]
@@ -156,7 +146,6 @@ def _items(parameter: str, name: str, known: KnownLayers) -> Iterator[Subject]:
 
 
 def _known(parameter: str, name: str, names: Sequence[str]) -> str:
-    """Say which names there are, or that there is none."""
     if not names:
         return f"this attempt has no {parameter} with a curve"
     shown = nearest(name, names) or names[:SHOWN_NAMES]
@@ -166,7 +155,6 @@ def _known(parameter: str, name: str, names: Sequence[str]) -> str:
 
 
 def _all() -> str:
-    """Say which columns there are."""
     told = [f"of the run {', '.join(RUN_COLUMNS)}"]
     told += [f"of a {own} {', '.join(columns)}" for own, columns in _COLUMNS_OF.items()]
     return f"there are {'; '.join(told)}"

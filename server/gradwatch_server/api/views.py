@@ -28,11 +28,7 @@ SLICE_RUNS = 50
 
 
 class Views:
-    """Views that an engine built.
-
-    Args:
-        engine: The engine.
-    """
+    """Views that an engine built."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

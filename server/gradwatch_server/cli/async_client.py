@@ -22,12 +22,7 @@ MOST_KEPT: Final = 16
 
 
 class AsyncClient:
-    """Asks one aggregator; an answer that did not change is not sent again.
-
-    Args:
-        url: Where it answers.
-        http: What carries the requests.
-    """
+    """Asks one aggregator; an answer that did not change is not sent again."""
 
     def __init__(self, url: str, http: httpx.AsyncClient) -> None:
         self._url = url.rstrip("/")

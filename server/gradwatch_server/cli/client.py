@@ -115,7 +115,6 @@ def follow_alerts(url: str, run: str | None, after: int | None) -> Iterator[dict
     """Yield alert events for ever; after a lost connection go on from the last one seen.
 
     Args:
-        url: Where the aggregator answers.
         run: Only events of this run, which may be yet to come; None for all.
         after: The cursor to begin after; None for the newest.
 

@@ -13,12 +13,7 @@ from gradwatch_wire.keyfile import ClientKey
 
 @contextmanager
 def dealer(endpoint: str, key: ClientKey | None) -> Iterator[zmq.Socket[bytes]]:
-    """Make a DEALER for an endpoint, which is not connected yet; close it at the end.
-
-    Args:
-        endpoint: Where it is to connect.
-        key: What it shows to an aggregator that asks.
-    """
+    """Make a DEALER for an endpoint, which is not connected yet; close it at the end."""
     context = zmq.Context()
     socket = context.socket(zmq.DEALER)
     try:

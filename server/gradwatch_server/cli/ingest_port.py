@@ -20,11 +20,7 @@ _WAIT_S: Final = 2.0
 
 
 class IngestPortCheck:
-    """The `trace` extension of one httpx request: looks at the first byte of the answer.
-
-    Args:
-        url: Where the request goes, for the error.
-    """
+    """The `trace` extension of one httpx request: looks at the first byte of the answer."""
 
     def __init__(self, url: str) -> None:
         self._url = url

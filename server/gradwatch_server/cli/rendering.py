@@ -31,7 +31,6 @@ def show_table(table: Table, least: Sequence[str] = ()) -> None:
 
     Args:
         table: Its first column has the names, which are never cut.
-        least: Headers of columns, the least important one first.
     """
     if not console.is_terminal:
         Console(width=PIPE_WIDTH).print(table)

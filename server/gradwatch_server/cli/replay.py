@@ -37,7 +37,6 @@ class Replayed(NamedTuple):
 
 
 def sent_line(sent: Replayed) -> str:
-    """Return what is printed of a session that was sent."""
     hello = sent.source.hello
     return f"{printable(hello.run)} rank {hello.rank}: {sent.num_sent} records sent, all stored"
 
@@ -61,9 +60,6 @@ def replay_files(
     """Send each session that the files belong to; yield it when everything of it is stored.
 
     Args:
-        paths: Any segment of each session, or directories of them.
-        endpoint: Where the aggregator listens.
-        key: What the client shows to an aggregator that asks.
         remove: Delete the files of a session once they are stored.
 
     Raises:
@@ -151,7 +147,6 @@ def _send(socket: zmq.Socket[bytes], message: bytes) -> bool:
 def _receive(
     session: Session[SpillSource], socket: zmq.Socket[bytes], endpoint: str, now_s: float
 ) -> bool:
-    """Take in one answer; return whether it is for this session."""
     try:
         envelope = decode(socket.recv())
     except ProtocolError as error:

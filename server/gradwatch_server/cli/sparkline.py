@@ -27,7 +27,6 @@ def sparkline(values: Sequence[float | str | None], width: int) -> Text:
 
     Args:
         values: As the API gives them, also `"NaN"` and `"Infinity"`; None where nothing is known.
-        width: Characters, filled up on the left.
     """
     numbers = [None if value is None else float(value) for value in values[-width:]]
     logs = [math.log(number) for number in numbers if number is not None and _is_drawn(number)]

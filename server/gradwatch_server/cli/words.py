@@ -43,18 +43,12 @@ ATTACH: Final = 'watch = gradwatch.attach(model, optimizer, run="my-run")'
 
 
 def marked(word: str, rest: str = "") -> Text:
-    """Return a status or severity with its mark, in its colour: shape carries it, too.
-
-    Args:
-        word: The status or severity.
-        rest: What stands behind it.
-    """
+    """Return a status or severity with its mark, in its colour: shape carries it, too."""
     style = COLOURS.get(word, "yellow")  # type: ignore[call-overload]  # StrEnum keys equal strings
     return Text(f"{_MARKS.get(word, '○')} {printable(word + rest)}", style=style)
 
 
 def status_text(status: str, phase: str, *, is_old: bool) -> Text:
-    """Return status and phase in the one phrase for them; of what is old only that it was so."""
     rest = f" · {phase}"
     return Text(printable(f"was {status}{rest}"), "dim") if is_old else marked(status, rest)
 

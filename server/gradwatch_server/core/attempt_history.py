@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import Final
 
 from gradwatch_server.core.alerting.alert import Alert
@@ -48,11 +49,7 @@ def _parse(job: str) -> tuple[tuple[str, str], int] | None:
 
 
 class AttemptHistory:
-    """Attempts of a run, of which the newest that lives is current.
-
-    Attributes:
-        attempts: All of them, oldest first.
-    """
+    """Attempts of a run, of which the newest that lives is current."""
 
     def __init__(self) -> None:
         self.attempts: list[Attempt] = []
@@ -131,11 +128,10 @@ class AttemptHistory:
         return precedes(job, other.job) or job in earlier
 
     def attempt_of(self, session: RankSession) -> Attempt:
-        """Return the attempt that a session belongs to."""
         newest = self.attempts[-1]
         if newest.number == session.attempt:  # so it is for nearly every record
             return newest
-        return self.attempts[bisect_left(self.attempts, session.attempt, key=_number)]
+        return self.attempts[bisect_left(self.attempts, session.attempt, key=attrgetter("number"))]
 
     def find(self, hello: Hello) -> Attempt | None:
         """Return the attempt that a new session belongs to, None if that is another one."""
@@ -168,7 +164,6 @@ class AttemptHistory:
                 own.closed.forget_frames()
 
     def adopt(self, attempt: Attempt) -> None:
-        """Add an attempt as it is."""
         self.attempts.append(attempt)
         self._num_known = 0
 
@@ -198,7 +193,3 @@ def _may_return(attempt: Attempt, begins: Attempt) -> bool:
     since_ns = max(attempt.signs.heard_ns, attempt.signs.resumed_ns)
     is_recent = begins.started_ns - since_ns < RETURN_NS
     return attempt.may_return and is_recent and not precedes(attempt.job, begins.job)
-
-
-def _number(attempt: Attempt) -> int:
-    return attempt.number

@@ -50,9 +50,7 @@ class BeatProgress:
     """Content of a BEAT of a session.
 
     Args:
-        session: The session.
         last_step: The last step that it collected, -1 before the first.
-        since_s: Seconds since then, or since it attached.
         training: Whether the model is in training mode; None if it does not say.
     """
 
@@ -132,8 +130,6 @@ class FramesClosed:
     Which attempt that is depends on all runs. So it is decided once, and is a fact of the log.
 
     Args:
-        run: The run.
-        attempt: Which of its attempts.
         limit: Bytes that its records that wait may take from here on.
     """
 
@@ -147,7 +143,6 @@ class ManifestsDropped:
     """All manifests take too much: the oldest ones of one session are dropped.
 
     Args:
-        session: The session.
         limit: Bytes that its manifests may take from here on.
     """
 
@@ -207,7 +202,6 @@ class Entry:
 
     Args:
         received_ns: The aggregator's wall clock when it came in, nanoseconds since the epoch.
-        body: What happened.
     """
 
     received_ns: int

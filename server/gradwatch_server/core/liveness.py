@@ -28,7 +28,6 @@ class Gaps:
     """Statistics of the gaps between the steps of an attempt.
 
     Args:
-        count: How many there were.
         median_s: Median of the newest, 0 without any.
         largest_s: The largest while training, after the first few; 0 without any.
         largest_evaluation_s: The largest in which the model was not in training mode.
@@ -63,7 +62,6 @@ class StepGaps:
             self._largest_s = max(self._largest_s, gap_s)
 
     def gaps(self) -> Gaps:
-        """Return what they come to."""
         if self._median_s is None:
             self._median_s = float(np.median(self._gaps)) if self._gaps else 0.0
         return Gaps(self._count, self._median_s, self._largest_s, self._largest_evaluation_s)
@@ -88,15 +86,10 @@ class RankLiveness:
     """Known facts of one rank.
 
     Args:
-        rank: Global rank.
         step: Its last step, -1 before the first.
-        lives: Whether it is expected to give signs of life.
         is_lost: Whether it went without BYE, and nobody has come in its place.
         has_failed: Whether it ended with an exception, and nobody has come in its place.
-        silent_s: Seconds since its last sign of life in the log.
-        idle_s: Seconds since its last step, or since it attached.
         behind_frames: Frames in a row that closed two steps or more ahead of it.
-        since_ns: When it last gave a sign of life, or went.
         stack: Python stack of its training thread in a hang that goes on, else empty.
     """
 
@@ -118,13 +111,9 @@ class Liveness:
 
     Args:
         received_ns: The moment, nanoseconds since the epoch.
-        place: Position of its newest step.
         step: That step, 0 before the first.
-        ranks: What is known of each rank that attached, by rank.
         idle_s: Seconds since its newest step, or since it began; None if no rank lives.
-        gaps: The gaps between its steps so far.
         evaluating: Whether a rank said since that step that its model is not in training mode.
-        is_over: Whether all of its ranks said BYE.
     """
 
     received_ns: int
@@ -141,8 +130,6 @@ def look(sessions: Iterable[RankSession], now_ns: int, *, from_files: bool) -> l
     """Return what is known of the ranks of an attempt.
 
     Args:
-        sessions: Their sessions.
-        now_ns: The time it is.
         from_files: Whether they are sent from spill files: then none is ever lost.
     """
     return [_look_at(session, now_ns, from_files) for session in sessions]
@@ -167,17 +154,7 @@ def _look_at(session: RankSession, now_ns: int, from_files: bool) -> RankLivenes
 
 @dataclass(slots=True)
 class SignsOfLife:
-    """Signs that an attempt trains. Times are nanoseconds since the epoch.
-
-    Args:
-        heard_ns: The last sign of life of any rank.
-        resumed_ns: Since when all could reach the aggregator.
-        stepped_ns: When the newest step came.
-        is_evaluating: Whether a rank said so since the newest step.
-        was_away: Whether the aggregator was away since then.
-        is_troubled: Whether an alert about liveness is active.
-        place: Position of the newest step.
-    """
+    """Signs that an attempt trains. Times are nanoseconds since the epoch."""
 
     heard_ns: int
     resumed_ns: int
@@ -198,14 +175,7 @@ class SignsOfLife:
         self.resumed_ns, self.was_away = now_ns, True
 
     def advance(self, place: Place, part: RankPart, num_steps: int, now_ns: int) -> None:
-        """Note a step that is newer than all before, and how long it took to come.
-
-        Args:
-            place: Its position.
-            part: The first record of it.
-            num_steps: How many steps its rank took since its last record.
-            now_ns: The time it is.
-        """
+        """Note a step that is newer than all before, and how long it took to come."""
         claimed = known_seconds(part.scalars.get(Scalar.STEP_TIME_S))
         claimed = None if claimed is None else known_seconds(claimed * max(num_steps, 1))
         seen = None if self.was_away else (now_ns - self.stepped_ns) / 1e9
@@ -221,13 +191,7 @@ class SignsOfLife:
     def look(
         self, sessions: Mapping[int, RankSession], now_ns: int, *, from_files: bool
     ) -> Liveness:
-        """Return how alive the attempt is.
-
-        Args:
-            sessions: Its sessions by rank.
-            now_ns: The time it is.
-            from_files: Whether all of them are sent from spill files.
-        """
+        """Return how alive the attempt is."""
         ranks = tuple(
             look((sessions[rank] for rank in sorted(sessions)), now_ns, from_files=from_files)
         )

@@ -16,11 +16,7 @@ MAX_COUNT: Final = (1 << 63) - 1
 
 @dataclass
 class RecentCount:
-    """Count of what happened while the frames of the window closed: older events do not count.
-
-    Args:
-        frames: Frames that the window holds.
-    """
+    """Count of what happened while the frames of the window closed: older events do not count."""
 
     frames: int
     _counts: deque[list[int]] = field(default_factory=deque)  # frames closed by then, and how many
@@ -50,8 +46,6 @@ class LostRange:
     """Records `first..last` that the aggregator declared lost.
 
     Args:
-        first: First sequence number.
-        last: Last sequence number.
         after_step: Step of the last statistics stored before them, None if there were none.
         before_step: Step of the first statistics stored after them, None while there are none.
     """
@@ -68,13 +62,7 @@ class LostRange:
 
 @dataclass(frozen=True, slots=True)
 class DeclaredLoss:
-    """Statement that a rank can no longer supply some records.
-
-    Args:
-        rank: Global rank.
-        lost: The records.
-        received_ns: When it was declared, nanoseconds since the epoch.
-    """
+    """Statement that a rank can no longer supply some records."""
 
     rank: int
     lost: LostRange

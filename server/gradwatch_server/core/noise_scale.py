@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, Self
 import numpy as np
 
 from gradwatch_server.core.frames.frame import Frame
-from gradwatch_server.core.frames.local_norms import RankNorms, local_norms
+from gradwatch_server.core.frames.local_norms import local_norms
 from gradwatch_wire.columns import L2
 from gradwatch_wire.names import Label, Reduction, Scalar
 
@@ -35,7 +35,6 @@ class NoiseSample(NamedTuple):
     """Noise scale at one step.
 
     Args:
-        step: Optimizer step.
         noise: S of this step alone.
         signal: G² of this step alone, maybe negative.
         noise_mean: Running average of S.
@@ -111,7 +110,8 @@ def estimate(frame: Frame) -> tuple[float, float] | None:
     (own,) = gathered
     num_ranks = len(own.ranks)
     batch = _batch_size(frame)
-    if batch is None or num_ranks < 2 or len(frame.parts) != num_ranks or not _is_known(own):
+    is_known = (np.isfinite(own.l2) & (own.l2 >= 0.0)).all()
+    if batch is None or num_ranks < 2 or len(frame.parts) != num_ranks or not is_known:
         return None
     total = batch * num_ranks
     averaged = frame.column(L2)[own.index]
@@ -121,10 +121,6 @@ def estimate(frame: Frame) -> tuple[float, float] | None:
     noise = (small - large) / (1.0 / batch - 1.0 / total)
     signal = (total * large - batch * small) / (total - batch)
     return (noise, signal) if math.isfinite(noise) and math.isfinite(signal) else None
-
-
-def _is_known(own: RankNorms) -> bool:
-    return bool((np.isfinite(own.l2) & (own.l2 >= 0.0)).all())
 
 
 def _batch_size(frame: Frame) -> float | None:

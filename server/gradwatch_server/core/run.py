@@ -48,24 +48,14 @@ class Run(AttemptHistory):
     """A named run, derived from its log. It does no I/O and asks no clock.
 
     Args:
-        name: Its name.
-        created_ns: Time of its first entry, nanoseconds since the epoch.
         position: Number of the newest entry of its log that it has.
         num_forgotten: Attempts that left memory: the next one has the number after them.
         rules_json: The rules in force, as JSON; empty for the defaults.
         budgets_json: The budgets in force, as JSON; empty for none.
-        silences: The silences in force.
 
     Attributes:
-        attempts: Its attempts, which are saved by themselves.
-        sessions: Its sessions by id.
-        sessions_bytes: Memory of its sessions and attempts, without frames.
         touched: Numbers of attempts that entries changed, until somebody clears them. Attempts that
             are judged may change with time.
-        rules: The rules in force.
-        budgets: The budgets in force.
-        window_steps: Frames that the window of an attempt holds.
-        recorder: Takes each frame that closes.
         is_relearnt: Whether its checkpoint could not be read, so that all is from its log.
     """
 
@@ -110,7 +100,6 @@ class Run(AttemptHistory):
             yield from attempt.open.records()
 
     def adopt(self, attempt: Attempt) -> None:
-        """Add an attempt as it is, with its sessions."""
         attempt.active_alerts.allowance.budget = self.alert_budget
         attempt.active_alerts.silences = self.silences
         attempt.closed.recorder = self.recorder
@@ -332,7 +321,6 @@ class Run(AttemptHistory):
 
 @lru_cache(maxsize=16)
 def _rules(text: str) -> Rules:
-    """Return rules, one object for all runs that have the same."""
     return Rules.model_validate_json(text) if text else Rules()
 
 

@@ -59,39 +59,24 @@ class RankSession:
     """One `attach` of one rank.
 
     Args:
-        id: 16 bytes.
-        hello: What it said of itself.
-        attempt: Number of the attempt that it belongs to.
         last_ns: When the log has its last sign of life, nanoseconds since the epoch.
-        state: Whether it lives.
         acked: Highest sequence number below which nothing is missing or not declared lost.
-        num_stored: Records stored.
-        num_lost: Records declared lost.
         num_unresolved: Records that fit no manifest.
-        num_skipped: Steps that a GradScaler skipped.
         last_skipped: The last of them, -1 for none.
         pace: How often it measures, in words; empty for each step.
         every: Steps from one to the next that it wants to measure in full.
         last_step: Step of the last statistics stored, or that BYE told of; -1 for none.
         reason: What its BYE said, empty before.
-        manifests: Manifest id to what it declared.
-        losses: What it lost.
         heard_ns: Its last sign of life in the log, or when the aggregator could be reached again.
         stepped_ns: When it took its last step, as far as is known; before, when it attached.
         lost_ns: When it was taken for lost, 0 unless it was and gave no sign of life since. What is
             sent in its place from files is none.
-        is_replaced: Whether its rank attached again, in a later attempt.
-        is_from_files: Whether it is sent from spill files by now.
         beat_step: The last step that it told of in a BEAT since the last statistics, else -1.
         behind_frames: Frames in a row that closed two steps or more ahead of it.
         stack: Python stack of its training thread in its last hang, the innermost frame first.
-        stack_step: Step that was under way then.
         place: Place of the rank in the groups of the job, in words; empty if it is not known.
         is_bare: Whether its rank has no layers: then no step waits for it.
         revision: Counts the entries that are of it; readers keep what is unchanged.
-
-    Attributes:
-        manifests_bytes: What its manifests take in memory.
     """
 
     id: bytes
@@ -152,7 +137,6 @@ class RankSession:
         return replaced
 
     def clear_manifests(self) -> None:
-        """Let all manifests go."""
         self.manifests.clear()
         self.manifests_bytes = 0
 
@@ -163,12 +147,7 @@ class RankSession:
         return manifest
 
     def read(self, stats: Stats, entry: int) -> RankPart | None:
-        """Return a record in the order of its manifest, None if it does not fit one.
-
-        Args:
-            stats: The record.
-            entry: Its number in the log of the run.
-        """
+        """Return a record in the order of its manifest, None if it does not fit one."""
         if stats.manifest_id not in self.manifests:
             return None
         known = self.manifests[stats.manifest_id]
@@ -222,7 +201,6 @@ def _checked_every(given: object) -> int:
 
 
 def session_bytes(hello: Hello) -> int:
-    """Return the memory of a session, bytes."""
     texts = (hello.run, hello.host, hello.job, *hello.versions, *hello.versions.values())
     return SESSION_BYTES + TEXT_COPIES * names_bytes(texts)
 

@@ -14,17 +14,7 @@ from gradwatch_server.core.session import RankSession
 
 
 class State:
-    """All runs. Each follows from its own entries alone.
-
-    Attributes:
-        runs: Name to run.
-        sessions: Sessions of all runs, by id.
-        rules: The rules of runs that begin.
-        budgets: The budgets of runs that begin.
-        silences: All silences; a run has those that may fit it.
-        window_steps: Frames that the window of an attempt holds.
-        recorder: Takes each frame that closes.
-    """
+    """All runs. Each follows from its own entries alone."""
 
     def __init__(self, window_steps: int = WINDOW_STEPS, rules: Rules | None = None) -> None:
         self.runs: dict[str, Run] = {}
@@ -37,7 +27,6 @@ class State:
         self._begun: dict[str, Run] = {}  # runs without an attempt yet
 
     def add(self, run: Run) -> None:
-        """Take in a run as it is."""
         run.window_steps = self.window_steps
         run.record_with(self.recorder)
         self.runs[run.name] = run
@@ -65,8 +54,6 @@ class State:
         An entry of a run that is not in memory, and does not begin one, changes nothing.
 
         Args:
-            name: Name of the run.
-            entry: The entry.
             number: Its number in the log of the run; None for the next one.
         """
         run = self.runs.get(name)

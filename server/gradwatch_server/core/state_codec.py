@@ -26,7 +26,7 @@ class Shared(ABC):
     """Base of what several objects refer to: it is saved once, and is one object again.
 
     Attributes:
-        STATE: Dataclass of what is saved of it.
+        STATE: Dataclass of its saved form.
     """
 
     __slots__ = ()

@@ -39,10 +39,6 @@ class Block:
 
     Args:
         number: Which block of the attempt it is, from 0.
-        epoch: The epoch.
-        capacity: Rows for which there is room.
-        columns: Columns of the layers that it has.
-        num_layers: Layers that it has.
     """
 
     def __init__(
@@ -67,7 +63,6 @@ class Block:
 
     @property
     def num_bytes(self) -> int:
-        """About what it takes in memory."""
         items = sum(values.nbytes + known.nbytes for values, known in self.items.values())
         return self.values.nbytes + self.present.nbytes + self.run.nbytes + items + 1_024
 
@@ -144,7 +139,6 @@ class Block:
         """Add a row that fits.
 
         Args:
-            new: The row.
             offset: Place in the log of the entry by which its step closed.
         """
         row = self.count

@@ -35,7 +35,6 @@ class Buckets:
     """Buckets of some items; those without any step are left out.
 
     Args:
-        width: Steps of each.
         numbers: (buckets,) which they are, rising.
         times_ns: (buckets,) when the last record of each came in, nanoseconds since the epoch.
         stats: (4, buckets, items) in the order of `STATS`.
@@ -63,7 +62,6 @@ class Buckets:
 
     @classmethod
     def of(cls, rows: Rows, width: int) -> Self:
-        """Return the buckets of some rows."""
         numbers = rows.steps // width
         starts = _starts(numbers)
         finite = rows.known & np.isfinite(rows.values)
@@ -99,7 +97,6 @@ class Buckets:
 
         Args:
             pieces: Of the same items, one at least; two may share the bucket where they meet.
-            width: A multiple of the width of each.
         """
         numbers = np.concatenate([own.steps for own in pieces]) // width
         times_ns = np.concatenate([own.times_ns for own in pieces])
@@ -247,7 +244,6 @@ def _reduce(stats: FloatArray, finite: IndexArray, starts: IndexArray) -> FloatA
     Args:
         stats: (4, pieces, items).
         finite: (pieces, items) finite values behind each.
-        starts: Where the pieces of a bucket begin.
 
     Returns:
         (4, buckets, items).

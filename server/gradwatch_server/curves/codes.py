@@ -101,7 +101,6 @@ def cells(buckets: Buckets, has_record: npt.NDArray[np.bool_], usual_: CodeArray
     That is a NaN or Inf, then the magnitude that is farthest from what is usual of the item.
 
     Args:
-        buckets: Without gaps, of items.
         has_record: (buckets,) whether there is any record of each.
         usual_: (items, buckets) the code of what was usual.
     """

@@ -44,9 +44,7 @@ class LayerColumn:
     """A number of each layer, as it is asked for.
 
     Args:
-        name: What it is called.
-        stored: The column of frames that it is worked out from.
-        power: It is that, divided by the layer's elements to this power.
+        power: Exponent of the layer's elements by which the stored column is divided.
     """
 
     name: str

@@ -45,10 +45,8 @@ class TablePlace(NamedTuple):
     """Place of a table in a body.
 
     Args:
-        begin: Where it begins.
-        num_items: Its items.
         lengths: Bytes of each group, none where each array is one number over and over.
-        same: Those numbers.
+        same: The number of each array that is one number over and over.
     """
 
     begin: int = 0
@@ -63,7 +61,6 @@ class BlockHead(NamedTuple):
     Args:
         arrays: (entries,) each: steps, times, skips and entries of the log of rows; numbers and
             times of buckets.
-        tables: Name to place.
     """
 
     arrays: Arrays
@@ -71,7 +68,6 @@ class BlockHead(NamedTuple):
 
 
 def encode_plain(plain: Any) -> bytes:
-    """Return plain data with a checksum."""
     packed = zstandard.ZstdCompressor(level=1).compress(msgpack.packb(plain))
     return zlib.crc32(packed).to_bytes(_CHECKSUM_BYTES, "little") + packed
 
@@ -105,7 +101,6 @@ def encode_block(
     """Return head and body of a block.
 
     Args:
-        arrays: The arrays of `BlockHead`.
         tables: Names and their arrays of (entries, items), all of the same items.
     """
     compressor = zstandard.ZstdCompressor(level=1, write_checksum=True)

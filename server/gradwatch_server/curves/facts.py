@@ -50,11 +50,7 @@ class BlockFacts:
     """Facts of a block, known without reading it.
 
     Args:
-        level: Its level.
         number: Its number on its level, from 0.
-        epoch: Epoch of all its steps.
-        first_step: The first step.
-        last_step: The last one.
         entries: Rows or buckets; none of one that only says that those below are to be read.
         is_closed: Whether nothing is added to it any more.
         upto: Number of the last block of the level below that it stands for; -1 of rows.
@@ -98,11 +94,7 @@ class SeriesQuery(NamedTuple):
     """Request for a part of a curve.
 
     Args:
-        epoch: The epoch.
         table: `columns.RUN_TABLE`, one of `items.ITEM_TABLES`, or a column of the layers.
-        items: Places of the wanted items of the table.
-        first: The first step.
-        last: The last step.
     """
 
     epoch: int

@@ -22,14 +22,7 @@ MAX_PAIRED: Final = 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Members:
-    """The layers of a group.
-
-    Args:
-        name: Name of the group.
-        index: (members,) their places.
-        numel: (members,) their elements.
-        total: The elements of all of them.
-    """
+    """The layers of a group."""
 
     name: str
     index: IndexArray
@@ -56,13 +49,7 @@ class GroupNumbers:
     def numbers(
         self, closed: ClosedFrame, l2: FloatArray, names: ItemNames
     ) -> Iterator[tuple[str, ItemNumbers]]:
-        """Yield the tables of groups and of pairs, nothing without named groups.
-
-        Args:
-            closed: A closed frame.
-            l2: (layers,) its L2 norms.
-            names: Gives groups and pairs their places.
-        """
+        """Yield the tables of groups and of pairs, nothing without named groups."""
         self._follow(closed.layers)
         present = closed.frame.present
         is_whole = np.count_nonzero(present) == len(present) == len(closed.layers.names)

@@ -103,11 +103,7 @@ def rounded(values: FloatArray, num_bits: int) -> FloatArray:
 
 
 class ItemNames:
-    """The names of an attempt's items.
-
-    Args:
-        known: Those that there are already, in their places.
-    """
+    """The names of an attempt's items."""
 
     def __init__(self, known: Mapping[ItemKind, tuple[str, ...]] | None = None) -> None:
         self._names = {kind: list((known or {}).get(kind, ())) for kind in ItemKind}

@@ -25,12 +25,9 @@ class KnownLayers:
     """The layers of an attempt, as they stood.
 
     Args:
-        names: Name of each.
-        numel: Elements of each.
         groups: Name of a group to (layers,) whether each layer is in it.
-        is_ordered: Whether they come in the order of the forward pass.
         dtypes: Gradient dtype of each, as torch spells it; none if that was not recorded.
-        shards: In how many shards each is held, 1 of a whole one; none likewise.
+        shards: In how many shards each is held, 1 of a whole one; none if not recorded.
         items: What else there are curves of: kind to names in their places.
     """
 

@@ -72,8 +72,6 @@ class Levels:
     """One track of an attempt.
 
     Args:
-        track: The track.
-        first: Number of the first block of rows.
         last: Epoch and step of the newest row before it.
     """
 
@@ -116,7 +114,6 @@ class Levels:
 
     @property
     def num_bytes(self) -> int:
-        """About what it takes in memory."""
         pieces = sum(
             own.stats.nbytes + own.counts.nbytes
             for sources in self._sources
@@ -126,19 +123,12 @@ class Levels:
         return pieces + (0 if self._open is None else self._open.num_bytes)
 
     def view(self) -> TailView:
-        """Return the rows in memory."""
         closed = tuple([(own, own.count) for own in self._closed]) if self._closed else ()
         own = self._open
         return TailView(closed if own is None else (*closed, (own, own.count)))
 
     def add(self, row: NewRow, number: int, stored: StoredCurves) -> None:
-        """Add a row, unless it is there already: after a restart it may come again.
-
-        Args:
-            row: The row.
-            number: Number of the entry by which its step closed.
-            stored: Blocks in the store.
-        """
+        """Add a row, unless it is there already: after a restart it may come again."""
         place = row.epoch, row.step
         if place <= self.last:
             return
@@ -184,7 +174,6 @@ class Levels:
             self._num_saved = self._open.count
 
     def note_saved(self) -> None:
-        """Let go of what the store has."""
         self.unsaved.clear()
         self._closed.clear()
 

@@ -31,14 +31,10 @@ class NewRow:
     """Numbers of one step.
 
     Args:
-        epoch: How often the steps had gone back.
-        step: The step.
         time_ns: When its last record came in, nanoseconds since the epoch.
-        skipped: Whether a GradScaler skipped it.
-        numbers: Those of `RUN_COLUMNS`, None where one is not known; none of gains.
-        frame: Has those of the layers; None of gains.
+        numbers: Values of `RUN_COLUMNS`, None where one is not known; none of gains.
+        frame: Source of the layers' values; None of gains.
         l2: (layers,) their L2 norms, non-finite where any collection was; None of gains.
-        items: Table to those of other items.
     """
 
     epoch: int
@@ -81,7 +77,6 @@ def row_of_frame(closed: ClosedFrame, names: ItemNames, groups: GroupNumbers) ->
 
 
 def row_of_gains(gains: GainFrame, epoch: int, names: ItemNames) -> NewRow:
-    """Return the row of a frame of gains."""
     places = names.places(ItemKind.BLOCK, gains.blocks)
     items = {
         table_of(ItemKind.BLOCK, "output_norm"): ItemNumbers.of(places, gains.norms),

@@ -51,8 +51,6 @@ class History:
     """Reads one track of an attempt.
 
     Args:
-        stored: The blocks in the store.
-        track: The track.
         tail: Its rows in memory; those that are stored as well are read from the store.
         layers: The layers in memory, None if they are to be read.
         gains: History of the gains, None of these themselves.
@@ -78,7 +76,6 @@ class History:
         self._known_ends: dict[tuple[int, int], tuple[int, int] | None] = {}
 
     def of_table(self, table: str) -> History:
-        """Return that of the track which has a table."""
         return self._gains if self._gains is not None and table in GAIN_TABLES else self
 
     @cached_property
@@ -286,7 +283,6 @@ def _within(wanted: SeriesQuery, first: int, last: int) -> SeriesQuery:
 
 
 def _empty(width: int, num_items: int) -> Buckets:
-    """Return no buckets."""
     none = np.zeros(0, dtype=np.int64)
     stats = np.zeros((len(STATS), 0, num_items))
     return Buckets(width, none, none, stats, np.zeros((len(COUNTS), 0, num_items), dtype=np.int64))

@@ -63,7 +63,6 @@ class AttemptRate:
         """Tell whether a HELLO begins an attempt.
 
         Args:
-            hello: What a new session says.
             is_found: Whether the state has an attempt for it. It has nothing of this round yet.
         """
         joined = self._joined.get(_launch(hello))

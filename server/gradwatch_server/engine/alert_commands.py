@@ -17,13 +17,7 @@ from gradwatch_wire.health import AlertState
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge:
-    """Somebody knows of an alert.
-
-    Args:
-        alert_id: The alert.
-        by: Who.
-        comment: What they say of it.
-    """
+    """Somebody knows of an alert."""
 
     alert_id: str
     by: str
@@ -48,16 +42,7 @@ class Acknowledge:
 
 @dataclass(frozen=True, slots=True)
 class AddSilence:
-    """Alerts are not to be told for a while.
-
-    Args:
-        run: As `Silence.run`.
-        rule: As `Silence.rule`.
-        layers: As `Silence.layers`.
-        until_ns: As `Silence.until_ns`.
-        by: Who wants it.
-        comment: Why.
-    """
+    """Alerts are not to be told for a while."""
 
     run: str
     rule: str
@@ -81,11 +66,7 @@ class AddSilence:
 
 @dataclass(frozen=True, slots=True)
 class RemoveSilence:
-    """A silence is to end now.
-
-    Args:
-        silence_id: The silence.
-    """
+    """A silence is to end now."""
 
     silence_id: str
 

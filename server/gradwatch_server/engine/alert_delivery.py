@@ -36,8 +36,6 @@ class AlertChange:
     """A change of an alert, and how it is told: made once for the store and for all ranks.
 
     Args:
-        alert: As it is after that.
-        plain: What `to_dict` gives of it.
         event: What is stored once per alert and change: it fires, has news, is resolved.
     """
 
@@ -47,7 +45,6 @@ class AlertChange:
 
     @classmethod
     def of(cls, alert: Alert) -> Self:
-        """Return that of an alert."""
         plain = alert.to_dict()
         body = json.dumps(jsonable(plain))
         return cls(alert, plain, NewAlertEvent(alert.id, alert.change, alert.run, body))
@@ -65,13 +62,6 @@ class AlertDelivery:
     """Tells each alert to rank 0 and the ranks of its origin at once, to all others by and by."""
 
     def __init__(self, state: State, peers: Mapping[bytes, bytes], ingest: Inbox) -> None:
-        """Tell nothing yet.
-
-        Args:
-            state: Where the sessions are found.
-            peers: Session to where its answers go.
-            ingest: What sends them.
-        """
         self._state = state
         self._peers = peers
         self._ingest = ingest

@@ -21,14 +21,6 @@ logger = logging.getLogger(__name__)
 class Applier:
     """Applies entries to the runs that they are of.
 
-    Args:
-        state: All runs.
-        checkpointer: Saves runs that changed.
-        publishing: Shows readers what changed.
-        published: Counts entries that could not be applied.
-        recorder: Records curves.
-        memory: Measures runs that changed.
-
     Attributes:
         forgotten: Sessions that left memory; the engine takes them from here.
     """
@@ -45,8 +37,6 @@ class Applier:
         """Apply entries of one run; return the alerts that come of them.
 
         Args:
-            name: Name of the run.
-            entries: The entries, in the order of the log.
             number: Number of the first of them in the log of the run.
         """
         alerts: list[Alert] = []

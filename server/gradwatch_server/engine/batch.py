@@ -17,10 +17,7 @@ class Reply:
     """Answer to a session.
 
     Args:
-        peer: Where it goes.
-        welcome: Whether the session said HELLO.
         max_in_flight_bytes: Promise to a client that does not keep to windows, None to others.
-        rewind: Whether it is to send again what is missing.
     """
 
     peer: bytes
@@ -31,13 +28,7 @@ class Reply:
 
 @dataclass(slots=True)
 class Batch:
-    """Lines in the order in which they are logged, and one answer for each session.
-
-    Args:
-        lines: Entries, each with its run.
-        answers: Session to answer.
-        begun: Names of the runs that begin in it.
-    """
+    """Lines in the order in which they are logged, and one answer for each session."""
 
     lines: list[Line] = field(default_factory=list)
     answers: dict[bytes, Reply] = field(default_factory=dict)
@@ -70,11 +61,7 @@ class Batch:
         """Yield peer, session and what it is told; only to be sent once the lines are committed.
 
         Args:
-            tracker: Knows how far each session is.
-            hello: What every WELCOME says.
-            credit: Has the window of each session.
             every_of: Returns how many steps a session's attempt has between two measurements.
-            now_s: The time it is, seconds.
         """
         for session, answer in self.answers.items():
             acked = tracker.accepted(session)

@@ -33,12 +33,7 @@ MAX_WAITING: Final = 64
 
 
 class CommandError(Exception):
-    """A command cannot be done.
-
-    Args:
-        status: What HTTP calls it.
-        detail: Why, for people.
-    """
+    """A command cannot be done."""
 
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(detail)
@@ -150,11 +145,7 @@ class Commands:
 
 
 class NewRules:
-    """Rules that are to be in force from the next round on.
-
-    Args:
-        state: All runs, and the rules in force.
-    """
+    """Rules that are to be in force from the next round on."""
 
     def __init__(self, state: State) -> None:
         self._state = state

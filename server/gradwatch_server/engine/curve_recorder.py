@@ -55,13 +55,7 @@ _LEVELS: Final = sorted((level for track in Track for level in track.levels), ke
 
 
 class AttemptCurves:
-    """The curves of one attempt in memory, which go on after what is stored.
-
-    Args:
-        store: Where curves are kept.
-        run: Name of the run.
-        attempt: Number of the attempt.
-    """
+    """The curves of one attempt in memory, which go on after what is stored."""
 
     def __init__(self, store: CurveStore, run: str, attempt: int) -> None:
         self._store, self._of = store, (run, attempt)
@@ -93,7 +87,6 @@ class AttemptCurves:
 
     @property
     def num_bytes(self) -> int:
-        """About what it takes in memory."""
         return sum(own.num_bytes for own in self._tracks.values())
 
     @property
@@ -113,7 +106,6 @@ class AttemptCurves:
             self._tracks[Track.STEPS].extend(closed.epoch, rows, number, self._stored)
 
     def add_gains(self, gains: GainFrame, epoch: int, number: int) -> None:
-        """Add gains, unless they are there already."""
         self._add(Track.GAINS, row_of_gains(gains, epoch, self._names), number)
 
     def _add(self, track: Track, row: NewRow, number: int) -> None:
@@ -151,7 +143,6 @@ class AttemptCurves:
         self._store.save(*self._of, blocks, encoded)
 
     def note_saved(self) -> None:
-        """Let go of what was written."""
         self._saved_layers = self._layers
         for own in self._tracks.values():
             own.note_saved()
@@ -166,13 +157,7 @@ class CurveRecorder:
     """The curves of all attempts. The engine's thread writes; any thread reads."""
 
     def __init__(self, store: CurveStore, max_bytes: int, clock: Clock) -> None:
-        """Read nothing yet.
-
-        Args:
-            store: Where curves are kept.
-            max_bytes: Bytes that they may take there.
-            clock: Gives the time.
-        """
+        """Read nothing yet."""
         self.number = 0  # that of the entry which is being applied, in the log of its run
         self._store = store
         self._max_bytes = max_bytes
@@ -203,7 +188,6 @@ class CurveRecorder:
         self._add((run, attempt), lambda own: own.add_frame(closed, self.number))
 
     def add_gains(self, run: str, attempt: int, gains: GainFrame, epoch: int) -> None:
-        """Take in the next gains of an attempt likewise."""
         self._add((run, attempt), lambda own: own.add_gains(gains, epoch, self.number))
 
     def _add(self, of: tuple[str, int], add: Callable[[AttemptCurves], None]) -> None:

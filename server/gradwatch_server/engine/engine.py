@@ -61,14 +61,7 @@ logger = logging.getLogger(__name__)
 
 
 class Engine(threading.Thread):
-    """Runs until `stop`.
-
-    Attributes:
-        published: State that readers see.
-        publishing: Builds views for readers.
-        commands: Requests of people that wait.
-        boot_id: Tells this start from others.
-    """
+    """Runs until `stop`."""
 
     publishing: Publishing
 
@@ -93,18 +86,8 @@ class Engine(threading.Thread):
 
         Args:
             store: The store, which only the engine writes.
-            ingest: Source of messages, and way of answers.
-            rules: The rules in force from here on.
-            clock: Gives the time of every entry.
-            window_steps: Frames that a run's window holds.
             session_timeout_s: Silence after which a session is taken for lost, seconds.
             on_alerts: Called from the engine's thread after alerts were stored.
-            on_failure: Called from it if it fails and ends.
-            retention: Limits of age and size.
-            budget_use: Budgets of peers, and their use so far.
-            boot_id: Tells this start from others; random without.
-            http_url: Address of the HTTP API, of which clients are told.
-            stopping: Ends the loop when it is set.
 
         Raises:
             GradwatchError: If the store cannot be read or written.

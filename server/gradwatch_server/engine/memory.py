@@ -48,8 +48,6 @@ class Candidate:
     """Attempts of a run that may leave memory.
 
     Args:
-        order: When they go.
-        run: Name of the run.
         attempts: Number of the newest of them; they are all up to it.
         heard_ns: Last sign of life of any of them, nanoseconds since the epoch.
         is_whole: Whether the run goes with them.
@@ -69,7 +67,6 @@ def candidates(runs: Iterable[Run], runs_of_owner: Mapping[str, int]) -> list[Ca
     for longest.
 
     Args:
-        runs: Runs in memory.
         runs_of_owner: Run to the number of runs of its client; without those of no client.
     """
     found = [own for run in runs for own in _candidates_of(run)]
@@ -112,9 +109,6 @@ class _RunUse:
 
     Args:
         client: Who opened it, empty without keys.
-        num_bytes: All that it takes.
-        open_bytes: Part of the steps that wait.
-        manifests_bytes: Part of the manifests.
         sessions_bytes: Part of the sessions, with those that were admitted in this round.
         num_shed: Steps closed and manifests dropped for want of room so far, by budget.
     """
@@ -129,11 +123,6 @@ class _RunUse:
 
 class RunMemory:
     """Memory of all runs.
-
-    Args:
-        state: Runs in memory.
-        away: Names of runs that recovery is to bring into memory.
-        budget_use: The budgets, whose use is counted here.
 
     Attributes:
         leaving: Sessions that leave memory in this round.
@@ -164,11 +153,7 @@ class RunMemory:
         self._changed.add(run)
 
     def begin_round(self, grown: Collection[str]) -> Iterator[tuple[str, Body]]:
-        """Measure the runs that changed; yield what has to go, with its run.
-
-        Args:
-            grown: Runs that began attempts in the last round.
-        """
+        """Measure the runs that changed; yield what has to go, with its run."""
         self.leaving.clear()
         self._gone.clear()
         self._candidates = None
@@ -183,7 +168,6 @@ class RunMemory:
         yield from self._shed_total()
 
     def gone(self) -> Iterator[tuple[str, Body]]:
-        """Yield what is forgotten in this round, with its run."""
         for run, attempts in self._gone.items():
             yield run, Forgotten(run, attempts)
 
@@ -216,9 +200,7 @@ class RunMemory:
         """Return the budget that a new session would exceed, None if there is room.
 
         Args:
-            hello: Its HELLO.
             client: Name of its key, empty without keys.
-            begins: Whether it begins an attempt.
         """
         limits, own = self._limits, self._runs.get(hello.run)
         if own is None:

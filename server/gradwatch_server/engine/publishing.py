@@ -43,16 +43,9 @@ class PublishedState:
         revision: The newest of these numbers; it grows as well when a run leaves memory.
         summaries: Run to its encoded summary, of those that ended and are not in memory yet.
         views: Run to its newest view; those that nobody asked for have none.
-        rules: Rules in force.
         last_seen: Session to the time of its last sign of life, nanoseconds since the epoch.
-        silences: Silences in force, also some that ended.
         fault: Reason why nothing is taken in just now, None if all is well.
         loss: Loss of the store that the start found, None if nothing was lost.
-        started_ns: Time of this start, nanoseconds since the epoch.
-        cursor: Cursor of the newest alert event.
-        num_away: Runs of the store that are not in memory yet.
-        num_duplicates: Records that came again, since the start.
-        num_apply_errors: Entries that could not be applied, since the start.
     """
 
     revisions: dict[str, int] = field(default_factory=dict)
@@ -85,9 +78,6 @@ class Publishing:
     """Revisions of runs, and views for those who ask.
 
     Args:
-        state: All runs.
-        published: State that readers see.
-        clock: Gives the time.
         wake: Lets the engine begin a round; for any thread.
     """
 
@@ -139,7 +129,6 @@ class Publishing:
         self._changed[run] = None
 
     def publish(self) -> None:
-        """Publish what is committed."""
         published, runs = self._published, self._state.runs
         published.rules = self._state.rules
         published.silences = tuple(self._state.silences)
@@ -156,7 +145,6 @@ class Publishing:
         """Build the views of runs, and answer those who wait for them.
 
         Args:
-            wanted: Names of the runs.
             find: Returns a run with all that is committed of it and nothing more, None if there is
                 no such run; raises `StorageError` if it cannot be read.
         """

@@ -54,18 +54,7 @@ class Recovery:
     """Runs that are in the store and not yet in memory.
 
     Args:
-        store: The store.
-        state: Runs in memory.
         away: Names of the others, in the order in which they come; shared with those who count.
-        checkpointer: Reads checkpoints.
-        applier: Applies the entries after them.
-        recorder: Records curves.
-        memory: Measures the runs.
-        publishing: Shows readers what is there.
-        published: Times of signs of life.
-        tracker: Sequence numbers of sessions.
-        run_log: Lines about runs.
-        clock: Gives the time.
     """
 
     store: Store

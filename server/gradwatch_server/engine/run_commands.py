@@ -20,13 +20,7 @@ SLICE_ROWS: Final = 2_000
 
 @dataclass(frozen=True, slots=True)
 class _Deletion:
-    """Remains of a deleted run in the store.
-
-    Args:
-        run: Its name.
-        position: The newest entry of its log when it was deleted.
-        cursor: The newest alert event then.
-    """
+    """Remains of a deleted run in the store."""
 
     run: str
     position: int
@@ -85,12 +79,7 @@ class Deletions:
 
 @dataclass(frozen=True, slots=True)
 class DeleteRun:
-    """A run is to be deleted, with all that is kept of it.
-
-    Args:
-        run: Its name.
-        deletions: What does the rest.
-    """
+    """A run is to be deleted, with all that is kept of it."""
 
     run: str
     deletions: Deletions

@@ -117,12 +117,7 @@ class UnmatchedRules:
 
 
 class RunLog:
-    """Lines about runs, from each entry after it was applied.
-
-    Args:
-        state: State that the entries are applied to.
-        lines_per_min: Lines about all runs together.
-    """
+    """Lines about runs, from each entry after it was applied."""
 
     def __init__(self, state: State, lines_per_min: float) -> None:
         self._state = state
@@ -208,7 +203,6 @@ class RunLog:
             self._write(session, now_ns, "all %d ranks attached", num)
 
     def _return(self, session: RankSession, now_ns: int) -> bool:
-        """Tell of a rank that is heard again; return whether it is one."""
         if session.id not in self._lost:
             return False
         self._lost.discard(session.id)

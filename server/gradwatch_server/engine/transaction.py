@@ -46,9 +46,6 @@ def retry_write(
     """Write, and try again while the store cannot; return the result, None if stopped before.
 
     Args:
-        write: Writes once.
-        published: Shows the fault while it lasts.
-        stopping: Ends the attempts.
         wait: Called between attempts, with the seconds until the next and what ends the wait.
 
     Raises:
@@ -75,18 +72,7 @@ def retry_write(
 
 @dataclass(kw_only=True)
 class Transaction:
-    """Commits what rounds fold into the state.
-
-    Args:
-        store: The store.
-        state: All runs.
-        checkpointer: Saves runs.
-        recorder: Records curves.
-        published: Shows the newest cursor, and a fault while it lasts.
-        clock: Gives the time.
-        stopping: Ends attempts to write.
-        wait: Waits between two attempts.
-    """
+    """Commits what rounds fold into the state."""
 
     store: Store
     state: State

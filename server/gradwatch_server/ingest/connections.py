@@ -50,7 +50,6 @@ class Connections:
 
     Args:
         listener: The socket; the thread that uses it calls `look`.
-        context: That of the socket.
         most: Connections that there may be; never more than half of the files that may be open.
     """
 

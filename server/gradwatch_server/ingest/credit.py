@@ -46,7 +46,6 @@ class _Account:
     """Credit of one session.
 
     Args:
-        peer: Its connection.
         is_fixed: Whether its client does not keep to windows: then the promise stays as it is.
         active_s: When it was last served, or asked for more.
         record_bytes: Size of its largest record so far, `FIRST_RECORD_BYTES` before the first.
@@ -79,8 +78,7 @@ class _Connection:
     """Sessions of one connection.
 
     Args:
-        sessions: The sessions.
-        num_fixed: Those whose client does not keep to windows.
+        num_fixed: Sessions whose client does not keep to windows.
         granted_bytes: What all of them may have in the queue or on its way.
     """
 
@@ -125,7 +123,6 @@ class Credit:
         return self._accounts[session].peer
 
     def sessions_of(self, peer: bytes) -> Collection[bytes]:
-        """Return the sessions of a connection."""
         known = self._connections.get(peer)
         return () if known is None else known.sessions
 
@@ -163,7 +160,6 @@ class Credit:
         return own
 
     def forget(self, session: bytes) -> None:
-        """Free what a session has."""
         own = self._accounts.pop(session, None)
         if own is not None:
             self._count(own, -own.promised_bytes - own.taken_back_bytes)
@@ -199,11 +195,9 @@ class Credit:
         """Take in what a BEAT says.
 
         Args:
-            session: The session.
             shrink: Number of the newest smaller window that the client obeys. All that it sent
                 before has left the queue by now: messages of a connection come in order.
             waiting_bytes: Size of the record that waits for a wider window, 0 for none.
-            now_s: The time it is, seconds.
         """
         own = self._accounts.get(session)
         if own is None or own.is_fixed:
@@ -287,7 +281,6 @@ class Credit:
         Those that confirm nothing for long are forgotten.
 
         Args:
-            now_s: The time it is, seconds.
             is_heard: Whether all that came on a connection has left the queue. A confirmation that
                 waits there is the queue's delay, not the client's.
         """

@@ -110,9 +110,6 @@ class FairQueue(Generic[T]):
         Where there is no room in all, the newest of the peer go that has most.
 
         Args:
-            peer: Who sent it.
-            message: The message.
-            num_bytes: What it takes.
             limit: Bytes that the peer may have here, if not as many as any other.
         """
         own = self._peers.get(peer)
@@ -197,9 +194,7 @@ class FairQueue(Generic[T]):
         """Charge the group of a peer for messages that were taken since the last turn began.
 
         Args:
-            peer: The peer, or any of its group.
             seconds: Time that was spent on all of these messages, or a part of that time.
-            messages: Number of these messages.
         """
         own = self._served.get(peer)
         if own is not None:

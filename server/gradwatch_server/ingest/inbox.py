@@ -47,11 +47,7 @@ ROOMS: Final = 4
 
 
 class Floods:
-    """Bytes that each peer sent in vain in the newest second.
-
-    Args:
-        room_bytes: What a peer may have in the queue.
-    """
+    """Bytes that each peer sent in vain in the newest second."""
 
     def __init__(self, room_bytes: int) -> None:
         self._most_bytes = ROOMS * room_bytes
@@ -62,9 +58,6 @@ class Floods:
         """Count what a peer sent in vain.
 
         Args:
-            peer: The peer.
-            num_bytes: Size of the message.
-            now_s: The time it is, seconds.
             limit: What it was granted, if it keeps to windows: it floods with twice of that.
         """
         self.look(now_s)
@@ -108,7 +101,6 @@ class Throttle:
         return len(self._peers)
 
     def is_muted(self, peer: bytes, now_s: float) -> bool:
-        """Tell whether messages of *peer* are not to be read now."""
         bucket = self._peers.get(peer)
         return bucket is not None and now_s < bucket.muted_until_s
 
@@ -121,7 +113,6 @@ class Throttle:
         return True
 
     def count_bad(self, peer: bytes, now_s: float) -> None:
-        """Count a bad message of a peer."""
         bucket = self._peers.setdefault(peer, _FloodBucket(BURST, now_s))
         self._peers.move_to_end(peer)
         bucket.tokens = min(BURST, bucket.tokens + (now_s - bucket.at_s) * REFILL_PER_S) - 1
@@ -262,7 +253,6 @@ class Inbox(ABC):
             self.dropped[session] = dropped
 
     def _report(self) -> None:
-        """Say what is used."""
         use, queue = self._use["queue_bytes"], self._queue
         use.used, use.num_refused = queue.num_bytes, queue.num_dropped
 

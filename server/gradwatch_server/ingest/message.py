@@ -15,9 +15,6 @@ class IngestMessage:
     """A decoded message.
 
     Args:
-        peer: ROUTER's name of the connection; answers go there.
-        envelope: What it says.
-        raw: The message as it came.
         client: Whose key it came with; None where no keys are asked for.
     """
 
@@ -33,12 +30,7 @@ Arrived: TypeAlias = tuple[Client | None, bytes]
 
 @dataclass(frozen=True, slots=True)
 class PackedRecord:
-    """A record for several sessions, packed once.
-
-    Args:
-        kind: Its kind.
-        body: Its body, packed.
-    """
+    """A record for several sessions, packed once."""
 
     kind: Kind
     body: bytes
@@ -46,12 +38,7 @@ class PackedRecord:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A record for which there was no room.
-
-    Args:
-        peer: Who sent it.
-        seq: Its number.
-    """
+    """A record for which there was no room."""
 
     peer: bytes
     seq: int

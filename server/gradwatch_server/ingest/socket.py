@@ -49,7 +49,6 @@ class ZapAuthenticator:
         self.socket.bind(ENDPOINT)
 
     def answer(self) -> None:
-        """Answer the handshakes that wait."""
         for _ in range(MAX_ANSWERS):
             try:
                 request = self.socket.recv_multipart(zmq.NOBLOCK)
@@ -68,7 +67,6 @@ class ZapAuthenticator:
         return self._by_name.get(str(name))
 
     def close(self) -> None:
-        """Stop answering; from then on nobody is let in."""
         self.socket.close()
 
     def _reply(self, request: list[bytes]) -> list[bytes] | None:
@@ -231,7 +229,6 @@ class Ingest(Inbox):
         return not is_pressing
 
     def _report(self) -> None:
-        """Say what is used."""
         super()._report()
         connections = self._use["ingest_connections"]
         connections.used = self._connections.num_open
@@ -301,7 +298,6 @@ class Ingest(Inbox):
         return True
 
     def close(self) -> None:
-        """Close the port at once."""
         self._connections.close()
         self._socket.close(linger=0)
         for end in (self._waker, self._wakes):

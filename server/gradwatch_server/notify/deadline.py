@@ -20,12 +20,7 @@ class Deadline:
     """
 
     def __init__(self, name: str, deadline_s: float = DEADLINE_S) -> None:
-        """Run nothing yet.
-
-        Args:
-            name: What the thread is called.
-            deadline_s: How long one waits for a call.
-        """
+        """Run nothing yet."""
         self._name = name
         self._deadline_s = deadline_s
         self._thread: threading.Thread | None = None

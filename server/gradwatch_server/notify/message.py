@@ -32,8 +32,6 @@ class Message:
     """Message to one target.
 
     Args:
-        title: One line.
-        body: The rest, lines of plain text.
         severity: The worst severity of what is news in it, None if all was told and is over.
     """
 
@@ -43,7 +41,6 @@ class Message:
 
 
 def compose(notice: Notice) -> Message:
-    """Return the text of a message."""
     entries = notice.batch.entries
     worst: Severity | None = None
     for own in (Severity(own.severity) for own in entries if not own.is_over):

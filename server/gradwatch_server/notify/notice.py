@@ -22,10 +22,8 @@ class Notice:
     """One message.
 
     Args:
-        batch: The alerts that it is about.
         read: Reads one of them; as many as are named, for each is a read of the store.
         page_url: Where the page is, None if that is not known.
-        now_s: When it is sent, seconds since the epoch.
     """
 
     batch: NotificationBatch

@@ -36,10 +36,6 @@ class Notifications:
         """Return those of some targets, not started.
 
         Args:
-            targets: As they are set.
-            notifiers: What sends to each, by its name.
-            events: Where alert events are read.
-            log: Where it is kept what became of them.
             page_url: Where the page is, for links; None if nobody knows.
 
         Raises:

@@ -32,8 +32,6 @@ class NotificationBatch:
     """Batch that goes out as one message.
 
     Args:
-        group: Its group.
-        entries: The alerts, oldest event first.
         is_resend: Whether all of them were told before, and fire on.
         is_again: Whether it may have arrived already: an answer did not come, or was not noted.
     """
@@ -54,14 +52,6 @@ class NotificationQueue:
         groups: Mapping[str, GroupTimes] | None = None,
         max_entries: int = MAX_ENTRIES,
     ) -> None:
-        """Go on from what was kept.
-
-        Args:
-            policy: What the target wants.
-            entries: Those that were kept, oldest cursor first.
-            groups: Their times.
-            max_entries: How many are remembered.
-        """
         self._policy = policy
         self._entries = {own.alert_id: own for own in entries}
         self._groups = dict(groups or {})
@@ -175,7 +165,6 @@ class NotificationQueue:
         """Return the next message that is due, None if none is.
 
         Args:
-            now_s: Seconds since the epoch.
             doubtful: The group of a message of which it is not known whether it arrived.
         """
         ready = [own for own in self._members if now_s >= self._ready_s(own, now_s)]

@@ -19,7 +19,7 @@ class Policy:
     Args:
         rules: Patterns of names of rules; all without.
         runs: Patterns of names of runs; all without.
-        severities: Those that are told.
+        severities: Severities that are told.
         resolved: Whether it is told when an alert is over.
         group_by: Keys of an alert; alerts that have the same values go in one message.
         group_wait_s: How long a message waits for more alerts of its group.

@@ -155,7 +155,6 @@ def shows_input(where: tuple[int | str, ...], given: Any) -> bool:
 
     Args:
         where: The keys below `notify`.
-        given: What stands there.
     """
     key = where[1] if len(where) > 1 else URL
     return key != URL and key in Target.model_fields and not isinstance(given, Mapping)

@@ -14,12 +14,6 @@ class TargetStatus:
     """One target at one moment; nothing in it is secret.
 
     Args:
-        name: Its name in the settings.
-        type: What it is.
-        cursor: Alert events up to this one were read.
-        num_pending: Alerts that it is still to be told of.
-        num_attempts: Failed attempts since the last message that was delivered.
-        error: What the last of them failed with.
         succeeded_s: When a message was delivered last, seconds since the epoch; None for never.
         next_s: When the next one is due, None if that takes an event.
         messages: What became of messages to their number, since the start.
@@ -36,7 +30,6 @@ class TargetStatus:
     messages: Mapping[str, int] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as the API shows it."""
         return {
             "name": self.name,
             "type": self.type,

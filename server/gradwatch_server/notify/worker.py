@@ -67,14 +67,6 @@ class TargetWorker:
     ) -> None:
         """Find out how far the target is; a new one begins at the newest event.
 
-        Args:
-            name: Of the target, as it is set.
-            notifier: Sends the messages.
-            policy: What the target wants.
-            events: Where alert events are read.
-            log: Where it is kept what became of them.
-            page_url: Where the page is, for links.
-
         Raises:
             StorageError: If that cannot be read or kept.
         """

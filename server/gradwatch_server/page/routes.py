@@ -32,13 +32,7 @@ TYPES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class StaticFile:
-    """A file as it is sent.
-
-    Args:
-        content: Its bytes.
-        media_type: Its type.
-        compressed: The same by gzip.
-    """
+    """A file as it is sent."""
 
     content: bytes
     media_type: str
@@ -55,7 +49,6 @@ class PageFiles:
     """All files of the page.
 
     Args:
-        files: Path below the folder to the file.
         digest: Names this version of all of them: it changes when one of them does.
         index: The page itself, with the paths of this version in it.
     """
@@ -134,11 +127,6 @@ HEADERS: Final = {"Content-Security-Policy": POLICY}
 
 
 def make_routes(files: PageFiles | None = None) -> list[Route]:
-    """Return the routes of the page.
-
-    Args:
-        files: What they serve; what is installed by default.
-    """
     page = files or read_files()
 
     async def index(request: Request) -> Response:

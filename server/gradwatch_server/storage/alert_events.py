@@ -103,7 +103,6 @@ class AlertEvents:
         self._last_cursor = None
 
     def sizes(self) -> dict[str, int]:
-        """Return the bytes of each run."""
         sums = "SELECT run, sum(num_bytes) FROM alert_events GROUP BY run"
         return {run: int(num_bytes) for run, num_bytes in self._db.rows(sums)}
 

@@ -48,14 +48,7 @@ TRIM_NS: Final = 10_000_000_000
 
 @dataclass(slots=True)
 class _Unsaved:
-    """A run that changed since it was saved.
-
-    Args:
-        position: The newest entry that its saved form has.
-        covered: The newest entry that its saved form does not need.
-        since_ns: When the first entry after that was applied.
-        attempts: Numbers of the attempts that changed.
-    """
+    """A run that changed since it was saved."""
 
     position: int
     covered: int
@@ -189,11 +182,6 @@ class Checkpointer:
 
         The caller writes them in the transaction of the entries that they stand for, and calls
         `saved` or `put_off` after it.
-
-        Args:
-            now: The time it is, nanoseconds since the epoch.
-            state: The state with all entries that the transaction writes.
-            at_end: Whether all runs that changed are due.
         """
         if now < self._rest_until_ns and not at_end:
             return []

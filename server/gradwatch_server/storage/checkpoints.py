@@ -21,10 +21,6 @@ from gradwatch_wire import Stats
 def decode_run(saved: SavedRun, window_steps: int) -> Run:
     """Return a run that was saved, without the columns of its open records.
 
-    Args:
-        saved: What the store has of it.
-        window_steps: Frames that the window of an attempt holds.
-
     Raises:
         Exception: Of any kind if it is not what was written.
     """
@@ -65,25 +61,21 @@ def encode_run(run: Run, newest: int | None, touched: Collection[int], now_ns: i
     """Return what is to be saved of a run.
 
     Args:
-        run: The run.
         newest: Number of its newest attempt that is saved; None if nothing is.
-        touched: Numbers of the attempts that changed since.
-        now_ns: The time it is, nanoseconds since the epoch.
     """
     changed = [
         own
         for own in run.attempts
         if newest is None or own.number > newest or own.number in touched
     ]
+    summary = None
+    if not run.is_expected:
+        summary = encode(summarize(view_run(run, run.rules), {}, now_ns))
     return RunSave(
         run=run.name,
         body=encode(run),
         whole=newest is None,
-        summary=None if run.is_expected else _summary(run, now_ns),
+        summary=summary,
         attempts={own.number: encode(own) for own in changed},
         first_attempt=run.attempts[0].number,
     )
-
-
-def _summary(run: Run, now_ns: int) -> bytes:
-    return encode(summarize(view_run(run, run.rules), {}, now_ns))

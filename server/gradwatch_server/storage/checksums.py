@@ -10,13 +10,11 @@ _SAVED_BYTES: Final = 4
 
 
 def of_row(run: str, is_head: int, first: int, last: int, received_ns: int, body: bytes) -> int:
-    """Return the checksum of a row of the log."""
     head = struct.pack("<qqqq", is_head, first, last, received_ns)
     return zlib.crc32(body, zlib.crc32(head + run.encode("utf-8", "surrogatepass")))
 
 
 def of_event(alert_id: str, change: str, run: str, body: str) -> int:
-    """Return the checksum of an alert event."""
     return zlib.crc32("\0".join((alert_id, change, run, body)).encode("utf-8", "surrogatepass"))
 
 
@@ -46,7 +44,6 @@ def is_good_row(*row: Any) -> bool:
 
 
 def is_good_event(alert_id: str, change: str, run: str, body: str, checksum: object) -> bool:
-    """Tell whether an alert event is what was written."""
     try:
         return of_event(alert_id, change, run, body) == checksum
     except TypeError:
@@ -54,7 +51,6 @@ def is_good_event(alert_id: str, change: str, run: str, body: str, checksum: obj
 
 
 def is_good_state(body: bytes) -> bool:
-    """Tell whether what was saved of the state is what was written."""
     return zlib.crc32(body[_SAVED_BYTES:]) == int.from_bytes(body[:_SAVED_BYTES], "little")
 
 

@@ -151,7 +151,6 @@ class CurveStore:
         return total
 
     def sizes(self, run: str | None = None) -> list[CurveSize]:
-        """Return the sizes of all attempts, or of those of one run."""
         select = "SELECT run, attempt, num_bytes FROM curves WHERE run = coalesce(?, run)"
         return [CurveSize(*row) for row in self._db.rows(f"{select} ORDER BY id", (run,))]
 
@@ -166,8 +165,6 @@ class StoredBlocks:
 
     Args:
         reader: A connection that sees one moment, or that of the writer.
-        run: Name of the run.
-        attempt: Number of the attempt.
     """
 
     def __init__(self, reader: SQLReader, run: str, attempt: int) -> None:

@@ -18,15 +18,8 @@ class DeliveryState:
     """An alert that a target is to be told of, or was told of.
 
     Args:
-        alert_id: The alert.
-        group: The messages that it is told in.
-        run: Name of its run.
-        rule: Name of its rule.
-        severity: Its severity at the event.
         state: `firing` or `resolved`, after the event.
         cursor: The alert event that says how it stands; what is told is read there.
-        is_told: Whether the target was told that it fires.
-        is_pending: Whether the event is still to be told.
     """
 
     alert_id: str
@@ -51,7 +44,6 @@ class GroupTimes:
 
     Args:
         since_s: When the first event came that is still to be told.
-        sent_s: When its last message was sent.
     """
 
     since_s: float = 0.0
@@ -68,7 +60,6 @@ class DeliveryProgress:
             came; None if it is known of all messages what became of them.
         failing_since_s: Since when nothing could be delivered, None if the last one was.
         succeeded_s: When something was delivered last, None for never.
-        num_attempts: Attempts since the last one that was delivered.
         error: What the last attempt failed with, without secrets; None if it did not.
     """
 
@@ -94,11 +85,7 @@ class TargetChange:
     """Changes of a target since it was saved last.
 
     Args:
-        progress: How far it is now.
-        entries: Those that are new or changed.
         forgotten: Ids of alerts of which there is no entry any more.
-        groups: Times that are new or changed.
-        ended: Groups that are not there any more.
     """
 
     progress: DeliveryProgress
@@ -179,6 +166,5 @@ class DeliveryLog:
             self._db.executemany(f"INSERT INTO delivery_{table} VALUES ({marks})", rows)  # noqa: S608
 
     def close(self) -> None:
-        """Close the connection."""
         with self._lock:
             self._db.close()

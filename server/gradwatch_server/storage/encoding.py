@@ -85,10 +85,7 @@ class EncodedEntry:
     """An entry as a store keeps it.
 
     Args:
-        received_ns: Its time, nanoseconds since the epoch.
         kind: What it is, as an integer that stays for good.
-        session: The session that it is of, if any.
-        payload: All else, if there is anything else.
     """
 
     received_ns: int

@@ -13,10 +13,8 @@ class StoreInspection:
         network_type: The network file system that it is on, None if it is on another one.
         holder: The process that has it, by what its lock says; None if none has.
         boot: Which start of an aggregator has it, as its `/healthz` says; None if none has.
-        used_bytes: Size of the database with the files beside it.
         schema: Version of the database; None without one, if the file is of another kind, or while
             it stands in the write-ahead log only.
-        newest_schema: The newest version that can be read.
         is_ours: Whether the database is one that gradwatch wrote, as far as its head tells.
         written_ns: When it was last written, nanoseconds since the epoch; None without one.
     """

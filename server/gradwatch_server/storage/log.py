@@ -94,7 +94,6 @@ class Records:
 
 
 def _records(number: int, encoded: EncodedEntry) -> Iterator[KeptRecord]:
-    """Yield the record of an entry, if it is statistics."""
     if encoded.kind != Kind.STATS:
         return
     body = decode_entry(encoded).body
@@ -232,7 +231,6 @@ class Log:
         return {run: int(num_bytes) for run, num_bytes in self._db.rows(sums)}
 
     def delete(self, rows: Sequence[int]) -> None:
-        """Delete rows by their numbers."""
         with self._db.transaction():
             self._db.executemany("DELETE FROM log WHERE id = ?", [(number,) for number in rows])
             if self.last_row in rows:  # the table does not tell any more that there was one
@@ -240,12 +238,6 @@ class Log:
 
     def trim(self, run: str, upto: int, num_bytes: int, most: int) -> int:
         """Delete the oldest rows of a run, but no heads, until they took so much.
-
-        Args:
-            run: Name of the run.
-            upto: Number of the newest entry that may go.
-            num_bytes: Bytes to delete.
-            most: Rows to delete at most.
 
         Returns:
             The bytes that went.

@@ -55,10 +55,6 @@ class Retention:
     def trim(self, now_ns: int, kept: Kept) -> bool:
         """Trim one slice of what is too old or too much; return whether there was any.
 
-        Args:
-            now_ns: The time it is, nanoseconds since the epoch.
-            kept: Says what must stay of a run.
-
         Raises:
             StorageError: If the disk is full or fails; nothing is changed then.
         """

@@ -23,10 +23,7 @@ def judge_again(
     """Apply what is stored of a run to an empty state; return each alert as it stands at the end.
 
     Args:
-        log: Entries of its log, oldest first.
-        run: Name of the run.
         rules: The rules, from the first step on, whatever was in force then.
-        window_steps: Frames that a window holds.
 
     Raises:
         StorageError: If nothing is stored of the run.

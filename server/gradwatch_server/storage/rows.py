@@ -33,7 +33,6 @@ class StorageError(GradwatchError):
 
     Args:
         message: What was wrong, and for errors at the start also what to do.
-        fault: What kind of fault it is.
     """
 
     def __init__(self, message: str, fault: StorageFault = StorageFault.FAILED) -> None:
@@ -46,7 +45,6 @@ class Loss:
     """Loss of a store that had more before.
 
     Args:
-        text: What was found, and what to do.
         rows: Rows of the log that are missing, at the least.
     """
 
@@ -69,10 +67,7 @@ class LogRow:
 
     Args:
         number: Place of the row among all rows, rising.
-        run: Name of the run.
         last: Number of its newest entry in the log of the run.
-        received_ns: Time of that entry, nanoseconds since the epoch.
-        num_bytes: About what it takes in the store.
     """
 
     number: int
@@ -87,10 +82,7 @@ class NewAlertEvent:
     """A change of an alert that is to be stored.
 
     Args:
-        alert_id: The alert.
         change: What happened to it; with the id it is unique in the store.
-        run: Name of the run.
-        body: The alert as it then stood, JSON.
     """
 
     alert_id: str
@@ -105,8 +97,6 @@ class AlertEvent:
 
     Args:
         cursor: Position in the stream of all alert events, from 1, without repeats.
-        run: Name of the run.
-        alert: The alert as it then stood, JSON.
     """
 
     cursor: int
@@ -119,11 +109,9 @@ class RunSave:
     """Changes of one run that are to be written.
 
     Args:
-        run: Its name.
         body: The run itself, encoded; None removes all that is saved of it.
         whole: Whether attempts that were saved before go first.
         summary: The run in short, encoded, if no rank of it is waited for; else None.
-        attempts: Number to encoded attempt, of those that changed.
         first_attempt: Attempts below this one are removed.
     """
 
@@ -144,7 +132,6 @@ class SavedRun:
     """Saved form of one run.
 
     Args:
-        body: The run itself, encoded.
         attempts: Number to encoded attempt, in order.
     """
 
@@ -154,14 +141,7 @@ class SavedRun:
 
 @dataclass(frozen=True, slots=True)
 class KeptRecord:
-    """Statistics of one rank as they are in the log.
-
-    Args:
-        number: Number in the log of the run.
-        received_ns: When they came in, nanoseconds since the epoch.
-        session: The session.
-        stats: The record.
-    """
+    """Statistics of one rank as they are in the log."""
 
     number: int
     received_ns: int
@@ -171,12 +151,7 @@ class KeptRecord:
 
 @dataclass(frozen=True, slots=True)
 class ForgottenRun:
-    """A run that left memory.
-
-    Args:
-        position: Number of the newest entry of its log then.
-        attempts: Number of its last attempt.
-    """
+    """A run that left memory."""
 
     position: int = 0
     attempts: int = 0

@@ -21,22 +21,10 @@ from gradwatch_server.storage.saved_state import SavedState
 
 
 class Store:
-    """Store over one database.
-
-    Attributes:
-        log: The entries.
-        records: The statistics in the log.
-        alert_events: Alert events.
-        state: Saved state that a restart begins with.
-        curves: The curves.
-    """
+    """Store over one database."""
 
     def __init__(self, db: Database, clock: Clock) -> None:
         """Use an open database.
-
-        Args:
-            db: The database; it is closed with the store.
-            clock: Gives the time at which an alert event is stored.
 
         Raises:
             StorageError: If it is damaged; it is closed then.

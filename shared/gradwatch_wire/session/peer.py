@@ -77,7 +77,6 @@ def _ask(endpoint: str, *questions: tuple[bytes, int]) -> bytes | None:
     """Return what is answered, empty if nothing is; None without a connection.
 
     Args:
-        endpoint: Whom to ask.
         questions: What to say, and the length of the answer up to which to wait before going on.
     """
     try:

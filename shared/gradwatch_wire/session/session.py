@@ -81,8 +81,6 @@ class Session(Generic[S]):
 
     Args:
         session_id: 16 bytes that no other session has.
-        hello: What it says of itself.
-        source: Its records.
         max_in_flight: Records that are sent and not acknowledged, at most.
 
     Attributes:

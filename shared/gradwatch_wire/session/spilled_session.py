@@ -28,13 +28,7 @@ def segment_name(stem: str, number: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SpilledSession:
-    """A session on disk.
-
-    Args:
-        paths: Its segments, oldest first.
-        session: Its id.
-        hello: What it said, or would have said, to the aggregator.
-    """
+    """A session on disk."""
 
     paths: tuple[Path, ...]
     session: bytes

@@ -20,11 +20,7 @@ MISSING: Final = "here are no tools for assistants: pip install 'gradwatch[mcp]'
 
 
 class AssistantsEndpoint:
-    """ASGI app that answers assistants with what another app answers over HTTP.
-
-    Args:
-        app: The app that has the answers.
-    """
+    """ASGI app that answers assistants with what another app answers over HTTP."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

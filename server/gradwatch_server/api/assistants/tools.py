@@ -68,16 +68,11 @@ READ_ONLY: Final = ToolAnnotations(read_only_hint=True, idempotent_hint=True, op
 
 
 def pick(answer: Mapping[str, Any], keys: Sequence[str]) -> Answer:
-    """Return some keys of an answer."""
     return {key: answer[key] for key in keys if key in answer}
 
 
 class Tools:
-    """Six tools over the app that answers HTTP.
-
-    Args:
-        http: Client of that app.
-    """
+    """Six tools over the app that answers HTTP."""
 
     def __init__(self, http: httpx.AsyncClient) -> None:
         self._http = http

@@ -22,11 +22,7 @@ class Snapshot:
     """Published state at one moment, never the engine's own.
 
     Args:
-        engine: Its counters and what it published.
-        refused: Kind to the number of requests that were none.
         data: The data directory, None where there is none.
-        runs: All runs, the last one heard of first.
-        targets: State of each target of notifications.
     """
 
     engine: Engine
@@ -53,9 +49,7 @@ class Metric:
 
     Args:
         name: As Prometheus shows it: with the unit at its end, that of a counter with `_total`.
-        what: Description, a sentence.
         read: Returns the values in a snapshot; of a histogram the engine has them.
-        labels: Names of the labels.
         histogram: Returns the histogram of the engine; None of other types.
     """
 
@@ -67,7 +61,6 @@ class Metric:
 
     @property
     def type(self) -> str:
-        """Prometheus' word for the type."""
         if self.histogram is not None:
             return "histogram"
         return "counter" if self.name.endswith("_total") else "gauge"

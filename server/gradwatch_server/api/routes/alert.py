@@ -43,7 +43,6 @@ def add_steps(alert: dict[str, Any], history: History) -> None:
 
     Args:
         alert: As the API shows it; `origin` gets `before` and `after`, itself `last_good_step`.
-        history: The curves of its attempt.
     """
     origin, step = alert["origin"], alert["first_step"]
     alert["last_good_step"] = origin.get("last_good_step")

@@ -98,7 +98,8 @@ def _describe_step(
     else:
         places = _worst(l2, usual)[:worst]
     columns = {name: _row(own, name, places, step) for name in (*FRAME_COLUMNS, SPREAD_TABLE)}
-    numbers = dict[str, Any](zip(RUN_COLUMNS, _plain(run), strict=True))
+    values = [_number(run, at) for at in range(len(RUN_COLUMNS))]
+    numbers = dict[str, Any](zip(RUN_COLUMNS, values, strict=True))
     numbers["step_time_s"] = numbers.pop("step_time")
     numbers["skipped"] = bool(run.skipped[0])
     return {
@@ -161,10 +162,6 @@ def _describe(
     for name, rows in columns.items():
         found[name] = None if rows is None else _number(rows, at)
     return found | {"usual": _number(usual, place)}
-
-
-def _plain(rows: Rows) -> list[float | None]:
-    return [_number(rows, at) for at in range(rows.values.shape[1])]
 
 
 def _number(rows: Rows, at: int) -> float | None:

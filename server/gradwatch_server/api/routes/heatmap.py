@@ -141,11 +141,9 @@ class _Picture:
 
     @property
     def num_columns(self) -> int:
-        """Number of rows."""
         return self._reader.num_buckets
 
     def arrays(self, places: IndexArray) -> dict[str, npt.NDArray[Any]]:
-        """Return the arrays of the answer."""
         run = self._reader.read(RUN_TABLE, np.array([_COVERAGE, _SKIPPED], dtype=np.int64))
         cells = self._scaled(self._reader.read(self._column.stored, places), places)
         usual = codes.usual(self._usual(cells, places))

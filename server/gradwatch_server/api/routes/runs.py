@@ -86,9 +86,6 @@ class RunSelection:
 
     Args:
         q: Text that the name has in it, upper and lower case alike; None for all.
-        status: The status; None for all.
-        phase: The phase; None for all.
-        sort: The order.
     """
 
     q: str | None = None
@@ -97,7 +94,6 @@ class RunSelection:
     sort: Order = "heard"
 
     def of(self, runs: Sequence[RunSummary]) -> tuple[RunSummary, ...]:
-        """Return those of the runs, in order."""
         text = None if self.q is None else self.q.casefold()
         found = [
             own
@@ -109,7 +105,6 @@ class RunSelection:
         return tuple(sorted(found, key=self.key))
 
     def key(self, own: RunSummary) -> tuple[Any, ...]:
-        """Return by what a run comes."""
         return _KEYS[self.sort](own)
 
 
@@ -195,7 +190,6 @@ async def _curves(api: ApiState, page: Sequence[RunSummary], spark: int) -> list
 
 
 async def _answer(view: RunView, make: Callable[[], Any]) -> Json:
-    """Return what is made of a view."""
     if len(view.ranks) + len(view.names) <= MANY:
         return Json(make())
     return await run_in_threadpool(lambda: Json(make()))

@@ -93,7 +93,6 @@ async def remove_silence(silence: str, api: Api) -> Response:
 
 
 def describe(silence: Silence) -> dict[str, Any]:
-    """Return a silence as the API shows it."""
     plain = asdict(silence)
     for name in ("until", "created"):
         plain[f"{name}_at" if name == "created" else name] = isotime(plain.pop(f"{name}_ns"))

@@ -105,10 +105,7 @@ async def alert_lines(
     """Yield the wanted events after *last_event_id* as they are sent.
 
     Args:
-        stream: Where they come from.
-        newest: The cursor after which a stream begins that resumes none.
         last_event_id: The cursor of the last event that the subscriber has; None for a new one.
-        wanted: What the subscriber wants to see.
     """
     cursor = newest if last_event_id is None else await stream.resume(last_event_id)
     # Said at once, so that a subscriber knows from when on it misses nothing.

@@ -67,9 +67,7 @@ class AccessPolicy:
     """Holders of access.
 
     Args:
-        hosts: The names under which the API may be called.
         tokens: The tokens; None if anyone may ask.
-        stream_tokens: Makes and checks those of streams.
     """
 
     hosts: Hosts

@@ -23,9 +23,7 @@ class Place:
     """One open stream.
 
     Args:
-        caller: The address of its reader.
         transport: Of its connection, None if it has none of ours.
-        clock_s: The time in seconds.
     """
 
     def __init__(
@@ -57,7 +55,6 @@ class Place:
         return self._clock_s() - self._taken_s if self.untaken() else 0.0
 
     def evict(self) -> None:
-        """Take the place away."""
         self.evicted = True
         if self._scope is not None:
             self._scope.reschedule(asyncio.get_running_loop().time())
@@ -68,8 +65,6 @@ class StreamLimit:
 
     Args:
         use: What may be used, and where it is noted what is.
-        num_connections: Connections that there may be.
-        clock_s: The time in seconds; from when does not matter.
     """
 
     def __init__(

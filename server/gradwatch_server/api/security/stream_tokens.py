@@ -14,11 +14,7 @@ STREAM_TOKEN_S: Final = 60
 
 
 class StreamTokens:
-    """Issues and checks them. They are signed, not stored, and good for this process only.
-
-    Args:
-        clock_s: The time in seconds; from when does not matter.
-    """
+    """Issues and checks them. They are signed, not stored, and good for this process only."""
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s

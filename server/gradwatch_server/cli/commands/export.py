@@ -71,7 +71,7 @@ def export(
 
 
 def _choice(
-    own: Format, first: int, last: int | None, layers: str | None, column: list[str] | None
+    own: type[Format], first: int, last: int | None, layers: str | None, column: list[str] | None
 ) -> ExportSelection:
     columns = tuple(column or own.columns)
     if not set(columns) <= set(FRAME_COLUMNS):

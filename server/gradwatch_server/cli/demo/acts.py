@@ -56,7 +56,6 @@ def act_of(step: int) -> Act:
 
 
 def on_ranks(ranks: Sequence[int]) -> str:
-    """Return ranks in words."""
     if not ranks:
         return "rank not known"
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"

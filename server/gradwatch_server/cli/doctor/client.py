@@ -73,7 +73,6 @@ class ClientSide:
 
     @property
     def url(self) -> str:
-        """The HTTP address."""
         return self._url or self.url_at(HTTP_PORT)
 
     def url_at(self, port: int) -> str:

@@ -31,9 +31,7 @@ class HttpResponse:
     """The answer.
 
     Args:
-        status: HTTP's number for how it went.
         fields: The JSON object in it; empty if there is none.
-        took_s: Seconds until it was there, the connection included.
     """
 
     status: int

@@ -32,8 +32,6 @@ class Finding:
     """The result of one check.
 
     Args:
-        level: How bad it is.
-        detail: What was found; of a skipped check, why.
         advice: What to do, empty if nothing is to be done.
         blocks_others: Whether checks that need this one have nothing to look at.
     """
@@ -45,7 +43,6 @@ class Finding:
 
 
 def ok(detail: str) -> Finding:
-    """Return a finding of something that is as it should be."""
     return Finding(Level.OK, detail)
 
 
@@ -63,14 +60,7 @@ def skipped(why: str) -> Finding:
 
 @dataclass(frozen=True, slots=True)
 class Check(Generic[Subject]):
-    """One thing to look at, as docs/doctor.md lists it.
-
-    Args:
-        name: The name of the check, also in JSON.
-        looks_at: What the check looks at.
-        look: The check itself.
-        needs: Checks without which there is nothing to look at.
-    """
+    """One thing to look at, as docs/doctor.md lists it."""
 
     name: str
     looks_at: str

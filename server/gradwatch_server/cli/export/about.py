@@ -53,13 +53,7 @@ BUCKETS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedLayer:
-    """A layer.
-
-    Args:
-        name: Its name.
-        numel: Its elements.
-        described: All that is said of it.
-    """
+    """A layer."""
 
     name: str
     numel: int
@@ -71,10 +65,8 @@ class ExportSelection:
     """Parts of a run that are wanted.
 
     Args:
-        first: The first step.
         last: The last step, None for all.
         layers: Pattern of the layers, None for none.
-        columns: Columns of the layers.
     """
 
     first: int = 0
@@ -87,7 +79,6 @@ class ExportSelection:
         return self.first == 0 and self.last is None
 
     def plain(self) -> dict[str, Any]:
-        """Return it as plain data."""
         return {
             "from": self.first,
             "to": self.last,
@@ -101,11 +92,6 @@ class About:
     """Content of an export.
 
     Args:
-        run: Name of the run.
-        attempt: Number of the attempt.
-        page: Address of its page.
-        layers: Its layers, in their places.
-        choice: What of it is wanted.
         facts: All that a reader of the files has to know, plain.
     """
 

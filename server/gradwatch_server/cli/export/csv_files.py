@@ -3,51 +3,26 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Any, TextIO
 
 import numpy as np
 
 from gradwatch_server.cli.export.about import About
-from gradwatch_server.cli.export.alert_table import alert_table
-from gradwatch_server.cli.export.page import Page
-from gradwatch_server.cli.export.tables import ALERTS, Table, TableColumn, empty_tables, tables_of
-from gradwatch_server.core.frames.rows import FRAME_COLUMNS
+from gradwatch_server.cli.export.tables import Table, TableColumn, TableFormat
 
 
-class CSV:
+class CSV(TableFormat):
     """Texts in UTF-8 with a line of names, RFC 4180."""
 
-    name: Final = "csv"
-    columns: Final = FRAME_COLUMNS
-
-    def check(self) -> None:
-        """Nothing is needed but Python."""
-
-    def open(self, directory: Path, about: About) -> CSVWriter:
-        return CSVWriter(directory, about)
-
-
-class CSVWriter:
-    """Writes a file for each table."""
+    name = "csv"
 
     def __init__(self, directory: Path, about: About) -> None:
-        self._directory, self._about = directory, about
+        super().__init__(directory, about)
         self._files: dict[str, TextIO] = {}
 
-    def add(self, page: Page) -> None:
-        """Write a page."""
-        for name, table in tables_of(page, self._about.layers, self._about.choice):
-            self._write(name, table)
-
-    def add_alerts(self, alerts: Sequence[Mapping[str, Any]]) -> None:
-        """Write the alerts, and the tables of which there is no row."""
-        for name, table in empty_tables(self._about.layers, self._about.choice):
-            self._write(name, table)
-        self._write(ALERTS, alert_table(alerts))
-
-    def _write(self, name: str, table: Table) -> None:
+    def write(self, name: str, table: Table) -> None:
         if name not in self._files:
             path = self._directory / f"{name}.csv"
             self._files[name] = path.open("x", encoding="utf-8", newline="")
@@ -56,7 +31,6 @@ class CSVWriter:
         csv.writer(self._files[name]).writerows(zip(*cells, strict=True))
 
     def close(self) -> None:
-        """Close the files."""
         for file in self._files.values():
             file.close()
 

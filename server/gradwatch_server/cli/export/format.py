@@ -1,51 +1,53 @@
-"""Base of formats: each writes pages into a directory."""
+"""Base of formats: each writes the pages of an export into a directory."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 from gradwatch_server.cli.export.about import About
 from gradwatch_server.cli.export.page import Page
+from gradwatch_server.core.frames.rows import FRAME_COLUMNS
 from gradwatch_server.errors import GradwatchError
 
 
-class Writer(Protocol):
-    """Writes one export. Any method may raise an OSError, which ends the export."""
+class Format(ABC):
+    """Files of one export in an empty directory. An OSError of any method ends the export.
 
+    Attributes:
+        name: Name for `--to`, and the ending of the directory's name.
+        columns: Columns of the layers that it writes by default.
+        needs: Module that the extra of the format's name installs, empty for none.
+    """
+
+    name: ClassVar[str]
+    columns: ClassVar[Sequence[str]] = FRAME_COLUMNS
+    needs: ClassVar[str] = ""
+
+    def __init__(self, directory: Path, about: About) -> None:
+        self._directory, self._about = directory, about
+
+    @classmethod
+    def check(cls) -> None:
+        """Raise GradwatchError, with what to install, if the module that it needs is missing."""
+        if cls.needs:
+            library(cls.needs, cls.name)
+
+    @abstractmethod
     def add(self, page: Page) -> None:
         """Write a page."""
 
+    @abstractmethod
     def add_alerts(self, alerts: Sequence[Mapping[str, Any]]) -> None:
         """Write the alerts, after all pages."""
 
+    @abstractmethod
     def close(self) -> None:
         """Close all files, whether all of it was written or not."""
-
-
-class Format(Protocol):
-    """One way of writing an export into a directory."""
-
-    @property
-    def name(self) -> str:
-        """Name for `--to`, and the ending of the directory's name."""
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Columns of the layers that it writes if nothing is said."""
-
-    def check(self) -> None:
-        """Make sure that its library is there.
-
-        Raises:
-            GradwatchError: If it is not, with what to install.
-        """
-
-    def open(self, directory: Path, about: About) -> Writer:
-        """Begin to write into an empty directory."""
 
 
 def library(name: str, extra: str) -> ModuleType:

@@ -10,7 +10,7 @@ from gradwatch_server.cli.export.format import Format
 from gradwatch_server.cli.export.parquet import Parquet
 from gradwatch_server.cli.export.tensorboard import TensorBoard
 
-_ALL: Final[tuple[Format, ...]] = (Parquet(), CSV(), TensorBoard())
-
-FORMATS: Final[Mapping[str, Format]] = {own.name: own for own in _ALL}
+FORMATS: Final[Mapping[str, type[Format]]] = {
+    each.name: each for each in (Parquet, CSV, TensorBoard)
+}
 """Name to format."""

@@ -22,7 +22,7 @@ from gradwatch_server.cli.export.about import (
     About,
     ExportSelection,
 )
-from gradwatch_server.cli.export.format import Format, Writer
+from gradwatch_server.cli.export.format import Format
 from gradwatch_server.cli.export.source import Source
 from gradwatch_server.errors import GradwatchError
 from gradwatch_wire import __version__
@@ -37,13 +37,7 @@ class IncompleteExportError(GradwatchError):
 
 @dataclass(frozen=True, slots=True)
 class ExportProgress:
-    """Progress of an export.
-
-    Args:
-        epoch: The epoch that is being exported.
-        step: Its newest step that was written.
-        last: Its last step.
-    """
+    """Progress of an export."""
 
     epoch: int
     step: int
@@ -52,18 +46,10 @@ class ExportProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Export of one attempt of a run.
-
-    Args:
-        source: Reader of the attempt.
-        format: Format of the files.
-        choice: Steps, layers and columns.
-        out: The directory that is made.
-        on_progress: Called after each page.
-    """
+    """Export of one attempt of a run."""
 
     source: Source
-    format: Format
+    format: type[Format]
     choice: ExportSelection
     out: Path
     on_progress: Callable[[ExportProgress], None] = lambda _: None
@@ -80,7 +66,7 @@ class Job:
             raise GradwatchError(msg)
         about = self._describe()
         with _new_directory(self.out) as part:
-            writer = self.format.open(part, about)
+            writer = self.format(part, about)
             with contextlib.closing(writer):
                 kept = [
                     own for epoch in about.facts["epochs"] for own in self._epoch(epoch, writer)
@@ -128,7 +114,7 @@ class Job:
         last = last if self.choice.last is None else min(last, self.choice.last)
         return [epoch, first, last] if first <= last else None
 
-    def _epoch(self, span: list[int], writer: Writer) -> list[dict[str, int]]:
+    def _epoch(self, span: list[int], writer: Format) -> list[dict[str, int]]:
         """Write an epoch; return its stretches of steps that are kept in one width."""
         epoch, step, last = span
         kept: list[dict[str, int]] = []

@@ -39,16 +39,12 @@ class Page:
     """Steps of one epoch that follow one another, all kept in the same width.
 
     Args:
-        epoch: The epoch.
         width: Steps of a bucket, 1 for single steps.
         steps: (steps,) the steps, of buckets the first one of each.
         times_ns: (steps,) when the last record of each came in, nanoseconds since the epoch.
         skipped: (steps,) whether a GradScaler skipped the step; of buckets all False.
-        places: (layers,) the layers.
         next: The first step of the next page, None for the last page of the epoch.
-        rows: Table to its numbers, of single steps.
         buckets: Table to statistic or count to (buckets, items), of buckets.
-        facts: What else the answer says.
     """
 
     epoch: int

@@ -38,11 +38,7 @@ _PAGE_LAYERS: Final = 10_000
 
 
 class _Pages:
-    """Asks for pages over one connection.
-
-    Args:
-        url: Address of the aggregator.
-    """
+    """Asks for pages over one connection."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -88,9 +84,6 @@ class Source:
     """Reads one attempt of a run.
 
     Args:
-        url: Address of the aggregator.
-        run: Name of the run.
-        attempt: Number of the attempt.
         page_steps: Steps of a page at most, None for as many as the aggregator gives.
     """
 
@@ -107,7 +100,6 @@ class Source:
         return run_page(self.url, self.run, attempt=self.attempt)
 
     def health(self) -> dict[str, Any]:
-        """Return the health of the attempt."""
         found: dict[str, Any] = get(self.url, self._path("health"))
         return found
 
@@ -128,7 +120,6 @@ class Source:
         return self._page(layer, ("limit", 1), ("from", choice.first))
 
     def page(self, choice: ExportSelection, epoch: int, first: int, last: int) -> Page:
-        """Return the page of an epoch that begins at a step."""
         columns = [("column", name) for name in choice.columns]
         layer = "layer", choice.layers or NO_LAYER
         steps = ("epoch", epoch), ("from", first), ("to", last)

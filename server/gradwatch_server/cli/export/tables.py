@@ -1,8 +1,10 @@
-"""Pages as tables in long form: one row per step, or per layer and step."""
+"""Pages and alerts as tables: one row per step, per layer and step, or per alert."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -10,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gradwatch_server.cli.export.about import RUN_NAMES, ExportedLayer, ExportSelection
+from gradwatch_server.cli.export.format import Format
 from gradwatch_server.cli.export.page import RUN, Page, TableNumbers
 from gradwatch_server.core.arrays import BoolArray, IndexArray
 from gradwatch_server.curves.buckets import COUNTS, STATS
@@ -33,7 +36,6 @@ class TableColumn:
     Args:
         values: (rows,) the values; times are datetime64 in ns, UTC, texts are objects.
         known: (rows,) whether there is one; all without.
-        words: Texts of which the values are the places.
     """
 
     values: npt.NDArray[Any]
@@ -42,6 +44,24 @@ class TableColumn:
 
 
 Table = Mapping[str, TableColumn]
+
+
+class TableFormat(Format):
+    """Format with one file per table."""
+
+    def add(self, page: Page) -> None:
+        for name, table in tables_of(page, self._about.layers, self._about.choice):
+            self.write(name, table)
+
+    def add_alerts(self, alerts: Sequence[Mapping[str, Any]]) -> None:
+        """Write the alerts, and the files of tables of which there is no row."""
+        for name, table in empty_tables(self._about.layers, self._about.choice):
+            self.write(name, table)
+        self.write(ALERTS, alert_table(alerts))
+
+    @abstractmethod
+    def write(self, name: str, table: Table) -> None:
+        """Add rows to the file of a table."""
 
 
 def tables_of(
@@ -169,3 +189,26 @@ def _long(
         values = own[name][:, items].ravel()[rows]
         found[name] = values.astype(np.float64) if name in STATS else values
     return found
+
+
+def alert_table(alerts: Sequence[Mapping[str, Any]]) -> Table:
+    """Return a row for each alert: what a person looks for as columns, all of it as JSON."""
+    texts = ("id", "rule", "group", "severity", "state")
+    steps = ("first_step", "fired_step", "last_step", "resolved_step")
+    found = {name: _words(str(alert[name]) for alert in alerts) for name in texts}
+    found |= {name: _steps_of([alert[name] for alert in alerts]) for name in steps}
+    found["layer"] = _words(str((alert["origin"] or {}).get("layer") or "") for alert in alerts)
+    found["num_layers"] = _steps_of([alert["num_layers"] for alert in alerts])
+    found["message"] = _words(str(alert["message"]) for alert in alerts)
+    without_cursor = ({key: alert[key] for key in alert if key != "cursor"} for alert in alerts)
+    found["json"] = _words(json.dumps(each, separators=(",", ":")) for each in without_cursor)
+    return found
+
+
+def _words(texts: Iterable[str]) -> TableColumn:
+    return TableColumn(np.array([*texts], dtype=np.object_))
+
+
+def _steps_of(steps: Sequence[int | None]) -> TableColumn:
+    known = np.array([step is not None for step in steps], dtype=np.bool_)
+    return TableColumn(np.array([step or 0 for step in steps], dtype=np.int64), known)

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from gradwatch_server.cli.export.about import RUN_NAMES, About
-from gradwatch_server.cli.export.format import library
+from gradwatch_server.cli.export.format import Format, library
 from gradwatch_server.cli.export.page import RUN, Page, TableNumbers
 from gradwatch_server.core.arrays import IndexArray
 from gradwatch_server.curves.buckets import STATS
@@ -22,28 +22,18 @@ PREFIX: Final = "gradwatch"
 """Beginning of the tags of all series."""
 
 
-class TensorBoard:
-    """Event files, a series per number of the run and per column of a layer."""
+class TensorBoard(Format):
+    """Event files, one per epoch: a series per number of the run and per column of a layer."""
 
-    name: Final = "tensorboard"
-    columns: Final = (L2,)
-
-    def check(self) -> None:
-        _library("record_writer")
-
-    def open(self, directory: Path, about: About) -> TensorBoardWriter:
-        return TensorBoardWriter(directory, about)
-
-
-class TensorBoardWriter:
-    """Writes an event file for each epoch."""
+    name = "tensorboard"
+    columns = (L2,)
+    needs = "tensorboardX.record_writer"
 
     def __init__(self, directory: Path, about: About) -> None:
-        self._directory, self._about = directory, about
+        super().__init__(directory, about)
         self._open: dict[str, Any] = {}
 
     def add(self, page: Page) -> None:
-        """Write a page, an event for each step."""
         summary = _library("proto.summary_pb2").Summary
         series = list(_all_series(page, self._about))
         times_s = (page.times_ns / 1e9).tolist()
@@ -84,19 +74,13 @@ class TensorBoardWriter:
         return self._open[folder]
 
     def close(self) -> None:
-        """Close the files."""
         for file in self._open.values():
             file.close()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Series:
-    """Series over the steps of a page.
-
-    Args:
-        tags: (series,) their tags.
-        numbers: (steps, series) their numbers.
-    """
+    """Series over the steps of a page."""
 
     tags: Sequence[str]
     numbers: TableNumbers

@@ -27,14 +27,7 @@ MAX_FILTER: Final = 200
 
 
 class Head(Static):
-    """Told of each look.
-
-    Args:
-        address: Host and port of the aggregator.
-
-    Attributes:
-        is_old: Whether what is shown may be otherwise by now.
-    """
+    """Told of each look."""
 
     def __init__(self, address: str) -> None:
         super().__init__(id="head")
@@ -44,7 +37,6 @@ class Head(Static):
         self.is_old = False
 
     def looked(self) -> None:
-        """Note that the aggregator answered just now."""
         now = f"{datetime.now(UTC):%H:%M:%S} UTC"
         self._since = f" since {now}"
         self._word = f"live · {now}"
@@ -66,7 +58,6 @@ class TopApp(App[None]):
     """Made for one aggregator.
 
     Args:
-        url: Where it answers.
         run: The run to open, None to begin with the list.
 
     Attributes:
@@ -97,12 +88,10 @@ class TopApp(App[None]):
         self.fault: Exception | None = None
 
     def compose(self) -> ComposeResult:
-        """Make the parts, from top to bottom."""
         yield from (self._head, self._list, self._run, self._filter)
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
-        """Begin."""
         self._show(self._view)
         self.run_worker(self._live())
 
@@ -136,7 +125,6 @@ class TopApp(App[None]):
                 view.focus()
 
     def _show(self, view: RunList | RunScreen, text: str = "") -> None:
-        """Show the list or the run, with a filter."""
         self._view = view
         self._list.display, self._run.display = view is self._list, view is self._run
         self._filter.placeholder = view.filter_hint
@@ -146,14 +134,12 @@ class TopApp(App[None]):
         self._asked.set()
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
-        """Open the run of a row."""
         if event.row_key.value is not None:
             self._list_filter = self._filter.value
             self._run.open(event.row_key.value)
             self._show(self._run)
 
     def action_filter(self) -> None:
-        """Let the user type a filter."""
         self._filter.display = True
         self._filter.focus()
 
@@ -165,11 +151,9 @@ class TopApp(App[None]):
             self._show(self._list, self._list_filter)
 
     def on_input_changed(self) -> None:
-        """Look with the filter as it is now."""
         self._asked.set()
 
     def on_input_submitted(self) -> None:
-        """Keep the filter."""
         self._filter.display = bool(self._filter.value.strip())
         self._view.focus()
 

@@ -52,7 +52,6 @@ class RunsTable(DataTable[Text]):
         return runs[self.cursor_row] if self.cursor_row < len(runs) else None
 
     def show_rows(self, headers: Sequence[str], wanted: dict[str, Sequence[Text]]) -> None:
-        """Show cells by run below headers."""
         if wanted == self._drawn and headers == self._headers:
             return
         chosen, row, top = self.chosen, self.cursor_row, self.scroll_offset.y
@@ -82,18 +81,15 @@ class RunList(Vertical):
         yield from (self._table, self._empty)
 
     def focus(self, scroll_visible: bool = True) -> RunList:
-        """Give the keys to the table."""
         self._table.focus(scroll_visible)
         return self
 
     async def read(self, client: AsyncClient, text: str) -> None:
-        """Ask for the runs with a text in their names."""
         asked = (("q", text), ("sort", "worst"), ("spark", RUN_POINTS), ("limit", MAX_RUNS))
         self._runs = await client.get("/runs" + query_of(*asked))
         self._filter = text
 
     def draw(self, *, is_old: bool) -> str:
-        """Show them; return them in a few words."""
         if self._runs is None:
             return ""
         self._table.display = bool(self._runs)

@@ -73,8 +73,6 @@ async def read_run(client: AsyncClient, run: str, text: str) -> dict[str, Any]:
     `gone_wrong`, and the `curve` of its L2 norm.
 
     Args:
-        client: Asks.
-        run: Name of the run.
         text: What the names of layers have in them; without it the worst are chosen.
 
     Raises:
@@ -161,7 +159,6 @@ class RunScreen(VerticalScroll):
         self._snapshot = await read_run(client, self._run, text)
 
     def draw(self, *, is_old: bool) -> str:
-        """Show it; return which it is."""
         if self._snapshot:
             parts = _parts(self._snapshot, self._all.size.width, is_old=is_old)
             self._all.update(Group(*parts))

@@ -43,14 +43,7 @@ FOLLOW_STEPS: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """An alert that others follow.
-
-    Args:
-        alert_id: Its id.
-        severity: The highest that was told of it.
-        last_step: Its last bad step.
-        group: Its group.
-    """
+    """An alert that others follow."""
 
     alert_id: str
     severity: Severity
@@ -86,8 +79,6 @@ class Incidents:
         """Return the alert that one beginning at a step is a consequence of, None if of none.
 
         Args:
-            follows: Rules whose alerts explain it, the best explanation first.
-            step: The step.
             of: Id of the alert that it is asked for, which is no consequence of itself.
             again: Its rule and group, if it may be the same once more that was over.
         """
@@ -195,11 +186,7 @@ class ActiveAlerts:
     """The alerts of one attempt: the active ones by rule and group, and the newest resolved.
 
     Args:
-        active: Pending and firing alerts by rule and group.
         allowance: Events that they may have; an alert whose event has to wait stays as it is.
-
-    Attributes:
-        silences: Silences in force for all runs.
     """
 
     active: dict[_Key, ActiveAlert] = field(default_factory=dict)
@@ -214,9 +201,8 @@ class ActiveAlerts:
 
     def alerts(self) -> tuple[Alert, ...]:
         """Return pending and firing alerts, then resolved ones, newest first."""
-        active = sorted(
-            (own.as_it_stands() for own in self.active.values()), key=_age, reverse=True
-        )
+        active = [own.as_it_stands() for own in self.active.values()]
+        active.sort(key=lambda alert: (alert.first_step, alert.id), reverse=True)
         return (*active, *reversed(self._resolved))
 
     def layers_of(self, alert_id: str) -> BoolArray | None:
@@ -261,12 +247,7 @@ class ActiveAlerts:
                 yield telling.mention(own, News.ACKNOWLEDGED, who.at_ns)
 
     def look_for_silences(self, names: tuple[str, ...], now_ns: int) -> None:
-        """Show at once what new silences keep; that one ended is told at the next step.
-
-        Args:
-            names: (layers,) names.
-            now_ns: The time in the log.
-        """
+        """Show at once what new silences keep; that one ended is told at the next step."""
         for own in self.active.values():
             if not own.alert.silenced:
                 own.look_for_silences(self.silences, names if own.alert.num_layers else (), now_ns)
@@ -396,10 +377,6 @@ def _why_gone(own: ActiveAlert, evaluation: Evaluation) -> ResolvedBy:
     if frozen is None or np.count_nonzero(own.among(frozen)) < np.count_nonzero(own.layers):
         return ResolvedBy.GONE
     return ResolvedBy.FROZEN
-
-
-def _age(alert: Alert) -> tuple[int, str]:
-    return alert.first_step, alert.id
 
 
 def _dated(observation: object, rule: Rule) -> Frame | None:

@@ -29,8 +29,6 @@ def with_layers(alert: Alert, layers: BoolArray, names: tuple[str, ...]) -> Aler
     """Return the alert with the names of its layers, the origin's first.
 
     Args:
-        alert: As it was.
-        layers: (layers,) which of them are bad in it.
         names: (layers,) names; none of a rule that is about the run.
     """
     flagged = np.flatnonzero(layers) if names else np.zeros(0, dtype=np.intp)
@@ -43,7 +41,6 @@ def with_layers(alert: Alert, layers: BoolArray, names: tuple[str, ...]) -> Aler
 
 
 def with_ranks(alert: Alert, ranks: tuple[int, ...]) -> Alert:
-    """Return the alert with further ranks that it showed on."""
     if set(ranks) <= set(alert.ranks):
         return alert
     return replace(alert, ranks=tuple(sorted({*ranks, *alert.ranks})))
@@ -82,11 +79,9 @@ class EventLimit:
     ahead_ns: int = 0
 
     def allows(self, now_ns: int) -> bool:
-        """Tell whether an event is allowed."""
         return self.ahead_ns - now_ns <= (BURST - 1) * INTERVAL_NS
 
     def acquire(self, now_ns: int) -> bool:
-        """Tell whether an event is allowed, and count it if it is."""
         if not self.allows(now_ns):
             return False
         self.ahead_ns = max(self.ahead_ns, now_ns) + INTERVAL_NS
@@ -98,12 +93,8 @@ class ReportedState:
     """Facts that the events of an alert have told.
 
     Args:
-        layers: (layers,) which.
         excess: The largest excess, as `Evaluation.excess` or the origin's value.
-        severity: How much it matters.
-        kind: Kind of the origin.
         loudly: Whether any event was told: of one that never was, nobody is told the end.
-        limit: How often it may be told.
     """
 
     layers: BoolArray
@@ -116,12 +107,7 @@ class ReportedState:
 
 @dataclass(slots=True)
 class Peak:
-    """Something far worse than what was told, not told yet.
-
-    Args:
-        excess: How far it is.
-        worst: Where it is.
-    """
+    """Something far worse than what was told, not told yet."""
 
     excess: float
     worst: Worst
@@ -143,8 +129,6 @@ class ActiveAlert:
     Args:
         alert: As it stands, but for the last bad step, which `as_it_stands` puts in.
         layers: (layers,) bad in it so far, or (1,) of a rule about the run.
-        told: What its events have told.
-        last_step: Last bad step.
         bad_steps: Bad steps in a row.
         good_steps: Good steps in a row.
         held_steps: Bad steps since it began; a single good one between them is forgiven.
@@ -182,11 +166,7 @@ class ActiveAlert:
         """Return a pending alert of what a rule raises.
 
         Args:
-            name: Name of the rule.
-            evaluation: What it says.
-            context: What is known of the attempt.
             taken: Ids that it does not get.
-            body_bytes: How large it may be as JSON.
         """
         raised = evaluation.verdict.raised
         origin = evaluation.origin(raised)
@@ -268,7 +248,6 @@ class ActiveAlert:
         self.bad_steps, self.good_steps, self.absent_steps = 0, self.good_steps + 1, 0
 
     def miss(self) -> None:
-        """Note a step in which none of its layers was there."""
         self.absent_steps += 1
 
     def explain(self, cause: str, evaluation: Evaluation) -> None:
@@ -293,9 +272,7 @@ class ActiveAlert:
         """Note whether it is silenced; return whether a silence that kept it has ended.
 
         Args:
-            silences: Those in force.
             names: (layers,) names; none of a rule that is about the run.
-            now_ns: The time in the log.
         """
         if self.silences_version != silences.version:
             flagged = np.flatnonzero(self.layers[: len(names)])

@@ -29,7 +29,6 @@ class AlertBudget:
             epoch.
 
     Attributes:
-        limits: Events that it may have, a fact of the log.
         num_delayed: Events that had to wait, since that was asked last.
     """
 

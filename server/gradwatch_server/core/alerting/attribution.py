@@ -119,7 +119,6 @@ def rising_ranks(frame: Frame, layers: BoolArray, usual_loss: float | None) -> t
     two ranks it is the larger: something has risen.
 
     Args:
-        frame: The frame in which it began.
         layers: (layers,) that rose, those of one module.
         usual_loss: None if it is not known, or may be negative.
     """
@@ -176,8 +175,7 @@ def loss_was_bad(frame: Frame, ranks: tuple[int, ...]) -> bool | None:
     """Tell whether the loss was non-finite where something first was.
 
     Args:
-        frame: A frame with something non-finite.
-        ranks: Those that it began on, none if they are not known.
+        ranks: Ranks that it began on, none if they are not known.
 
     Returns:
         None if not every loss that matters was given, and none of them is bad.

@@ -38,13 +38,7 @@ MIN_BEFORE: Final = 12
 
 
 def find_cause(frame: Frame, context: Context, origin: Origin) -> str:
-    """Return the most likely cause of what began at an origin, at most 80 characters.
-
-    Args:
-        frame: The frame in which it was found.
-        context: Of the attempt.
-        origin: Where and when it began.
-    """
+    """Return the most likely cause of what began at an origin, at most 80 characters."""
     if context.judge.findings is None or isinstance(frame, LateFrame):
         return ""
     return (
@@ -129,7 +123,6 @@ def find_surprise(window: Window, beta2: FloatArray, step: int) -> Rise | None:
     weight `beta2 ** steps`, of the frames whose norms are kept: the newest, and every eighth.
 
     Args:
-        window: Frames up to that step, or further.
         beta2: (layers,) decay of the second moment, NaN where there is none.
         step: What began at this step.
     """

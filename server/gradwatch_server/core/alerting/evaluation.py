@@ -40,13 +40,7 @@ def all_groups(named: Mapping[str, BoolArray], num_layers: int) -> dict[str, Boo
 
 
 def free_group(name: str, suffix: str, groups: Mapping[str, BoolArray]) -> str:
-    """Return a name of alerts that no group of layers has.
-
-    Args:
-        name: The name if no group has it.
-        suffix: Words that are added as often as it takes.
-        groups: The groups of layers.
-    """
+    """Return a name of alerts that no group of layers has."""
     while name in groups:
         name = f"{name} {suffix}"
     return name
@@ -57,13 +51,8 @@ class Context:
     """Facts that the rules need of the attempt that an observation belongs to.
 
     Args:
-        run: Name of the run.
-        attempt: Attempt of the run, from 1.
-        names: (layers,) names.
         groups: Group to the layers in it, (layers,) each.
-        window: The closed frames before the one that is evaluated.
         outputs: What the outputs of modules were in the last of them.
-        updates: How far the last of them moved the weights.
         judge: The judge of the attempt, which has judged the frame in hand.
         memories: What each rule that has a memory remembers, by its name.
         watched: (layers,) that the rule in hand is limited to, None for all.
@@ -122,12 +111,12 @@ class Verdict:
 
     Args:
         raised: (layers,) or (1,), beyond the raising threshold.
-        held: Likewise, not yet past the clearing threshold; a superset of `raised`.
-        seen: Likewise, where the rule could see at all; where it could not (the layer is absent, or
+        held: Same shape, not yet past the clearing threshold; a superset of `raised`.
+        seen: Same shape, where the rule could see; where it could not (the layer is absent, or
             non-finite and the rule is about norms) it neither holds nor clears.
-        present: Likewise, what is there at all. An alert none of whose layers is for long enough is
-            over. None if that cannot be said.
-        frozen: Likewise, what is known to be frozen: why an alert is over. None if that cannot be
+        present: Same shape, layers that have a gradient; an alert none of whose layers has
+            one for long enough is over. None if that cannot be said.
+        frozen: Same shape, layers known to be frozen: why an alert is over. None if that cannot be
             said.
     """
 
@@ -139,7 +128,6 @@ class Verdict:
 
     @classmethod
     def of_run(cls, *, raised: bool, held: bool, seen: bool = True) -> Verdict:
-        """Return the verdict of a rule about the run."""
         return cls(*np.array([[raised], [held], [seen]]))
 
 
@@ -154,8 +142,6 @@ class Evaluation:
     Args:
         group: Name of the group of layers; of a rule that is about the run, a word for what it is
             about.
-        step: The step.
-        received_ns: When the last record of it came in.
         verdict: The layers that are bad, or one flag each for a rule that is about the run.
         names: (layers,) of the verdict; none if it is about the run.
         origin: Says where what is raised began.
@@ -167,7 +153,7 @@ class Evaluation:
             again. None if the rule has no such measure; the origin's value is one where `extend`
             changes it.
         for_steps: Bad frames in a row after which it fires, in place of the rule's.
-        clear_steps: Good ones after which it is resolved, likewise.
+        clear_steps: Good frames in a row after which it is resolved, in place of the rule's.
         is_alone: Whether it matters whatever led to it, so that it is no consequence.
     """
 

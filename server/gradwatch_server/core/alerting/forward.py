@@ -16,8 +16,6 @@ class ForwardOrigin:
     """The first module whose output was non-finite.
 
     Args:
-        rank: A rank on which it was.
-        module: Name of the module.
         magnitude: The largest in its output: NaN or Inf.
     """
 
@@ -36,8 +34,7 @@ def find_forward(frame: Frame, ranks: tuple[int, ...]) -> ForwardOrigin | None:
     """Return where it began in the forward pass, None if it did not or that is not known.
 
     Args:
-        frame: A frame with something non-finite.
-        ranks: Those that it began on, none if they are not known: all count then. If they show
+        ranks: Ranks that it began on, none if they are not known: all count then. If they show
             different modules, none is named.
     """
     parts = [

@@ -49,19 +49,12 @@ class Memories(Shared):
                 self._memories[name] = _restored(saved[name], kind) if name in saved else kind()
 
     def resume(self, before: Self, step: int, num_frames: int) -> None:
-        """Go on from the attempt before, in the rules whose memories outlive an attempt.
-
-        Args:
-            before: Memories of that attempt, of the same rules.
-            step: Last step of that attempt.
-            num_frames: Frames that that attempt had.
-        """
+        """Go on from the attempt before, in the rules whose memories outlive an attempt."""
         for name, memory in before._memories.items():
             if hasattr(memory, "resumed"):
                 self._memories[name] = memory.resumed(step, num_frames)
 
     def to_state(self) -> MemoriesState:
-        """Return all of them, encoded."""
         known = {name: encode(own) for name, own in self._memories.items()}
         return MemoriesState({**self._saved, **known})
 

@@ -46,7 +46,7 @@ class Origin:
         magnitude: Largest magnitude in that output, NaN or Inf; None without a module.
         magnitudes_before: `(step, magnitude)` of the same output in the few frames before.
         usual: What the value usually was, None if it is not known yet or of no matter.
-        deviations: How many usual deviations it is off, on a logarithmic scale; None likewise.
+        deviations: How many usual deviations it is off, on a logarithmic scale; None if `usual` is.
         notes: What else was seen at that step, a few words each; never a cause.
         farthest: Name of the layer that is farthest off, where several rose at once and `layer` is
             None for it.

@@ -141,7 +141,6 @@ def _message(alert: Alert) -> str:
 
 
 def _variant(alert: Alert) -> str:
-    """Return the key of the template."""
     origin, rule = alert.origin, alert.rule
     variant = ""
     match rule:

@@ -10,7 +10,6 @@ _ORDER: Final = tuple(Severity)
 
 
 def is_worse(one: Severity, other: Severity) -> bool:
-    """Tell whether one severity is above another."""
     return _ORDER.index(one) > _ORDER.index(other)
 
 

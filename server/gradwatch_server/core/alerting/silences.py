@@ -22,14 +22,8 @@ class Silence:
 
     Args:
         id: 16 hexadecimal digits.
-        run: Pattern of names of runs.
-        rule: Pattern of names of rules.
         layers: Pattern of names of layers. Every layer of the alert must fit, so that one that
             nobody thought of is told; an alert about the run fits `*` only.
-        until_ns: When it ends, nanoseconds since the epoch.
-        created_ns: When it began.
-        by: Who made it.
-        comment: Why.
     """
 
     id: str
@@ -85,7 +79,6 @@ class Silences:
         self.version += 1
 
     def remove(self, silence_id: str) -> None:
-        """Drop one, if it is there."""
         self._silences.pop(silence_id, None)
         self.version += 1
 

@@ -23,7 +23,6 @@ from gradwatch_wire.health import AlertState, Severity
 
 
 def fire(own: ActiveAlert, evaluation: Evaluation) -> Alert:
-    """Return the event that it fires."""
     worst = own.peak.worst if own.peak is not None else None
     own.alert = replace(
         own.alert,
@@ -36,7 +35,6 @@ def fire(own: ActiveAlert, evaluation: Evaluation) -> Alert:
 
 
 def update(own: ActiveAlert, news: tuple[News, ...], evaluation: Evaluation) -> Alert:
-    """Return the event that tells *news*."""
     now_ns = evaluation.received_ns
     own.told.limit.acquire(now_ns)
     joined = own.layers & ~own.told.layers
@@ -51,14 +49,7 @@ def update(own: ActiveAlert, news: tuple[News, ...], evaluation: Evaluation) -> 
 def escalate(
     own: ActiveAlert, severity: Severity, part: RelatedAlert, evaluation: Evaluation
 ) -> Alert:
-    """Return the event that a consequence made it matter more.
-
-    Args:
-        own: The alert.
-        severity: How much it matters by now.
-        part: The consequence.
-        evaluation: In which the consequence was found.
-    """
+    """Return the event that a consequence made it matter more."""
     _number(own, (News.SEVERITY,), evaluation.step, (), part)
     own.told.severity = severity
     own.alert = replace(own.alert, severity=severity, raised_step=evaluation.step)
@@ -72,7 +63,6 @@ def mention(own: ActiveAlert, news: News, now_ns: int) -> Alert:
 
 
 def resolve(own: ActiveAlert, why: ResolvedBy, step: int, now_ns: int) -> Alert:
-    """Return the event that it is over."""
     worst = own.peak.worst if own.peak is not None else own.alert.worst
     own.alert = replace(
         own.alert,
@@ -87,7 +77,6 @@ def resolve(own: ActiveAlert, why: ResolvedBy, step: int, now_ns: int) -> Alert:
 
 
 def _tell(own: ActiveAlert, now_ns: int) -> Alert:
-    """Return an event with all that there is to tell."""
     told = own.told
     told.layers, told.severity = own.layers.copy(), own.alert.severity
     told.kind = own.alert.origin.kind

@@ -62,24 +62,11 @@ class Attempt:
     """Knowledge of the aggregator about one attempt, derived from its log entries.
 
     Args:
-        run: Name of the run.
         number: Number of the attempt, from 1.
-        job: Identity of the launch.
-        world: Ranks of the job.
-        replayed: Whether its sessions all come from spill files.
-        started_ns: When it began, nanoseconds since the epoch.
-        updated_ns: When its newest frame came, likewise.
-        closed: Facts of the frames that are closed.
-        open: Records of steps that wait for other ranks.
-        signs: How alive it is.
-        counts: Counts beside the frames.
-        ranks: Its ranks.
-        retired: Whether another attempt has taken its place for good.
         every: The largest number of steps between two that a living rank wants to measure in full:
             on its multiples all do.
 
     Attributes:
-        manifests: Manifests of the ranks, as far as memory goes.
         revision: Entries that concerned it; readers keep what is unchanged.
     """
 
@@ -164,7 +151,6 @@ class Attempt:
 
     @property
     def window(self) -> Window:
-        """Its newest frames."""
         return self.closed.window
 
     @property
@@ -194,7 +180,6 @@ class Attempt:
         return launch == (self.job, self.world, self.replayed)
 
     def join(self, session: RankSession) -> None:
-        """Add a rank's session."""
         self.ranks.join(session)
         self.manifests.take_over(session)
         self.set_state(session, session.state)
@@ -227,7 +212,6 @@ class Attempt:
         self.ranks.wait_anew(now_ns)
 
     def note_sign(self, session: RankSession, now_ns: int) -> None:
-        """Note a sign of life of a rank."""
         session.heard_ns = now_ns
         if session.is_from_files:
             return
@@ -237,7 +221,6 @@ class Attempt:
             signs.heard_ns = now_ns
 
     def note_progress(self, session: RankSession, progress: BeatProgress, now_ns: int) -> None:
-        """Note what a BEAT said."""
         self.note_sign(session, now_ns)
         session.note_progress(progress.last_step, known_seconds(progress.since_s), now_ns)
         self.signs.is_evaluating |= progress.training is False
@@ -262,8 +245,6 @@ class Attempt:
         """Give each layer of the manifest a place; known names keep theirs.
 
         Args:
-            session: Session that sent it.
-            manifest: The manifest.
             layers_bytes: Bytes that layers may take.
         """
         if self.retired:
@@ -349,7 +330,6 @@ class Attempt:
         self.counts.unresolved.add(self.num_frames)
 
     def add_gains(self, session: RankSession, gains: Gains, received_ns: int) -> None:
-        """Take in one rank's gains of one step."""
         own = RankGains(session.hello.rank, gains.blocks, gains.norm_type, numbers(gains.norms))
         if self.retired or not self.open.add_gains(own, gains.step, received_ns):
             self.counts.add_late(self.num_frames)
@@ -357,7 +337,6 @@ class Attempt:
     def add_loss(
         self, session: RankSession, first: int, last: int, now_ns: int, rules: Rules
     ) -> Iterator[Alert]:
-        """Note that records of a session are lost."""
         after = session.last_step if session.last_step >= 0 else None
         lost = LostRange(first, last, after)
         session.losses.add(lost)

@@ -39,16 +39,7 @@ NEAR: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Predecessor:
-    """An attempt that was there when another one of its run began.
-
-    Args:
-        names: (layers,) names of its layers.
-        world: Ranks of its job.
-        step: Step of its last frame.
-        num_frames: Frames that it had.
-        judge: What was usual in it.
-        memories: What its rules remembered.
-    """
+    """An attempt that was there when another one of its run began."""
 
     names: tuple[str, ...]
     world: int
@@ -63,11 +54,6 @@ class Predecessor:
         It does if it has the same layers and ranks, and begins neither at step 0 nor far from
         where this one stopped. Norms change with the order of magnitude of the step, and
         checkpoints may be far apart: from half of that step to twice it is near.
-
-        Args:
-            names: (layers,) names of its layers.
-            world: Ranks of its job.
-            step: Step of its first frame.
         """
         is_near = 0 < step <= NEAR * self.step and self.step <= NEAR * step
         if not is_near or world != self.world or set(names) != set(self.names):
@@ -82,25 +68,8 @@ class ClosedFrames:
     """Closed frames of one attempt: they are merged, judged, and kept as far as later ones need.
 
     Args:
-        run: Name of the run.
-        attempt: Number of the attempt.
-        world: Ranks of the job.
         expected: Signs of a bug that are meant so, as the job says.
-        window: The newest frames.
-        noise_scale: The gradient noise scale of them.
-        layers: Layers that the frames have rows for.
-        outputs: Outputs of modules in the newest frames.
-        updates: Sizes of the newest updates.
-        judge: Series and records of them.
         active_alerts: What the rules found, in frames and in all else that they were handed.
-        memories: Facts that the rules remember of it.
-        first_bad: Where something was non-finite first.
-        first_bad_at: Position of that step.
-        last_frame: The newest frame, without its records.
-        last_flags: Flags of the rules in it.
-        last_gains: The newest gains.
-        num_frames: Frames that there were.
-        epoch: How often the steps had gone back.
         predecessor: The attempt before, until the first frame tells whether this one goes on from
             it.
         num_bare: Ranks without layers: no frame lacks them.
@@ -211,14 +180,7 @@ class ClosedFrames:
         yield from self.evaluate(self.last_gains, rules)
 
     def add_late(self, part: RankPart, place: Place, now_ns: int, rules: Rules) -> Iterator[Alert]:
-        """Look whether anything is non-finite in a record that no frame takes.
-
-        Args:
-            part: What it says.
-            place: Position of its step.
-            now_ns: The time it is.
-            rules: Those in force.
-        """
+        """Look whether anything is non-finite in a record that no frame takes."""
         with np.errstate(all="ignore"):
             merged = self._merge(Gathered(place[1], -1, now_ns, (part,)))
         late = LateFrame(**{own.name: getattr(merged, own.name) for own in fields(merged)})
@@ -228,7 +190,6 @@ class ClosedFrames:
         yield from self.evaluate(late, rules)
 
     def evaluate(self, observation: object, rules: Rules) -> Iterator[Alert]:
-        """Hand an observation to the rules that take its type."""
         rules = self._follow(rules)
         context = self._describe()
         flags = find_flags(observation, rules, context)
@@ -272,7 +233,6 @@ class ClosedFrames:
         return Predecessor(names, self.world, step, count, judge, memories)
 
     def _follow(self, rules: Rules) -> Rules:
-        """Return those of the rules that watch this run."""
         if rules is not self._rules:
             self._rules, self._in_force = rules, rules.watching(self.run)
             self._context = None

@@ -17,10 +17,6 @@ class Counts:
 
     Args:
         late: Late records that came while the frames of the window closed.
-        lost: Records declared lost while they did.
-        unresolved: Records that fitted no manifest while they did.
-        events: Events by name.
-        num_late: Late records since the attempt began.
     """
 
     late: RecentCount
@@ -35,7 +31,6 @@ class Counts:
         return cls(RecentCount(steps), RecentCount(steps), RecentCount(steps))
 
     def add_event(self, name: str) -> None:
-        """Count an event."""
         known = name in self.events or len(self.events) < MAX_EVENT_NAMES
         own = name if known else "other"
         self.events[own] = self.events.get(own, 0) + 1

@@ -13,7 +13,6 @@ class DeclaredManifests:
     """Counts what the sessions of an attempt declared. Ranks of one layout share it: it is once.
 
     Attributes:
-        num_bytes: Memory of all of them.
         num_dropped: Budget to the manifests that went because it left no room, since the start.
     """
 
@@ -28,7 +27,6 @@ class DeclaredManifests:
             self._add(manifest)
 
     def declare(self, session: RankSession, number: int, manifest: DeclaredManifest) -> None:
-        """Record what a session declared."""
         replaced = session.declare(number, manifest)
         if replaced is not None:
             self._remove(replaced)

@@ -18,14 +18,7 @@ from gradwatch_wire import Stats
 class OpenFrames:
     """Records of the steps that are not closed yet.
 
-    Args:
-        world: Ranks of the job.
-        order: Order of the steps of each rank.
-        frames: Records of statistics.
-        gains: Records of gains.
-
     Attributes:
-        has_gains: Whether any rank measures gains.
         num_closed_early: Budget to the steps that closed because it left no room, since the start.
     """
 
@@ -102,7 +95,6 @@ class OpenFrames:
         return self._close_early(self.frames, limit, budget)
 
     def close_gains_early(self, limit: int, budget: str) -> Iterator[Gathered[RankGains]]:
-        """Close the oldest gains likewise."""
         return self._close_early(self.gains, limit, budget)
 
     def _close_early(self, steps: Assembler[T], limit: int, budget: str) -> Iterator[Gathered[T]]:

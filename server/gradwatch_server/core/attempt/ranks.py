@@ -40,7 +40,6 @@ class Ranks:
         self.sessions[session.hello.rank] = session
 
     def note_layers(self, session: RankSession, *, is_bare: bool) -> None:
-        """Note whether a rank has layers."""
         session.is_bare = is_bare
         (self.bare.add if is_bare else self.bare.discard)(session.hello.rank)
         self._await_ranks()

@@ -26,11 +26,7 @@ class Gathered(Generic[T]):
     """Records of one step.
 
     Args:
-        step: The step.
         after: The step that closed before it in its epoch, -1 for none.
-        received_ns: When the last of it came in.
-        items: One per record.
-        epoch: How often the steps had gone back.
     """
 
     step: int
@@ -52,9 +48,6 @@ class _Open(Generic[T]):
 @dataclass
 class Assembler(Generic[T]):
     """Records of the open steps of one attempt, which close in order.
-
-    Args:
-        last_closed: Position of the step that closed last.
 
     Attributes:
         num_bytes: Bytes that the records of the open steps take in memory.
@@ -136,10 +129,7 @@ class Assembler(Generic[T]):
 
         Args:
             alive: The ranks that are waited for; `expect` told of each that was added.
-            now_ns: The time it is.
-            world: Ranks of the job.
             awaits_others: Whether ranks that never came are waited for, too.
-            limit: Steps to close at most.
         """
         closed: list[Gathered[T]] = []
         self.has_due = False

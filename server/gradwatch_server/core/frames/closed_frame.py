@@ -17,12 +17,9 @@ class ClosedFrame:
     """A closed frame, and what was found out about it.
 
     Args:
-        frame: The frame, still with its records.
-        epoch: How often the steps had gone back before it.
         score: Its health score, NaN where no layer is known.
-        skipped: Whether a GradScaler skipped the step for an overflow.
         noise_scale: The gradient noise scale at it, None if it added nothing or is not known yet.
-        layers: Those of the attempt; the frame has a value for each.
+        layers: Layers of the attempt; the frame has a value for each.
         usual: (layers,) the usual L2 norm of each by then, NaN where it is not known.
         spread: (layers,) the factor by which a norm usually leaves it, 1.1 at least.
         after_ns: When the last record of the frame before came in, None of the first one.
@@ -40,7 +37,6 @@ class ClosedFrame:
 
     @property
     def ranks(self) -> Sequence[int]:
-        """The ranks that are in it, in order."""
         return sorted({part.rank for part in self.frame.parts})
 
     @property
@@ -56,11 +52,4 @@ class FrameRecorder(Protocol):
         """Take in the next frame of an attempt; it may have had it before a restart."""
 
     def add_gains(self, run: str, attempt: int, gains: GainFrame, epoch: int) -> None:
-        """Take in the next gains of an attempt likewise; their steps come in an order of their own.
-
-        Args:
-            run: Name of the run.
-            attempt: Number of the attempt.
-            gains: The gains of a step.
-            epoch: How often the steps had gone back before it.
-        """
+        """Accept the next gains of an attempt; gains have an order of steps of their own."""

@@ -45,7 +45,6 @@ class Distribution:
         """Note the layers of a manifest.
 
         Args:
-            index: Places of its layers.
             marks: Mark of each; empty for none.
             stage: Stage of its rank, None where it is not known.
         """

@@ -44,7 +44,6 @@ class SavedColumns:
 
     Args:
         entry: Number of the record in the log of its run, which keeps the numbers.
-        names: Names of the columns.
         columns: The columns themselves, of a record that may wait for longer than the log.
     """
 
@@ -98,18 +97,12 @@ class RankPart:
     """One STATS record in the layer order of its attempt.
 
     Args:
-        rank: Global rank.
-        layout: The layers it is about.
         ordered: Whether they follow the forward pass.
-        record: Its columns.
-        scalars: Numbers of the whole step.
-        labels: What the numbers are.
         activations: (modules of the layout,) largest magnitude in the outputs of each, `NOT_SEEN`
             of one that returned none; None without any.
         weight_bits: (own layers,) the sum of the bits of the rank's weights, modulo 2^64; None
             where they were not looked at.
         idle: What its manifest says of layers that are not in it; None if nothing.
-        step: Its step.
         number: Which record of the rank at this step it is, from 0.
         parts: How many there are.
         last_good_step: The newest step before that the rank inspected and found finite, -1 if none
@@ -233,21 +226,17 @@ class Frame:
     layer is absent, unless one of those that came is non-finite: that much is known then.
 
     Args:
-        step: Optimizer step.
         bad_step: The step at which a non-finite gradient was first collected, if any was: an
             earlier one than `step` where records cover several collections.
-        received_ns: When its last record came in.
-        parts: The records it was made of.
         present: (layers,) whether any rank reported the layer.
         nonfinite: (layers,) whether any rank saw a NaN or an Inf there.
         l2_max: (layers,) largest L2 norm over ranks and over the collections since the last
             record, NaN where absent or NaN. Of a sharded layer it is at most too large: its shards
             may have been largest at different collections.
-        l2_min: (layers,) smallest L2 norm over ranks at this step, NaN likewise.
+        l2_min: (layers,) smallest L2 norm over ranks at this step, NaN where absent or NaN.
         measured: The columns that any rank reported, in the order of `FRAME_COLUMNS`.
         columns: (columns, layers) in the order of `FRAME_COLUMNS`, at this step: the largest over
             ranks; NaN where not measured.
-        num_partial: How many sharded layers lack a shard.
         total_norm: Largest over ranks of the L2 norm of all layers together. Where layers are
             sharded, or ranks hold different ones, the L2 norm of the layers put together, each
             once; None if one lacks a shard.
@@ -259,11 +248,7 @@ class Frame:
         lr: Largest learning rate over the records that gave one, None without any.
         step_time_s: Largest step time over the records that gave one, seconds, None without any.
         disagreement: By how much ranks differ in what has to be equal on them; None if nothing has.
-        has_nonfinite: Whether any layer is non-finite.
         is_finite: Whether none is, and the loss is finite, if there is one.
-        has_all_layers: Whether all layers are present.
-        has_local_norms: Whether a rank sent the norms of its own gradients.
-        has_outputs: Whether a rank sent magnitudes of outputs.
         last_good_step: Newest step before `bad_step` that all ranks inspected and found finite:
             what is non-finite began after it. None if there is none, or it is not known.
     """

@@ -36,14 +36,10 @@ class GainFrame:
     Gradients at the blocks' outputs are each rank's own, so the norms are means over the ranks.
 
     Args:
-        step: Optimizer step.
-        received_ns: When its last record came in.
-        ranks: The ranks that it is about.
         norm_type: `l2`, `l1`, `linf` or `mean`.
-        blocks: Block names, input side first.
         norms: Mean norm at each block's output, None where no rank has one.
-        smallest: Smallest over ranks, likewise.
-        largest: Largest over ranks, likewise.
+        smallest: Smallest norm over ranks, None where no rank has one.
+        largest: Largest norm over ranks, None where no rank has one.
         gains: One per transition, None where a norm is missing.
     """
 

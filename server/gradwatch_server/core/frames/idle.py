@@ -19,7 +19,7 @@ class LayersWithoutGradient:
 
     Args:
         frozen: (frozen,) position in the attempt's layers of those with `requires_grad` off.
-        unused: (unused,) likewise of those with it on, that no backward pass reached.
+        unused: (unused,) position of layers with `requires_grad` on that no backward pass reached.
     """
 
     frozen: IndexArray
@@ -47,10 +47,6 @@ def idle_layers(parts: Iterable[IdleLayers], present: BoolArray) -> tuple[BoolAr
     """Return (layers,) which are frozen, and which are unused, of those that no rank reported.
 
     Where one rank says this and another that, the layer is unused.
-
-    Args:
-        parts: The records of one step.
-        present: (layers,) whether any rank reported it.
     """
     frozen, unused = np.zeros_like(present), np.zeros_like(present)
     for idle in {id(part.idle): part.idle for part in parts}.values():

@@ -41,8 +41,6 @@ class Layers:
     """Names, sizes and groups in the order in which manifests brought them.
 
     Args:
-        names: Name of each.
-        numel: Elements of each.
         dtypes: Gradient dtype of each, as torch spells it; empty where that is not known any more.
         shards: In how many shards each is held, 1 of a whole one; the most that a rank said.
         beta2: Decay of the second moment in the optimizer of each, NaN where it has none.
@@ -75,9 +73,7 @@ class Layers:
         Ranks of one layout get one object, by which their records are known to be alike.
 
         Args:
-            manifest: What a rank declared.
             limit: Bytes that names and groups may take; groups beyond it are left out.
-            rank: The rank.
         """
         new = [name for name in manifest.names if name not in self._places]
         num_bytes = self.num_bytes + layers_bytes(new)
@@ -116,7 +112,6 @@ class Layers:
         return np.array(known, dtype=np.int64)
 
     def share(self, layout: Layout) -> Layout:
-        """Return the one layout that is equal to *layout*."""
         key = layout.index.tobytes()
         if layout.shards is not None:
             key += layout.shards.partition.tobytes() + layout.shards.number.tobytes()

@@ -46,12 +46,10 @@ class Layout(Shared):
     Args:
         index: (own layers,) position of each in the attempt's layers.
         shards: Shards that the rank holds of them, None if every layer is whole.
-        modules: Names of the modules that a record has magnitudes of.
         stage: Pipeline stage of the ranks, None without a pipeline.
 
     Attributes:
         in_order: Whether its layers are the first ones of the attempt, in their order.
-        num_layers: Number of its layers.
         column_bytes: Bytes that a column of them takes in memory.
     """
 
@@ -89,7 +87,6 @@ class Layout(Shared):
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that it takes in memory."""
         held = self.shards
         shards = () if held is None else (held.partition, held.number, held.count, held.expert)
         return sum(map(array_bytes, (self.index, *shards))) + names_bytes(self.modules)

@@ -16,8 +16,6 @@ class RankNorms:
     """L2 norms of ranks that have the same layers.
 
     Args:
-        index: (own layers,) position of each in the attempt's layers.
-        ranks: (ranks,) global ranks.
         l2: (ranks, own layers) L2 norms, negative where not known.
     """
 

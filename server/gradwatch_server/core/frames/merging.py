@@ -53,7 +53,6 @@ def join(
     """Replace the blocks of sharded layers by one of whole layers.
 
     Args:
-        blocks: The blocks.
         has_all: Returns whether all ranks are among them: then a rank that lacks its shard of an
             expert had no token for it, and its gradient there is zero.
 
@@ -127,9 +126,6 @@ def merge(
     """Put the records of one step together. Callers have silenced numpy: squares may overflow.
 
     Args:
-        gathered: The records.
-        num_layers: Layers of the attempt.
-        world: Ranks that hold layers.
         distribution: Layers that several pipeline stages hold, if there may be any.
     """
     parts = gathered.items
@@ -231,7 +227,6 @@ def _measured(columns: frozenset[tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def _place(blocks: list[Block], num_layers: int) -> tuple[FloatArray, BoolArray]:
-    """Write blocks into rows of all layers; return these, and which layers are there."""
     if len(blocks) == 1:  # nearly always
         layout, rows = blocks[0]
         if layout.in_order and rows.shape[1] == num_layers:
@@ -293,7 +288,6 @@ def _bad_step(gathered: Gathered[RankPart], scalars: Mapping[str, list[float]]) 
 
 
 def _has_all(parts: Sequence[RankPart], world: int) -> bool:
-    """Tell whether all records of all ranks are there."""
     counts = Counter(part.rank for part in parts)
     return len(counts) == world and all(counts[part.rank] == part.parts for part in parts)
 

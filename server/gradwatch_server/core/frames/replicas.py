@@ -61,7 +61,6 @@ class Replicas(NamedTuple):
     """Records of one step that have the same layout.
 
     Args:
-        parts: All of them.
         distinct: The first, and those that differ from it in a byte: after an all-reduce none does.
         labels: Labels of the first, and those of records that have others.
     """
@@ -72,7 +71,6 @@ class Replicas(NamedTuple):
 
 
 def gather_replicas(parts: Sequence[RankPart]) -> list[Replicas]:
-    """Return the records of each layout."""
     if len(parts) == 1:
         return [Replicas(list(parts), list(parts), [parts[0].labels])]
     found = []
@@ -94,10 +92,6 @@ def compare(gathered: Sequence[Replicas], num_layers: int) -> Disagreement | Non
     Ranks that hold the same shard of a layer are compared; different shards are not. Nor are the
     gradients of a step that was not taken: those of a micro-batch may not be reduced yet. Those of
     experts are averaged by the script, nobody knows when.
-
-    Args:
-        gathered: The records of one step by layout.
-        num_layers: How many layers the attempt has.
     """
     found: Disagreement | None = None
     firsts: list[RankPart] = []
@@ -139,12 +133,7 @@ def _compare_gradients(own: Replicas, found: Disagreement) -> None:
 
 
 def _compare_layouts(parts: Sequence[RankPart], found: Disagreement) -> None:
-    """Compare the weights of ranks that hold the same shard, and other layers beside it.
-
-    Args:
-        parts: A record of each layout with digests.
-        found: What is known of the ranks of each layout.
-    """
+    """Compare the weights of ranks that hold the same shard, and other layers beside it."""
     keys = np.concatenate([shard_keys(part.layout) for part in parts], axis=1)
     bits = np.concatenate([part.weight_bits for part in parts if part.weight_bits is not None])
     order = np.lexsort(keys[::-1])
@@ -180,8 +169,6 @@ def odd_ranks(
     None differs from most others where no value is that of more than half of them.
 
     Args:
-        parts: The records of one step.
-        layer: Index of a layer in which ranks differ.
         weights: Whether it is the digest of the weights in which they do.
     """
     compared: tuple[int, ...] = ()
@@ -221,8 +208,6 @@ def moved_ranks(parts: Iterable[RankPart], layer: int, last: FloatArray) -> tupl
     """Return the rank whose weights moved far more than the others' since they were equal.
 
     Args:
-        parts: The records of one step.
-        layer: Index of a layer in whose weights ranks differ.
         last: (2,) L2 norm and largest magnitude of the weights when they were equal, NaN if never.
     """
     moved: dict[int, float] = {}
@@ -243,7 +228,6 @@ def weight_norms(parts: Iterable[RankPart], layers: BoolArray) -> FloatArray:
     """Return (2, layers) L2 norm and largest magnitude of weights that are equal on all ranks.
 
     Args:
-        parts: The records of one step.
         layers: (layers,) in which they are; NaN in all others.
     """
     found = np.full((2, len(layers)), np.nan)

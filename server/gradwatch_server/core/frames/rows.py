@@ -41,8 +41,6 @@ class Row:
 
     Args:
         name: Name of the column, or `l2_min`.
-        over_shards: How those of the shards of a layer do.
-        over_replicas: How those of ranks do that hold the same.
         counts_nonfinite: As in `StatisticColumn`.
         nan_is_value: As in `StatisticColumn`.
     """
@@ -79,7 +77,6 @@ def _rows() -> Iterable[Row]:
 
 
 def _numbers(rows: Iterable[Row], key: Callable[[Row], Key]) -> dict[Key, IndexArray]:
-    """Return key to the numbers of the rows that have it."""
     found: dict[Key, list[int]] = {}
     for number, row in enumerate(rows):
         found.setdefault(key(row), []).append(number)

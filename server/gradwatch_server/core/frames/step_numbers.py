@@ -17,7 +17,6 @@ class StepNumbers:
     """Numbers of some steps, of one rank or over all.
 
     Args:
-        steps: (steps,) the steps, rising.
         loss: (steps,) the loss, NaN also where none was given.
         has_loss: (steps,) whether one was given.
         lr: (steps,) the learning rate, NaN where it is not known.
@@ -34,12 +33,7 @@ class StepNumbers:
 
     @classmethod
     def read(cls, columns: Mapping[str, Column], before: int) -> Self | None:
-        """Return the history in a record, None if there is none.
-
-        Args:
-            columns: The columns, all of one size.
-            before: Step of the record, which is no part of it.
-        """
+        """Return the history in a record, None if there is none."""
         if "step" not in columns:
             return None
         given = {name: numbers(column) for name, column in columns.items()}

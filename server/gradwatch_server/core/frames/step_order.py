@@ -83,11 +83,7 @@ class StepOrder(Generic[T]):
         """Place a record, and what its coming decides of those that are held.
 
         Args:
-            rank: Global rank.
             stream: Which records of the rank these are, in each of which steps go on.
-            step: Its step.
-            item: The record.
-            closed: Position of the frame that closed last.
         """
         own = self._rank(rank)
         found: Placed[T] = Placed()

@@ -53,7 +53,6 @@ class UpdateHistory:
     )
 
     def add(self, frame: Frame) -> None:
-        """Take in a frame that shows updates."""
         if self._steps and self._steps[-1][0] >= frame.step:  # steps went back
             self._steps.clear()
         update, weight = frame.column(UPDATE_RMS), frame.column(WEIGHT_RMS)

@@ -47,12 +47,9 @@ class Window:
     """The last *capacity* frames.
 
     Args:
-        capacity: Frames that it holds.
-        count: Frames that were ever added.
-        size: Frames that it has.
         numbers: (6, capacity) numbers per step, those of `Series`, as a circular buffer.
-        recent: (16, layers) L2 norms in the newest frames, NaN where absent, likewise.
-        spaced: (16, layers) the same of every eighth frame.
+        recent: (16, layers) L2 norms in the newest frames, NaN where absent, as a circular buffer.
+        spaced: (16, layers) L2 norms of every eighth frame.
     """
 
     capacity: int = WINDOW_STEPS
@@ -109,7 +106,6 @@ class Window:
         """Return `(step, L2 norm)` of a layer in those of the last frames that had it.
 
         Args:
-            layer: Index of the layer.
             limit: Frames to look at, the newest; no more than 16 are known.
         """
         if layer >= self.recent.shape[1]:

@@ -58,8 +58,6 @@ class Presence:
         """Take in a frame; return what is not as before, None if nothing is.
 
         Args:
-            present: (layers,) whether there was a gradient.
-            norms: (layers,) L2 norms.
             is_whole: Whether all ranks are in it: else nothing joins or leaves.
         """
         number, num = self.num_frames, len(present)
@@ -197,7 +195,6 @@ class Smallness:
         """Take in a frame.
 
         Args:
-            norms: (modules,) L2 norms, NaN where absent.
             numel: (modules,) elements, 0 where not known.
             loss: Loss, NaN without one.
         """

@@ -46,7 +46,6 @@ class Away:
         return min(1.0 + PATIENCE * self.num_passed, MAX_PATIENCE)
 
     def grow(self, num_series: int) -> None:
-        """Add series that are not away."""
         more = num_series - len(self.level)
         if more > 0:
             self.level = np.concatenate([self.level, np.full(more, np.nan)])
@@ -60,7 +59,6 @@ class Away:
         """Note that series leave their level; those that are away already keep theirs.
 
         Args:
-            series: Indices.
             level: (series,) usual value before.
             rise: (series,) difference from it.
             sign: 1 for a rise, -1 for a fall.

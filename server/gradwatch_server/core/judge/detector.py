@@ -85,7 +85,6 @@ class SeriesKind:
     Args:
         alpha: (scales,) exponent of the tail beyond a record, per nat; of a loss per deviation.
         least_deviation: Smallest deviation, nats.
-        is_loss: Whether margins count deviations.
         least_margin: (scales,) smallest margin of a loss, nats.
     """
 
@@ -190,7 +189,6 @@ class Detector:
 
     Args:
         state: Numbers of the frames so far; changed in place.
-        kinds: Kind of each of the K series.
         num_tests: (K,) number of independent tests that share the budget of each series.
         budget: False alerts allowed in 100,000 frames, for all series together.
 
@@ -201,7 +199,7 @@ class Detector:
         mean: (scales, K) mean of each window.
         up: (scales, K) excess of each rise over the record, as a part of the margin; -Inf where it
             cannot be judged.
-        down: (scales from the mean of 16 frames, K) excess of each fall, likewise.
+        down: (scales from the mean of 16 frames, K) excess of each fall over the record.
     """
 
     def __init__(

@@ -98,12 +98,8 @@ class Deviation:
     """One series that is beyond its record.
 
     Args:
-        kind: Kind.
-        series: Index of the series.
-        scale: Index of the scale.
         part: Excess over the record as a part of the margin.
         rise: Nats above the usual level, negative for a fall.
-        is_paged: Whether a person should hear of it.
     """
 
     kind: DeviationKind
@@ -194,7 +190,6 @@ class DeviationFinder:
     """Whether the total was clearly beyond its record, of the last four frames."""
 
     def find(self, frame: FrameNumbers, detector: Detector, maker: SeriesMaker) -> list[Deviation]:
-        """Return the deviations of a frame that the detector has just taken in."""
         is_raw_loss = maker.is_raw_loss
         self._learn(frame, detector)
         up, down = detector.up, detector.down
@@ -261,7 +256,6 @@ class _FrameState:
         self._is_forgiven = self._is_hard_sample()
 
     def rise(self, scale: int, series: int, parts: FloatArray) -> Deviation | None:
-        """Return the deviation of a series that rose."""
         rise = float(self._detector.rise[scale, series])
         if series == LOSS_SERIES:
             kind, is_paged = DeviationKind.LOSS, self._is_loss_paged(scale, rise)
@@ -295,7 +289,8 @@ class _FrameState:
             rise < -LN_6
             and float(self._detector.rise[scale, own]) < -LN_6
             and not self._is_better
-            and self._level_before(scale, own) > MATERIAL_FALL + self._usual_total
+            and float(self._detector.mean[scale, own] - self._detector.rise[scale, own])
+            > MATERIAL_FALL + self._usual_total
         )
         return Deviation(DeviationKind.SHRINK, series, scale, part, rise, is_paged)
 
@@ -380,9 +375,6 @@ class _FrameState:
         places = [(state.num_frames - back) % RING for back in range(SCALES[SLOW_SCALE] + 4, 0, -1)]
         samples = state.samples[places, series]
         return float((samples[4:] - samples[:-4]).min()) < 0.7 * rise
-
-    def _level_before(self, scale: int, series: int) -> float:
-        return float(self._detector.mean[scale, series] - self._detector.rise[scale, series])
 
 
 def _is_apart(series: int) -> bool:

@@ -20,9 +20,9 @@ class Findings:
         norms: (modules,) L2 norms, NaN where absent or non-finite.
         deviations: Flags of the detector, the largest part first.
         rising: (modules,) beyond their record, in a deviation that is paged.
-        falling: Likewise of falls.
+        falling: (modules,) the same for falls.
         high: (modules,) still above the level that they had before such a rise.
-        low: Likewise of falls.
+        low: (modules,) still below their level before such a fall.
         is_calm: Whether there is nothing in the four before this.
         is_complete: Whether the frame has the layers that the one before had, and lacks none.
         is_loss_high: Whether the loss is still above its level before a paged rise.

@@ -85,11 +85,7 @@ class JudgeState:
 
 @dataclass
 class Judge:
-    """Series, records and counters of one attempt.
-
-    Attributes:
-        findings: Those of the latest frame.
-    """
+    """Series, records and counters of one attempt."""
 
     state: JudgeState = field(default_factory=JudgeState)
 
@@ -121,10 +117,7 @@ class Judge:
         Callers have silenced numpy: NaN stands for what is absent, and Inf for no record.
 
         Args:
-            frame: The frame.
-            names: (layers,) names of the attempt's layers.
             numel: (layers,) elements, empty where they are not known.
-            budget: False alerts allowed in 100,000 frames.
         """
         self.findings = self._judge(frame, names, numel, budget)
         return self.findings
@@ -327,11 +320,7 @@ class Judge:
         )
 
     def numel(self, numel: FloatArray) -> FloatArray:
-        """Return (modules,) elements of each, none where those of layers are not known.
-
-        Args:
-            numel: (layers,) elements of each layer.
-        """
+        """Return (modules,) elements of each, none where those of layers are not known."""
         num = len(self.modules.of_layer)
         if len(numel) < num:
             return np.zeros(0)
@@ -404,7 +393,6 @@ class Judge:
         return self._none
 
     def _modules_in(self, deviation: Deviation) -> IndexArray:
-        """Return the modules that a paged deviation is of."""
         if deviation.kind in (DeviationKind.SPIKE, DeviationKind.GROWTH, DeviationKind.SHRINK):
             return np.array([(deviation.series - FIRST_MODULE) // 2])
         rise = self.detector.rise[deviation.scale, FIRST_MODULE::2]

@@ -34,7 +34,8 @@ class Modules:
 
     def extend(self, layers: Sequence[str]) -> None:
         """Take in the layers that came after those known; all of them are given."""
-        new = [self._place(_module(name)) for name in layers[len(self.of_layer) :]]
+        joined = layers[len(self.of_layer) :]
+        new = [self._place(name.rpartition(".")[0] or name) for name in joined]
         if new:
             self.of_layer = np.concatenate([self.of_layer, np.array(new, dtype=np.int64)])
             self._are_single = len(self.of_layer) == len(self.names)
@@ -42,9 +43,8 @@ class Modules:
     def norms(self, l2: FloatArray) -> FloatArray:
         """Return (modules,) √Σ l2² of the layers that are there; NaN without any.
 
-        Args:
-            l2: (layers,) norms, NaN where a layer is absent. A NaN norm counts as absent: callers
-                leave modules out that have something non-finite.
+        A layer with a NaN norm counts as absent: callers leave modules out that have something
+        non-finite.
         """
         if self._are_single and len(l2) == len(self.names):
             return np.abs(l2)
@@ -119,7 +119,6 @@ class Shares:
 
     Attributes:
         values: (layers,) the shares, NaN of a layer without a norm so far.
-        num_frames: Quiet frames that there were.
     """
 
     values: FloatArray = field(default_factory=lambda: np.zeros(0))
@@ -132,9 +131,6 @@ class Shares:
 
         Args:
             l2: (layers,) norms, NaN of a layer that is absent; below 0 they may come from the wire.
-            norms: (modules,) norms.
-            of_layer: (layers,) index of the module of each layer.
-            is_quiet: Whether nothing in the frame is unusual.
         """
         self.values = grown(self.values, len(of_layer), np.nan)
         known = self.values[: len(l2)]
@@ -159,10 +155,6 @@ def norm_of(norms: FloatArray) -> float:
     shares = norms / largest  # scaled: squares may leave the range of float64
     shares[np.isnan(shares)] = 0.0
     return largest * math.sqrt(float(shares.dot(shares)))
-
-
-def _module(layer: str) -> str:
-    return layer.rpartition(".")[0] or layer
 
 
 def _is_safe(norms: FloatArray) -> bool:

@@ -53,7 +53,6 @@ class FrameNumbers:
     """Numbers of one frame that the detector reads.
 
     Args:
-        step: Optimizer step.
         modules: (modules,) L2 norms, NaN where absent or where a layer is missing.
         total: L2 norm of everything; NaN if not known.
         loss: Mean over ranks; NaN without one.
@@ -214,9 +213,6 @@ def change_point(samples: FloatArray, level: float, deviation: float, frames: in
 
     Args:
         samples: (frames,) oldest first, NaN where absent; the last is there.
-        level: Usual value before the change.
-        deviation: Usual deviation from it.
-        frames: Frames of the window that was flagged.
     """
     number = len(samples)
     z = np.clip((samples - level) / deviation, -MAX_DEVIATIONS, MAX_DEVIATIONS)

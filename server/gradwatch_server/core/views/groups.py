@@ -19,11 +19,7 @@ from gradwatch_wire.health import normalized_ratio
 class Group:
     """A named group at one step, over those of its layers that were measured.
 
-    Args:
-        name: The name that the user gave it.
-        layers: How many layers.
-        numel: Their elements together.
-        l2: L2 norm of them together, None without any.
+    The norm is None without any.
     """
 
     name: str

@@ -34,7 +34,6 @@ def find_phase(view: RunView, ranks: list[dict[str, Any]]) -> Phase:
     """Return where an attempt is in its life.
 
     Args:
-        view: The attempt.
         ranks: What `describe_rank` says of its ranks.
     """
     states = {rank["state"] for rank in ranks}
@@ -52,9 +51,7 @@ def find_status(
     """Return the worst status that holds, and all reasons, the worst first.
 
     Args:
-        view: The attempt.
         ranks: What `describe_rank` says of its ranks.
-        firing: Its alerts that fire.
         fault: Why the aggregator takes nothing in at the moment, None if it does.
     """
     findings = [*map(_of_alert, firing), *_liveness(view, ranks, fault), *_missing(view, ranks)]
@@ -122,10 +119,6 @@ def last_good_step(series: Series, firing: Sequence[Alert]) -> int | None:
     a sentinel has looked at it, and no frame is of it. None if that is not known: the window has no
     such step, or began after the first bad one. Steps of before a jump back are left out, as their
     numbers came again. A fault is a warning or a critical alert of a rule that spoils steps.
-
-    Args:
-        series: Numbers per step of the window.
-        firing: The alerts that fire.
     """
     faults = (own for own in firing if own.severity is not Severity.INFO)
     ends = [_last_good_of(own) for own in faults if REGISTRY[own.rule].spoils_steps]
@@ -153,9 +146,6 @@ def health(
     """Return a run's health in the shape that `docs/http.md` describes.
 
     Args:
-        view: The run.
-        last_seen: When each session gave its last sign of life.
-        now_ns: The time it is, nanoseconds since the epoch.
         fault: Why the aggregator takes nothing in at the moment, None if it does.
     """
     series = view.series
@@ -183,7 +173,7 @@ def health(
         "loss": view.frame.loss if view.frame else None,
         "lr": view.frame.lr if view.frame else None,
         "step_time_s": view.frame.step_time_s if view.frame else None,
-        "usual_step_time_s": _usual_step_time(view),
+        "usual_step_time_s": view.gaps.median_s if view.gaps.count >= MIN_GAPS else None,
         "last_good_step": last_good_step(view.series, firing),
         "pace": next((rank["pace"] for rank in ranks if rank["pace"]), None),
         "has_vanishing": num_layers(HealthShare.VANISHING, flags, view.rules) > 0,
@@ -233,11 +223,6 @@ def _newest_step(view: RunView) -> int | None:
     ended = {RankState.ENDED, RankState.FAILED}
     steps = [rank.last_step for rank in view.ranks if rank.state in ended]
     return max([view.frame.step, *steps]) if view.frame else None
-
-
-def _usual_step_time(view: RunView) -> float | None:
-    """Return the median of the newest gaps between steps, None while they are too few."""
-    return view.gaps.median_s if view.gaps.count >= MIN_GAPS else None
 
 
 def _window(series: Series) -> dict[str, Any]:

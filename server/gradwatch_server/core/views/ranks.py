@@ -18,13 +18,7 @@ LastSeen = Mapping[bytes, int]
 
 
 def describe_ranks(view: RunView, last_seen: LastSeen, now_ns: int) -> dict[str, Any]:
-    """Return what `/runs/{id}/ranks` says of the current attempt, as `docs/http.md` describes it.
-
-    Args:
-        view: The run.
-        last_seen: When each session gave its last sign of life.
-        now_ns: The time it is, nanoseconds since the epoch.
-    """
+    """Return the answer to `/runs/{id}/ranks`, as `docs/http.md` describes it."""
     return {
         "world": view.world,
         "records": count_records(view),

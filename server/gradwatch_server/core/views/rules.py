@@ -22,7 +22,6 @@ def describe_rules(rules: Rules, view: RunView | None = None) -> dict[str, Any]:
     """Return the budget of false alerts, and the rules with their settings, as evaluated.
 
     Args:
-        rules: The rules in force.
         view: A run; each rule then says what it watches of it.
     """
     described = [_describe(rule) for rule in rules.root.values()]

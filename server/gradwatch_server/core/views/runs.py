@@ -72,27 +72,12 @@ class RunSummary:
     Of a run that ended it is stored beside the checkpoint: a list of all runs needs no other.
 
     Args:
-        name: Name of the run.
-        attempt: Number of the current attempt.
-        phase: Phase of its life.
-        status: Status.
         reason: The first reason for it, in a sentence; empty without any.
         step: Step of the last frame, -1 without.
-        updated_ns: When the newest frame came, nanoseconds since the epoch.
-        world: Ranks of the job.
-        records: Records by what became of them.
-        score: The last health score, None without.
         lowest_score: The lowest one of the window, None without.
         norm: The last gradient norm over all layers and ranks, None if it is not known.
         nonfinite_steps: Steps of the window whose gradient norm was NaN or Inf.
-        loss: Loss at the last frame, None without.
-        lr: Learning rate at it, None without.
-        step_time_s: Step time at it, None without.
         usual_step_time_s: Median of the newest gaps between steps, None while they are too few.
-        live_attempts: Number of attempts that live.
-        ranks: State to the number of ranks in it.
-        firing: Severity to the number of alerts that fire.
-        rules: The same by rule.
     """
 
     name: str
@@ -147,9 +132,6 @@ def summarize(
     """Return a run in short at a moment.
 
     Args:
-        view: The run.
-        last_seen: When each session was last heard of.
-        now_ns: The time it is, nanoseconds since the epoch.
         fault: Why the aggregator takes nothing in at the moment, None if it does.
     """
     report = health(view, last_seen, now_ns, fault)

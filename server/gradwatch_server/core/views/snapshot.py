@@ -74,13 +74,9 @@ class RunView:
 
     Args:
         others: Of the current one: other attempts, those that live and the newest that are over.
-        is_live: Whether it lives beside, or is, the newest.
         recent_lost: Records lost while the frames of the window closed; so for those that were
             late, and those without their manifest.
         revision: Changes whenever an entry is of the attempt.
-        gaps: What the gaps between its steps come to.
-        is_relearnt: Whether its checkpoint could not be read at the start.
-        built_ns: When it was built, nanoseconds since the epoch.
         run_revision: Number of the run's newest committed entry for readers, see `PublishedState`.
         unknown_layers: Reason why norms of layers are not known, empty if they are.
     """
@@ -132,8 +128,6 @@ def view_run(run: Run, rules: Rules | None = None, before: RunView | None = None
     """Copy what readers need of a run.
 
     Args:
-        run: The run.
-        rules: Those in force; without copies by default.
         before: Its last view, of which that is kept which is still so.
     """
     rules = rules or Rules()
@@ -148,7 +142,8 @@ def view_run(run: Run, rules: Rules | None = None, before: RunView | None = None
         return _view_attempt(run, attempt, rules, of_run, own, is_live=is_live)
 
     shown = view(current)
-    others = _same(tuple(map(view, _others(run, current))), shown.others)
+    others = tuple(view(attempt) for attempt in run.shown if attempt is not current)
+    others = _same(others, shown.others)
     return shown if others is shown.others else replace(shown, others=others)
 
 
@@ -171,7 +166,6 @@ class _OfRun:
 
     @classmethod
     def of(cls, run: Run, before: RunView | None) -> _OfRun:
-        """Copy it."""
         known = {} if before is None else {line.number: line for line in before.attempts}
         attempts = tuple(_view_line(own, known.get(own.number)) for own in run.attempts)
         alerts = tuple(own for a in reversed(run.attempts) for own in a.active_alerts.alerts())
@@ -180,7 +174,6 @@ class _OfRun:
         return cls(attempts, alerts, run.num_stored, run.num_lost)
 
     def put_into(self, view: RunView) -> RunView:
-        """Return a view with it."""
         is_same = view.attempts is self.attempts and view.alerts is self.alerts
         if is_same and (view.stored, view.lost) == (self.stored, self.lost):
             return view
@@ -220,11 +213,6 @@ def _is_still(view: RunView, attempt: Attempt, rules: Rules) -> bool:
         and view.gains is attempt.closed.last_gains
         and view.first_bad is attempt.first_bad
     )
-
-
-def _others(run: Run, current: Attempt) -> list[Attempt]:
-    """Return the other attempts that are shown: those that live, and the newest."""
-    return [own for own in run.shown if own is not current]
 
 
 def _view_attempt(

@@ -99,7 +99,6 @@ class AlertmanagerNotifier(Notifier):
         )
 
     def send(self, notice: Notice) -> None:
-        """Send all alerts of a message."""
         alerts: list[dict[str, Any]] = []
         for entry in notice.batch.entries:
             if (facts := notice.read(entry)) is not None:

@@ -48,7 +48,6 @@ class AppriseNotifier(Notifier):
     name: ClassVar[str] = "apprise"
 
     def __init__(self, url: str) -> None:
-        """Let apprise read the URL."""
         self._url = url
         with _Said():  # what it says of a URL that it refuses has parts of it
             self._sender = _sender(url)

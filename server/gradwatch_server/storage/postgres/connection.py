@@ -57,7 +57,6 @@ def connect(url: str, name: str) -> psycopg.Connection[Any]:
 
     Args:
         url: `postgresql://user:password@host:port/database`.
-        name: Name under which PostgreSQL lists it.
 
     Raises:
         StorageError: If PostgreSQL cannot be reached, or refuses.

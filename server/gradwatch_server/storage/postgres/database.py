@@ -61,7 +61,6 @@ class PostgresDatabase(PostgresReader):
     """The connection that writes. One thread at a time may use it.
 
     Attributes:
-        lease: The lease, which this node has.
         num_cuts: How often the connection was lost, and another one was opened.
     """
 
@@ -70,9 +69,6 @@ class PostgresDatabase(PostgresReader):
 
     def __init__(self, lease: Lease) -> None:
         """Connect.
-
-        Args:
-            lease: The lease of the database, which this node has.
 
         Raises:
             StorageError: If PostgreSQL cannot be reached, or refuses.

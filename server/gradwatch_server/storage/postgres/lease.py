@@ -85,7 +85,6 @@ class Node:
     Args:
         id: Tells its start from others; empty if it is not known.
         http: Where people reach it, empty if it does not know.
-        has_lease: Whether it has the lease.
     """
 
     id: str
@@ -97,18 +96,13 @@ class Lease:
     """Right of one node to write into a database, renewed by a thread of its own.
 
     Attributes:
-        url: `postgresql://user:password@host:port/database`.
         node: Id of the node; a node that lost its lease registers under another one.
-        is_lost: Whether another node has taken over.
     """
 
     def __init__(self, url: str, node: str, http: str = "", lease_s: float = LEASE_S) -> None:
         """Prepare to ask for it.
 
         Args:
-            url: The database, whose tables are there.
-            node: Hexadecimal digits that no other start of a node has.
-            http: Where people reach this node, for the others.
             lease_s: Seconds without a renewal after which others take over; all nodes must agree.
         """
         self.url = url

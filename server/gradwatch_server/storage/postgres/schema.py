@@ -29,9 +29,6 @@ _OPTIONS: Final[dict[str, Any]] = {
 def migrate(url: str) -> None:
     """Make the tables of this version, all or none; processes that start together take turns.
 
-    Args:
-        url: `postgresql://user:password@host:port/database`.
-
     Raises:
         StorageError: If the tables are of an unknown version, or PostgreSQL refuses.
     """

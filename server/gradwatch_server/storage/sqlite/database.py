@@ -229,7 +229,6 @@ class SQLiteDatabase(SQLiteReader):
             self.connection.executemany(sql, rows)
 
     def number(self, pragma: str) -> int:
-        """Return what a pragma says that is one number."""
         (found,) = self.row(f"PRAGMA {pragma}")
         return int(found)
 

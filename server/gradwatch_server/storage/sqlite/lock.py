@@ -28,12 +28,7 @@ _BOOT: Final = re.compile(rb"^boot ([0-9a-f]{1,64})\n", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """End of a store when it was last noted beside it.
-
-    Args:
-        row: Number of the newest row of its log.
-        cursor: That of its newest alert event.
-    """
+    """End of a store when it was last noted beside it."""
 
     row: int = 0
     cursor: int = 0
@@ -54,7 +49,6 @@ class DirectoryLock:
         """Make the directory if there is none, and lock it.
 
         Args:
-            directory: The data directory.
             boot: What tells this start of the aggregator from others, hexadecimal digits; empty
                 where no aggregator locks it.
 

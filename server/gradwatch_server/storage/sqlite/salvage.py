@@ -50,9 +50,7 @@ class _Table:
     """A table that is taken over.
 
     Args:
-        name: What it is called.
         columns: All but the one that is the number of the row.
-        is_good: Tells of these whether they are what was written.
     """
 
     name: str
@@ -101,7 +99,6 @@ class Salvaged:
     """Result of taking over a damaged file.
 
     Args:
-        kept: Rows taken over, by table.
         bad_rows: Rows that could not be read, or are not what was written.
         torn: Tables whose end could not be read: nobody can say how many rows that had.
         stopped: Why it ended early, empty if it did not.
@@ -114,7 +111,6 @@ class Salvaged:
 
     @property
     def text(self) -> str:
-        """All of it in words."""
         kept = self.kept
         text = (
             f"{kept['log']} rows of the log, {kept['alert_events']} alert events "
@@ -138,7 +134,8 @@ def salvage(damaged: Path, into: sqlite3.Connection) -> Salvaged:
     found = Salvaged()
     try:
         with contextlib.closing(_open(damaged)) as source:
-            _check_readable(source)
+            # Raises if the header or the schema is lost: no table is found then.
+            source.execute("SELECT count(*) FROM sqlite_master").fetchone()
             for table in _TABLES:
                 _take_over(source, table, into, found)
     except sqlite3.Error as error:
@@ -161,11 +158,6 @@ def _open(damaged: Path) -> sqlite3.Connection:
     # Else SQLite reads nothing of a file that is shorter than its header says.
     connection.execute("PRAGMA writable_schema=ON")
     return connection
-
-
-def _check_readable(source: sqlite3.Connection) -> None:
-    """Raise an error of SQLite if the header or the schema is lost: no table is found then."""
-    source.execute("SELECT count(*) FROM sqlite_master").fetchone()
 
 
 def _roll_back(into: sqlite3.Connection) -> None:
@@ -200,12 +192,7 @@ def _is_good(table: _Table, row: Row) -> bool:
 
 
 class _Reader:
-    """Reads the rows of one table, whatever is broken between them.
-
-    Args:
-        source: The damaged database.
-        table: The table.
-    """
+    """Reads the rows of one table, whatever is broken between them."""
 
     def __init__(self, source: sqlite3.Connection, table: _Table) -> None:
         self._source = source

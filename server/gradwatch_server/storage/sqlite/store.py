@@ -38,8 +38,6 @@ class SQLiteStore(Store):
         """Use an open database.
 
         Args:
-            db: The database; it is closed with the store.
-            clock: Gives the time at which an alert event is stored.
             lock: Lock that keeps others out; it is released with the store.
 
         Raises:
@@ -57,9 +55,6 @@ class SQLiteStore(Store):
         """Open or create the store of a data directory.
 
         Args:
-            directory: The data directory.
-            clock: Gives the time.
-            allow_network_fs: Whether it may be on a network file system.
             boot: What tells this start of the aggregator from others, noted in the lock.
 
         Raises:

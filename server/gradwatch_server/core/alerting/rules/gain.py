@@ -64,7 +64,6 @@ class GainRule(Rule):
         raised: BoolArray,
         context: Context,
     ) -> Iterator[Evaluation]:
-        """Yield the one evaluation of the gains of a step."""
         yield Evaluation(
             group="blocks",
             step=observation.step,

@@ -86,7 +86,6 @@ class GroupsRule(Rule):
     def evaluate(
         self, observation: Frame, raised: BoolArray, context: Context
     ) -> Iterator[Evaluation]:
-        """Yield the one evaluation of a step."""
         ratio = self.ratio(observation, context)
         ranks = ranks_of(observation.parts)
         origin = Origin(

@@ -70,7 +70,6 @@ class LayerRule(Rule):
 
     @classmethod
     def worst_first(cls, frame: Frame, flagged: BoolArray) -> IndexArray:
-        """Return the indices of the flagged layers, the worst first."""
         indices = np.flatnonzero(flagged)
         return indices[np.argsort(-cls.values(frame)[indices], kind="stable")]
 
@@ -121,7 +120,6 @@ class LayerRule(Rule):
     def evaluate(
         self, observation: Frame, raised: BoolArray, context: Context
     ) -> Iterator[Evaluation]:
-        """Yield an evaluation of each group of layers."""
         held, seen = self.held(observation, raised), self.seen(observation)
         excess, (frozen, _) = self.excess(observation), observation.idle_layers()
         for group, members in context.groups.items():

@@ -53,8 +53,6 @@ class MissingMemory:
         frozen: (layers,) frames since a layer that was expected is frozen, 0 otherwise.
         unused: (layers,) whether the latest frame says that it requires a gradient and got none.
         occasional: Kinds of layers of which one was unused and came back; see `kind_of`.
-        any_missing: Whether a layer is missing.
-        any_frozen: Whether a layer is frozen.
     """
 
     missing: IndexArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -69,8 +67,6 @@ class MissingMemory:
         """Take in a frame; one that lacks ranks or shards says nothing.
 
         Args:
-            frame: The frame.
-            names: (layers,) names.
             in_a_row: (layers,) frames in a row with each layer before this one.
         """
         present = frame.present
@@ -173,7 +169,6 @@ class LayerMissingRule(LayerRule):
     def evaluate(
         self, observation: Frame, raised: BoolArray, context: Context
     ) -> Iterator[Evaluation]:
-        """Yield an evaluation of each group of layers, and one of the frozen ones."""
         frozen = raised & (context.memory(self.name, MissingMemory).frozen > 0)
         for each in super().evaluate(observation, raised & ~frozen, context):
             severity = partial(self._severity_of, observation, context, each.verdict.raised)

@@ -102,7 +102,6 @@ class LivenessRule(Rule):
     def evaluate(
         self, observation: Liveness, raised: BoolArray, context: Context
     ) -> Iterator[Evaluation]:
-        """Yield the one evaluation."""
         trouble = self._trouble(observation)
         is_raised = trouble is not None
         yield Evaluation(
@@ -176,11 +175,11 @@ class LivenessRule(Rule):
         if trouble is None or trouble is Trouble.STALLED:
             epoch, step = observation.place
             return f"run/{epoch}/{step}"
-        first = min(self._affected(observation, trouble), key=_went)
+        affected = self._affected(observation, trouble)
+        first = min(affected, key=lambda rank: (rank.since_ns, rank.rank))
         return f"run/{first.rank}/{first.since_ns}"
 
     def _affected(self, observation: Liveness, trouble: Trouble) -> list[RankLiveness]:
-        """Return the ranks that it is about, by rank."""
         match trouble:
             case Trouble.LOST:
                 return [rank for rank in observation.ranks if rank.is_lost]
@@ -244,10 +243,6 @@ class LivenessRule(Rule):
         ranks = tuple(sorted({*origin.ranks, *now.ranks}))
         one = ranks[0] if len(ranks) == 1 else None
         return replace(origin, rank=one, ranks=ranks, value=now.value, detail=now.detail)
-
-
-def _went(rank: RankLiveness) -> tuple[int, int]:
-    return rank.since_ns, rank.rank
 
 
 def _last_steps(observation: Liveness) -> tuple[str, ...]:

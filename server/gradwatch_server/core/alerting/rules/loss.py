@@ -79,7 +79,6 @@ class LossRule(Rule):
     def evaluate(
         self, observation: Frame, raised: BoolArray, context: Context
     ) -> Iterator[Evaluation]:
-        """Yield the one evaluation of the loss of a step."""
         found = context.findings
         is_bad = observation.loss is not None and not math.isfinite(observation.loss)
         severe = is_bad or found.is_diverging

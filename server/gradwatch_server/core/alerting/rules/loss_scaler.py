@@ -76,7 +76,6 @@ class ScalerMemory:
         return self.num_taken >= CALIBRATION_FRAMES
 
     def follow(self, frame: Frame, scale: float, *, enough: float) -> None:
-        """Take in a frame; *enough* is the scale that is high enough."""
         last, self.scale = self.scale, scale
         is_bad = bool(np.count_nonzero(frame.nonfinite))
         is_reset = last is not None and scale > RESET * last
@@ -191,7 +190,6 @@ class LossScalerRule(Rule):
     def evaluate(
         self, observation: Frame, raised: BoolArray, context: Context
     ) -> Iterator[Evaluation]:
-        """Yield an evaluation of the skips, and one of the scale."""
         memory, scale = context.memory(self.name, ScalerMemory), observation.loss_scale
         seen = scale is not None and math.isfinite(scale)
         skips_much, falls_much = self._skips_much(memory), self._falls_much(memory)

@@ -37,7 +37,6 @@ class ModuleRule(LayerRule):
 
     Attributes:
         sign: 1 where growth is bad, -1 where a fall is.
-        kinds: Kinds of the deviations that raise it.
     """
 
     sign: ClassVar[int] = 1
@@ -80,7 +79,6 @@ class ModuleRule(LayerRule):
     def evaluate(
         self, observation: Frame, raised: BoolArray, context: Context
     ) -> Iterator[Evaluation]:
-        """Yield an evaluation of each group of layers."""
         beyond = self.raised_layers(observation, context.findings, context)
         now = np.zeros_like(raised) if beyond is None else beyond & raised
         held = raised | self.held_layers(observation, context)
@@ -145,7 +143,6 @@ class ModuleRule(LayerRule):
         module: int,
         deviation: Deviation | None = None,
     ) -> Origin:
-        """Return the origin in one module."""
         judge = context.judge
         members = raised & (judge.modules.of_layer[: len(frame.present)] == module)
         layer = worst_layer(frame, context, members, self.sign)

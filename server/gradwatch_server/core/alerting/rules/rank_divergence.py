@@ -43,14 +43,13 @@ class WeightsMemory:
 
     Attributes:
         norms: (2, layers) L2 norm and largest magnitude, NaN of a layer never seen equal.
-        steps: (layers,) the step, -1 likewise.
+        steps: (layers,) the step, -1 of a layer never seen equal.
     """
 
     norms: FloatArray = field(default_factory=lambda: np.zeros((2, 0)))
     steps: IndexArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     def follow(self, frame: Frame, found: Disagreement) -> None:
-        """Take in a frame with digests."""
         more = len(frame.present) - len(self.steps)
         if more > 0:
             self.norms = np.pad(self.norms, ((0, 0), (0, more)), constant_values=np.nan)

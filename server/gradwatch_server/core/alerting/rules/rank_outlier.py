@@ -47,7 +47,6 @@ class OutlierMemory:
         rank: (layers,) the rank that has it.
         norm: (layers,) its norm.
         unsteady: (layers,) share of the frames before the last 8 in which some rank was far above.
-        num_frames: Frames so far.
         steps: (8,) steps of the last frames, the newest first.
         above: (8, layers) rank that was far above the others in each of them, -1 if none was.
     """

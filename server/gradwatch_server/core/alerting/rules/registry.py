@@ -26,12 +26,7 @@ from gradwatch_server.core.alerting.rules.base import Rule
 
 
 class UnknownRuleError(LookupError):
-    """A name is that of no rule.
-
-    Attributes:
-        name: The name.
-        known: The names that there are, in order.
-    """
+    """A name is that of no rule."""
 
     def __init__(self, name: str, known: Iterable[str]) -> None:
         self.name, self.known = name, tuple(known)

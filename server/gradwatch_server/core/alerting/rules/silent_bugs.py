@@ -42,7 +42,6 @@ class SignMemory:
     steps_before: int = 0
 
     def follow(self, step: int, count: int) -> None:
-        """Take in a frame that has the sign."""
         if self.step >= 0 and 0 <= count - self.count <= MAX_GAP:
             self.count = count
             return
@@ -84,7 +83,6 @@ class SilentBugRule(Rule):
     def evaluate(
         self, observation: Frame, raised: BoolArray, context: Context
     ) -> Iterator[Evaluation]:
-        """Yield the one evaluation of a step."""
         is_raised = bool(raised.any())
         memory = context.memory(self.name, SignMemory)
         has_lasted = memory.num_steps(observation.step) >= self.warning_steps

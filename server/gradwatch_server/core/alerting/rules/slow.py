@@ -55,7 +55,6 @@ class SlowRule(Rule):
     def evaluate(
         self, observation: Frame, raised: BoolArray, context: Context
     ) -> Iterator[Evaluation]:
-        """Yield the one evaluation of the pace."""
         is_raised = bool(raised.any())
         yield Evaluation(
             group=GROUP,

@@ -50,13 +50,12 @@ class _FlaggingRules(dict[tuple[type, int], Sequence[tuple[str, Rule]]]):
 
 
 class Rules(BaseModel):
-    """All rules by name; one that is not set has its defaults.
+    """All rules by name; a rule that is not set has its defaults.
 
     Attributes:
         false_alerts_per_100k_steps: Alerts of healthy training that the detector may raise in
             100,000 frames; the margins of `exploding`, `vanishing`, `loss` and `slow` follow from
-            it.
-        root: Name to rule.
+            this budget.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -96,7 +95,6 @@ class Rules(BaseModel):
         return max((rule.floor for rule in self.root.values()), default=0.0)
 
     def watching(self, run: str) -> Rules:
-        """Return those that watch runs of this name."""
         own = {name: rule for name, rule in self.root.items() if rule.watches(run)}
         if len(own) == len(self.root):
             return self

@@ -190,7 +190,6 @@ class VanishingRule(ModuleRule):
         return f"{group} {frame.step}" if np.count_nonzero(context.findings.falling) else ""
 
     def find_ranks(self, frame: Frame, index: int) -> tuple[int, ...]:
-        """Return the ranks that show it."""
         if frame.l2_min[index] < self.limit:
             return ranks_with(frame, index, lambda part: part.values[L2] < self.limit)
         return super().find_ranks(frame, index)

@@ -50,7 +50,6 @@ class UnchangedMemory:
         """Return (layers,) which did not change in a step, nor since they were read before.
 
         Args:
-            step: The step.
             still: (layers,) whether none of what was read has changed.
             sizes: (layers,) root mean square of the weights, NaN of those that were not read. Where
                 it is another than before, they have changed in a step between.

@@ -31,7 +31,6 @@ _NODES = """
 
 
 def upgrade() -> None:
-    """Make the tables and their indices."""
     for tables in (STORE_TABLES, DELIVERY_TABLES, _NODES):
         for statement in statements(tables, _TYPES):
             op.execute(statement)
