@@ -144,8 +144,8 @@ def read_keys(directory: Path) -> Keys:
     """
     try:
         _check_directory(directory)
-        own = read_private(directory / SERVER)
-        public, secret = (curve_key(own, name, directory / SERVER) for name in _PAIR)
+        pair = read_private(directory / SERVER)
+        public, secret = (curve_key(pair, name, directory / SERVER) for name in _PAIR)
         check_pair(public, secret, directory / SERVER)
         tokens = _tokens(read_private(directory / TOKENS), directory / TOKENS)
         clients = _clients(read_private(directory / CLIENTS), directory / CLIENTS)

@@ -37,42 +37,42 @@ class _Head(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     body: msgspec.Raw
 
 
-def _annotation(own: FieldType) -> Any:
+def _annotation(type_: FieldType) -> Any:
     """Return the type of msgspec that refuses no value that the field takes."""
-    if own.kind is int:
-        return Annotated[int, Meta(ge=own.low, le=own.limit)]
-    if own.kind is str:
-        return Annotated[str, Meta(max_length=own.limit)]
-    if own.kind is float:
+    if type_.kind is int:
+        return Annotated[int, Meta(ge=type_.low, le=type_.limit)]
+    if type_.kind is str:
+        return Annotated[str, Meta(max_length=type_.limit)]
+    if type_.kind is float:
         return int | float  # an integer is refused, and msgspec would make a float of it
-    if own.item is not None:
+    if type_.item is not None:
         name = Annotated[str, Meta(max_length=MAX_NAME_BYTES)]
-        items = dict.__class_getitem__((name, _annotation(own.item)))
-        return Annotated[items, Meta(max_length=own.limit)]
-    if own.kind is object:
+        items = dict.__class_getitem__((name, _annotation(type_.item)))
+        return Annotated[items, Meta(max_length=type_.limit)]
+    if type_.kind is object:
         return Annotated[str, Meta(max_length=MAX_TEXT_BYTES)] | bool | int | float | None
-    return own.kind
+    return type_.kind
 
 
 def _struct(kind: Kind) -> Any:
     """Return the struct of a kind, its fields named and ordered as those of the record."""
     fields: list[Any] = []
-    for own in BY_KIND[kind].fields:
-        type_ = _annotation(own.type)
-        if own.default is REQUIRED:
-            fields.append((own.name, type_))
-        elif own.default is None:
-            fields.append((own.name, type_ | None, None))
-        elif own.default == {}:
-            fields.append((own.name, type_, msgspec.field(default_factory=dict)))
+    for field_ in BY_KIND[kind].fields:
+        type_ = _annotation(field_.type)
+        if field_.default is REQUIRED:
+            fields.append((field_.name, type_))
+        elif field_.default is None:
+            fields.append((field_.name, type_ | None, None))
+        elif field_.default == {}:
+            fields.append((field_.name, type_, msgspec.field(default_factory=dict)))
         else:
-            fields.append((own.name, type_, own.default))
-    keys = {own.name: own.key for own in BY_KIND[kind].fields}
+            fields.append((field_.name, type_, field_.default))
+    keys = {field_.name: field_.key for field_ in BY_KIND[kind].fields}
     return msgspec.defstruct(f"_{kind.name}", fields, rename=keys, forbid_unknown_fields=True)
 
 
 _FLOAT: Final = {float}
-_NAMES: Final = tuple(own.name for own in BY_KIND[Kind.STATS].fields)
+_NAMES: Final = tuple(field_.name for field_ in BY_KIND[Kind.STATS].fields)
 _values: Final = attrgetter(*_NAMES)
 _VERSION: Final = bytes([PROTOCOL_MAJOR])
 _HEAD: Final = msgspec.msgpack.Decoder(_Head)

@@ -257,7 +257,7 @@ def _check_exposure(settings: Settings) -> None:
 
 def retention_of(settings: Settings) -> RetentionPolicy:
     """Return what is kept, and for how long."""
-    names = [own.name for own in dataclasses.fields(RetentionPolicy)]
+    names = [field_.name for field_ in dataclasses.fields(RetentionPolicy)]
     return RetentionPolicy(**{name: getattr(settings, name) for name in names})
 
 

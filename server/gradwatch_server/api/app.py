@@ -55,8 +55,8 @@ async def refuse_unknown(request: Request) -> None:
 
 
 def _names(dependant: Dependant) -> set[str]:
-    own = {field.alias for field in dependant.query_params}
-    return own.union(*map(_names, dependant.dependencies)) if dependant.dependencies else own
+    names = {field.alias for field in dependant.query_params}
+    return names.union(*map(_names, dependant.dependencies)) if dependant.dependencies else names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

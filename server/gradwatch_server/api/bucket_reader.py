@@ -25,9 +25,9 @@ class BucketReader:
         rank: Has the rows of one rank, which are read in place of those of all.
     """
 
-    def __init__(self, own: Range, width: int, rank: RankRows | None = None) -> None:
-        self._own, self.width, self._rank = own, width, rank
-        self._first, self._last = own.numbered(width)
+    def __init__(self, range_: Range, width: int, rank: RankRows | None = None) -> None:
+        self._range, self.width, self._rank = range_, width, rank
+        self._first, self._last = range_.numbered(width)
         self.num_buckets = max(self._last - self._first + 1, 0)
 
     @property
@@ -37,7 +37,7 @@ class BucketReader:
 
     def whole(self) -> BucketReader:
         """Return the reader of all buckets of the range, also of those that the asker has."""
-        return BucketReader(replace(self._own, after=None), self.width, self._rank)
+        return BucketReader(replace(self._range, after=None), self.width, self._rank)
 
     def read(self, table: str, items: IndexArray, *, with_all_steps: bool = False) -> Buckets:
         """Return the buckets of some items of a table, without steps that have no frame or with."""
@@ -45,9 +45,9 @@ class BucketReader:
         if self._rank is not None:
             rows = Buckets.of(self._rank.rows(table, items), width)
             return rows.spread(self._first, self._last)
-        epoch = self._own.span.epoch if self._own.span else 0
+        epoch = self._range.span.epoch if self._range.span else 0
         steps = (self._first * width, (self._last + 1) * width - 1)
-        history = self._own.history.of_table(table)
+        history = self._range.history.of_table(table)
         read = history.run_buckets if with_all_steps else history.buckets
         found = read(SeriesQuery(epoch, table, items, *steps), width)
         return found.spread(self._first, self._last)
@@ -66,6 +66,6 @@ class BucketReader:
         if layer is not None and layer.power:
             found = found.scaled(layer.factor(known.sizes[places]))
         return [
-            Curve({own.parameter: own.name, "column": wanted.column}, found, at)
-            for at, own in enumerate(wanted.subjects)
+            Curve({subject.parameter: subject.name, "column": wanted.column}, found, at)
+            for at, subject in enumerate(wanted.subjects)
         ]

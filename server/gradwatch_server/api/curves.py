@@ -32,9 +32,9 @@ class Curve:
         for name, values in zip(STATS, self.buckets.stats, strict=True):
             yield name, values[:, self.item]
         for name, counts in zip(COUNTS, self.buckets.counts, strict=True):
-            own = counts[:, self.item]
-            if name == COUNTS[0] or own.any():
-                yield name, own.astype(np.uint32)
+            column = counts[:, self.item]
+            if name == COUNTS[0] or column.any():
+                yield name, column.astype(np.uint32)
 
 
 def steps_as_array(steps: IndexArray) -> npt.NDArray[Any]:
@@ -52,7 +52,7 @@ def as_arrays(
         "step": steps_as_array(steps),
     }
     for number, curve in enumerate(curves):
-        arrays |= {f"{number}.{name}": own for name, own in curve.arrays()}
+        arrays |= {f"{number}.{name}": values for name, values in curve.arrays()}
     return arrays
 
 

@@ -35,20 +35,20 @@ class KeptPages:
     """Reads pages of one range.
 
     Args:
-        own: The range, with at least one step.
+        range_: The range, with at least one step.
         places: (layers,) the layers that are wanted.
     """
 
-    own: Range
+    range_: Range
     columns: Sequence[str]
     places: IndexArray
 
     def page(self, most: int) -> tuple[Arrays, dict[str, Any]]:
         """Return the arrays of the first page, and what there is to be said of it."""
-        width = self._width(self.own.first)
+        width = self._width(self.range_.first)
         last = self._end(width, min(most, self._most(width)))
         arrays = self._steps(last) if width == 1 else self._buckets(width, last)
-        next_step = last + 1 if last < self.own.last else None
+        next_step = last + 1 if last < self.range_.last else None
         return arrays, {"width": width, "next": next_step}
 
     def _most(self, width: int) -> int:
@@ -57,24 +57,24 @@ class KeptPages:
         return max(1, min(MAX_STEPS, MAX_NUMBERS // per_row))
 
     def _width(self, step: int) -> int:
-        return self.own.history.finest(self._epoch, step)
+        return self.range_.history.finest(self._epoch, step)
 
     @property
     def _epoch(self) -> int:
-        return self.own.span.epoch if self.own.span else 0
+        return self.range_.span.epoch if self.range_.span else 0
 
     def _wanted(self, table: str, items: IndexArray, last: int) -> SeriesQuery:
-        return SeriesQuery(self._epoch, table, items, self.own.first, last)
+        return SeriesQuery(self._epoch, table, items, self.range_.first, last)
 
     def _end(self, width: int, most: int) -> int:
         """Return the last step of the page."""
-        first, last = self.own.first, self.own.last
+        first, last = self.range_.first, self.range_.last
         if width > 1:
             last = min(last, self._finer_from(width) - 1)
         count = 0
         wanted = self._wanted(RUN_TABLE, np.zeros(0, dtype=np.int64), last)
         if width == 1:
-            for rows in self.own.history.rows(wanted):
+            for rows in self.range_.history.rows(wanted):
                 if count + len(rows.steps) > most:
                     return int(rows.steps[most - count]) - 1
                 count += len(rows.steps)
@@ -83,7 +83,7 @@ class KeptPages:
 
     def _finer_from(self, width: int) -> int:
         """Return the first step from which on there are narrower buckets, or single steps."""
-        low, high = self.own.first, self.own.last + 1
+        low, high = self.range_.first, self.range_.last + 1
         while low < high:
             middle = (low + high) // 2
             if self._width(middle) < width:
@@ -113,7 +113,7 @@ class KeptPages:
 
     def _rows(self, table: str, items: IndexArray, last: int) -> Rows:
         none = np.zeros((0, len(items)))
-        found = list(self.own.history.rows(self._wanted(table, items, last)))
+        found = list(self.range_.history.rows(self._wanted(table, items, last)))
         empty = np.zeros(0, dtype=np.int64)
         nothing = Rows(empty, empty, empty.astype(bool), none, none.astype(bool))
         return Rows.joined([nothing, *found])
@@ -121,13 +121,13 @@ class KeptPages:
     # Buckets
 
     def _buckets(self, width: int, last: int) -> Arrays:
-        history = self.own.history
+        history = self.range_.history
         run = history.buckets(self._wanted(RUN_TABLE, all_run_columns(), last), width)
         arrays: Arrays = {"step": run.steps, "time_ns": run.times_ns}
         arrays |= _of_buckets("run", run, run.numbers)
         for name in self._layer_columns():
-            own = history.buckets(self._wanted(name, self.places, last), width)
-            arrays |= _of_buckets(name, own, run.numbers)
+            buckets = history.buckets(self._wanted(name, self.places, last), width)
+            arrays |= _of_buckets(name, buckets, run.numbers)
         return arrays
 
 
@@ -154,10 +154,10 @@ def _numbers(name: str, values: FloatArray, known: BoolArray) -> Arrays:
 def _of_buckets(name: str, buckets: Buckets, numbers: IndexArray) -> Arrays:
     """Return the buckets with these numbers; of a damaged block some may lack."""
     first, last = (int(numbers[0]), int(numbers[-1])) if len(numbers) else (0, -1)
-    own = buckets.spread(first, last)
+    spread = buckets.spread(first, last)
     at = numbers - first
-    found = {f"{name}.{stat}": _narrow(own.stats[place][at]) for place, stat in enumerate(STATS)}
-    counts = {f"{name}.{one}": own.counts[place][at] for place, one in enumerate(COUNTS)}
+    found = {f"{name}.{stat}": _narrow(spread.stats[place][at]) for place, stat in enumerate(STATS)}
+    counts = {f"{name}.{one}": spread.counts[place][at] for place, one in enumerate(COUNTS)}
     return found | {key: one.astype(np.uint32) for key, one in counts.items()}
 
 

@@ -88,13 +88,15 @@ class RunListing:
                 found[view.name] = self._sum(view)
             spent_s += time.monotonic() - slice_s
             await asyncio.sleep(0)
-        changed = [name for name, own in found.items() if self._kept.get(name) is not own]
+        changed = [name for name, encoded in found.items() if self._kept.get(name) is not encoded]
         if changed or len(found) != len(self._kept):
             self.number += 1
             for name in (*changed, *(self._kept.keys() - found.keys())):
                 self._rows.pop(name, None)
             runs = (summary for _, summary in found.values())
-            self._runs = tuple(sorted(runs, key=lambda own: (-own.updated_ns, own.name)))
+            self._runs = tuple(
+                sorted(runs, key=lambda summary: (-summary.updated_ns, summary.name))
+            )
         self._kept, self._began_s = found, began_s
         self._not_before_s = time.monotonic() + min(spent_s * (1 / SHARE - 1), MAX_REST_S)
 

@@ -63,7 +63,7 @@ def _of_attempt(name: str, number: int, answer: Callable[[Attempt], object]) -> 
     def find(state: State) -> object:
         run = state.runs.get(name)
         attempts = () if run is None else run.attempts
-        own = next((each for each in attempts if each.number == number), None)
-        return None if own is None else answer(own)
+        attempt = next((each for each in attempts if each.number == number), None)
+        return None if attempt is None else answer(attempt)
 
     return lambda _state, _now_ns: CommandResult(find)

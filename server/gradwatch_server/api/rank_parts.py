@@ -43,8 +43,8 @@ class RankParts:
         cls, view: RunView, layouts: Layouts, records: Records, closed: ClosedStep
     ) -> RankParts:
         found = cls(layouts)
-        ranks = {own.session: own.rank for own in view.ranks if own.session is not None}
-        stretches = {own: Stretch(closed.anchor, closed.step, closed.step) for own in ranks}
+        ranks = {rank.session: rank.rank for rank in view.ranks if rank.session is not None}
+        stretches = {session: Stretch(closed.anchor, closed.step, closed.step) for session in ranks}
         for record in records.before(view.name, closed.number, LOOK_BACK):
             stretch = stretches.get(record.session)
             if stretch is not None and not stretch.is_whole:
@@ -79,9 +79,9 @@ class RankParts:
 
     def _describe(self, rank: int, parts: Mapping[int, KeptRecord]) -> dict[str, Any]:
         records = [parts[part] for part in sorted(parts)]
-        last = max(records, key=lambda own: own.received_ns)
-        stats = [own.stats for own in records]
-        norms = [numbers(own.columns[L2]) for own in stats if L2 in own.columns]
+        last = max(records, key=lambda record: record.received_ns)
+        stats = [record.stats for record in records]
+        norms = [numbers(one.columns[L2]) for one in stats if L2 in one.columns]
         return {
             "rank": rank,
             "received_at": isotime(last.received_ns),
@@ -95,19 +95,19 @@ class RankParts:
     def of_layers(self, places: Sequence[int]) -> list[list[dict[str, Any]] | None]:
         """Return for each layer what each rank has of it; None if it is not known which is it."""
         if not all(
-            (own.session, own.stats.manifest_id) in self.layouts
+            (record.session, record.stats.manifest_id) in self.layouts
             for parts in self._records.values()
-            for own in parts.values()
+            for record in parts.values()
         ):
             return [None] * len(places)
         return [list(self._of_layer(place)) for place in places]
 
     def _of_layer(self, place: int) -> Iterator[dict[str, Any]]:
         for rank in sorted(self._records):
-            for own in self._records[rank].values():
-                index = self.layouts[own.session, own.stats.manifest_id]
+            for record in self._records[rank].values():
+                index = self.layouts[record.session, record.stats.manifest_id]
                 for at in np.flatnonzero(index == place).tolist():
-                    yield {"rank": rank} | _numbers(own.stats, at)
+                    yield {"rank": rank} | _numbers(record.stats, at)
 
 
 def _is_found(stretch: Stretch) -> bool:
@@ -129,4 +129,4 @@ def _numbers(stats: Stats, at: int) -> dict[str, Any]:
 
 
 def _first(stats: Sequence[Stats], name: Scalar) -> float | None:
-    return next((own.scalars[name] for own in stats if name in own.scalars), None)
+    return next((one.scalars[name] for one in stats if name in one.scalars), None)

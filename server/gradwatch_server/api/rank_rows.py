@@ -54,10 +54,10 @@ def rank_of(view: RunView, rank: int) -> RankView:
     Raises:
         HTTPException: 404, with those that there are.
     """
-    found = next((own for own in view.ranks if own.rank == rank), None)
+    found = next((each for each in view.ranks if each.rank == rank), None)
     if found is not None:
         return found
-    shown = ", ".join(str(own.rank) for own in view.ranks[:SHOWN_RANKS]) or "none yet"
+    shown = ", ".join(str(each.rank) for each in view.ranks[:SHOWN_RANKS]) or "none yet"
     more = len(view.ranks) - SHOWN_RANKS
     known = shown + (f" and {more} more" if more > 0 else "")
     detail = f"no rank {rank} in attempt {view.attempt} of run {view.name!a}; there are {known}"
@@ -65,29 +65,31 @@ def rank_of(view: RunView, rank: int) -> RankView:
 
 
 @dataclass(frozen=True, slots=True)
-class OwnRank:
+class SelectedRank:
     """A rank whose own numbers are asked for."""
 
     view: RankView
     layouts: Layouts
 
 
-async def _own_rank(view: View, api: Api, rank: Rank = None) -> OwnRank | None:
+async def _selected_rank(view: View, api: Api, rank: Rank = None) -> SelectedRank | None:
     if rank is None:
         return None
-    own = rank_of(view, rank)
-    return OwnRank(own, await api.command(show_layouts(view.name, view.attempt)) or {})
+    selected = rank_of(view, rank)
+    return SelectedRank(selected, await api.command(show_layouts(view.name, view.attempt)) or {})
 
 
-Own = Annotated[OwnRank | None, Depends(_own_rank)]
+Selected = Annotated[SelectedRank | None, Depends(_selected_rank)]
 """The type of the parameter by which a route gets the rank that is asked for."""
 
 
 class RankRows:
     """The rows of one rank in a range."""
 
-    def __init__(self, rank: OwnRank, own: Range, num_layers: int, columns: Sequence[str]) -> None:
-        self._rank, self._own = rank, own
+    def __init__(
+        self, rank: SelectedRank, range_: Range, num_layers: int, columns: Sequence[str]
+    ) -> None:
+        self._rank, self._range = rank, range_
         wanted = dict.fromkeys((L2, *(name for name in columns if name in FRAME_COLUMNS)))
         self._shape = tuple(wanted), num_layers
         self._block = Block(0, 0, 0, *self._shape)
@@ -114,7 +116,7 @@ class RankRows:
         reason = None
         if not self._has_layouts:
             reason = "which layers its records are about is not known any more; the attempt is over"
-        elif not len(steps) or steps[0] > self._own.first:
+        elif not len(steps) or steps[0] > self._range.first:
             reason = (
                 f"own numbers of a rank are read from the log, which has them of at most "
                 f"{MOST_STEPS} steps and while it keeps their records (log_max_age_s)"
@@ -127,25 +129,27 @@ class RankRows:
 
     def _frames(self) -> Rows:
         """Return the steps of the range that closed, and which of them were skipped."""
-        own = self._own
-        epoch = own.span.epoch if own.span else 0
+        range_ = self._range
+        epoch = range_.span.epoch if range_.span else 0
         items = np.array([_SKIPPED], dtype=np.int64)
-        found = own.history.buckets(SeriesQuery(epoch, RUN_TABLE, items, own.first, own.last), 1)
+        found = range_.history.buckets(
+            SeriesQuery(epoch, RUN_TABLE, items, range_.first, range_.last), 1
+        )
         values: BoolArray = found.stats[1, :, 0] > 0.0
         return Rows(found.numbers, found.times_ns, values, found.stats[1], found.counts[0] > 0)
 
     def _records(self, records: Records, run: Rows) -> list[KeptRecord]:
         """Return the records of these steps, but none of another epoch."""
-        session, own = self._rank.view.session, self._own
-        if session is None or own.span is None or not len(run.steps):
+        session, range_ = self._rank.view.session, self._range
+        if session is None or range_.span is None or not len(run.steps):
             return []
-        offset = own.history.offset(own.span.epoch, int(run.steps[-1]))
+        offset = range_.history.offset(range_.span.epoch, int(run.steps[-1]))
         if offset is None:
             return []
-        anchor = anchor_of(own, int(run.steps[0]), int(run.steps[-1]))
-        stretch = Stretch(anchor, own.first, own.last)
-        for record in records.before(own.view.name, offset, MOST_ENTRIES, session):
-            is_before = record.stats.step < own.first and stretch.has_anchor
+        anchor = anchor_of(range_, int(run.steps[0]), int(run.steps[-1]))
+        stretch = Stretch(anchor, range_.first, range_.last)
+        for record in records.before(range_.view.name, offset, MOST_ENTRIES, session):
+            is_before = record.stats.step < range_.first and stretch.has_anchor
             if stretch.is_whole or is_before:
                 break
             stretch.add_older(record)
@@ -155,14 +159,14 @@ class RankRows:
     def _fill(self, row: int, records: Sequence[KeptRecord], *, is_skipped: bool) -> None:
         block = self._block
         block.steps[row] = records[0].stats.step
-        block.times_ns[row] = max(own.received_ns for own in records)
+        block.times_ns[row] = max(record.received_ns for record in records)
         block.skipped[row] = is_skipped
-        norms = [norm for own in records for norm in self._fill_layers(row, own)]
+        norms = [norm for record in records for norm in self._fill_layers(row, record)]
         told: dict[str, float] = {"coverage": 1.0, "skipped": float(is_skipped)}
         if norms:
             told["norm"] = total_norm(np.concatenate(norms))
         for name, scalar in RANK_COLUMNS.items():
-            given = [own.stats.scalars.get(scalar) for own in records] if scalar else []
+            given = [record.stats.scalars.get(scalar) for record in records] if scalar else []
             known = [value for value in given if value is not None]
             if known:
                 told[name] = known[0]
@@ -205,10 +209,10 @@ def check_columns(columns: Sequence[str], others: Mapping[str, Sequence[str]]) -
 
 
 def read_rank(
-    rank: OwnRank, own: Range, num_layers: int, columns: Sequence[str], records: Records
+    rank: SelectedRank, range_: Range, num_layers: int, columns: Sequence[str], records: Records
 ) -> tuple[Range, RankRows]:
     """Read what a rank sent in a range; return that without the steps that are not looked at."""
-    shorter = replace(own, first=max(own.first, own.last - MOST_STEPS + 1))
+    shorter = replace(range_, first=max(range_.first, range_.last - MOST_STEPS + 1))
     found = RankRows(rank, shorter, num_layers, columns)
     found.read(records)
     return shorter, found

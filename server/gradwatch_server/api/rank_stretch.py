@@ -18,21 +18,23 @@ AHEAD: Final = 16
 _COVERAGE: Final = RUN_COLUMNS.index("coverage")
 
 
-def anchor_of(own: Range, first: int, last: int) -> int | None:
+def anchor_of(range_: Range, first: int, last: int) -> int | None:
     """Return where in the log every rank was in this epoch, None if that is not known.
 
     That is where the first step closed that all ranks had, from shortly before *first* on and up
     to *last*: later ones may have closed when a rank had gone back already.
     """
-    if own.span is None:
+    if range_.span is None:
         return None
-    before = max(own.span.first, first - AHEAD)
-    if own.history.finest(own.span.epoch, before) > 1:
+    before = max(range_.span.first, first - AHEAD)
+    if range_.history.finest(range_.span.epoch, before) > 1:
         return None
     items = np.array([_COVERAGE], dtype=np.int64)
-    found = own.history.buckets(SeriesQuery(own.span.epoch, RUN_TABLE, items, before, last), 1)
+    found = range_.history.buckets(
+        SeriesQuery(range_.span.epoch, RUN_TABLE, items, before, last), 1
+    )
     whole = found.numbers[found.stats[1, :, 0] >= 1.0]
-    return own.history.offset(own.span.epoch, int(whole[0])) if len(whole) else None
+    return range_.history.offset(range_.span.epoch, int(whole[0])) if len(whole) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +51,10 @@ class ClosedStep:
     anchor: int | None
 
     @classmethod
-    def find(cls, own: Range, step: int) -> ClosedStep | None:
+    def find(cls, range_: Range, step: int) -> ClosedStep | None:
         """Return where a step of the epoch is, None if that is not known."""
-        offset = own.history.offset(own.span.epoch, step) if own.span else None
-        return None if offset is None else cls(step, offset, anchor_of(own, step, step))
+        offset = range_.history.offset(range_.span.epoch, step) if range_.span else None
+        return None if offset is None else cls(step, offset, anchor_of(range_, step, step))
 
 
 @dataclass(slots=True)

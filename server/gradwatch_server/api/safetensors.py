@@ -25,7 +25,9 @@ MEDIA_TYPE: Final = "application/vnd.safetensors"
 
 def encode(arrays: Mapping[str, npt.NDArray[Any]], metadata: Mapping[str, Any]) -> bytes:
     """Return arrays and what is known of them; texts stay as they are, all else becomes JSON."""
-    header: dict[str, Any] = {"__metadata__": {name: _text(own) for name, own in metadata.items()}}
+    header: dict[str, Any] = {
+        "__metadata__": {name: _text(value) for name, value in metadata.items()}
+    }
     in_order = sorted(arrays.items(), key=lambda item: -item[1].dtype.itemsize)
     chunks, offset = [], 0
     for name, array in in_order:
@@ -53,10 +55,10 @@ def decode(body: bytes) -> tuple[dict[str, npt.NDArray[Any]], dict[str, str]]:
     metadata: dict[str, str] = header.pop("__metadata__", {})
     begin = _PREFIX_BYTES + length
     arrays = {}
-    for name, own in header.items():
-        first, last = own["data_offsets"]
+    for name, spec in header.items():
+        first, last = spec["data_offsets"]
         data = body[begin + first : begin + last]
-        arrays[name] = np.frombuffer(data, _NUMPY[own["dtype"]]).reshape(own["shape"])
+        arrays[name] = np.frombuffer(data, _NUMPY[spec["dtype"]]).reshape(spec["shape"])
     return arrays, metadata
 
 

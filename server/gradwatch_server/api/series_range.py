@@ -37,7 +37,7 @@ Epoch = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class AskedSteps:
+class StepRange:
     """Steps that are asked for, as the query says it; None is what it does not say.
 
     Args:
@@ -63,11 +63,11 @@ async def _asked(
     last: _Last = None,
     after: _After = None,
     epoch: Epoch = None,
-) -> AskedSteps:
-    return AskedSteps(epoch, from_, to, after, last)
+) -> StepRange:
+    return StepRange(epoch, from_, to, after, last)
 
 
-Steps = Annotated[AskedSteps, Depends(_asked)]
+Steps = Annotated[StepRange, Depends(_asked)]
 """The type of the parameter by which a route gets the steps that are asked for."""
 
 
@@ -99,7 +99,7 @@ class Range:
         histories = {self.history, *map(self.history.of_table, tables)}
         if RUN_TABLE in tables and self.history.steps is not None:
             histories.add(self.history.steps)
-        finest = (own.finest(self.span.epoch, self.first) for own in histories)
+        finest = (history.finest(self.span.epoch, self.first) for history in histories)
         return max(width_for(self.first, self.last, points), *finest)
 
     def numbered(self, width: int) -> tuple[int, int]:
@@ -113,14 +113,14 @@ class Range:
         return first, self.last // width
 
 
-def find_range(view: RunView, api: ApiState, history: History, asked: AskedSteps) -> Range:
+def find_range(view: RunView, api: ApiState, history: History, asked: StepRange) -> Range:
     """Return the steps that are asked for, as far as they are kept.
 
     Raises:
         HTTPException: 404 for an epoch that is not there, 422 for steps that are not.
     """
     epoch, first, last, after = asked.epoch, asked.first, asked.last, asked.after
-    spans = {own.epoch: own for own in history.spans()}
+    spans = {span.epoch: span for span in history.spans()}
     if epoch is not None and epoch not in spans:
         known = f"{min(spans)} to {max(spans)}" if spans else "none yet"
         raise HTTPException(404, f"no epoch {epoch} of run {view.name!a}; kept are {known}")

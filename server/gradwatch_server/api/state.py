@@ -126,7 +126,7 @@ class ApiState:
         Raises:
             HTTPException: 404, if it has none, or not any more.
         """
-        if number in (None, *(own.number for own in view.attempts)):
+        if number in (None, *(attempt.number for attempt in view.attempts)):
             return
         kept = f"{view.attempts[0].number} to {view.attempts[-1].number}"
         raise HTTPException(404, f"no attempt {number} of run {view.name!a}; kept are {kept}")
@@ -165,7 +165,7 @@ class ApiState:
         if self.published.fault is None:
             return await self.command(show_alert(alert_id)), events
         views = self.published.views.copy().values()
-        standing = (own for view in views for own in view.alerts if own.id == alert_id)
+        standing = (alert for view in views for alert in view.alerts if alert.id == alert_id)
         return next(standing, None), events
 
     def history(self, view: RunView) -> AbstractContextManager[History]:

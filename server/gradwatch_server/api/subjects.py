@@ -33,7 +33,7 @@ _COLUMNS_OF: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class SeriesKey:
     """Something that has curves of its own.
 
     Args:
@@ -57,15 +57,15 @@ class WantedTable:
 
     column: str
     table: str
-    subjects: Sequence[Subject]
+    subjects: Sequence[SeriesKey]
 
     @property
     def places(self) -> list[int]:
-        return [own.place for own in self.subjects]
+        return [subject.place for subject in self.subjects]
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class SeriesRequest:
     """Parameters of a request.
 
     Args:
@@ -81,13 +81,13 @@ class Question:
         Raises:
             HTTPException: 422 for one that there is not, or that nothing which is named has.
         """
-        given = [own for own in _COLUMNS_OF if self.names.get(own)]
+        given = [parameter for parameter in _COLUMNS_OF if self.names.get(parameter)]
         for name in self.columns:
-            owners = [own for own, columns in _COLUMNS_OF.items() if name in columns]
+            owners = [parameter for parameter, columns in _COLUMNS_OF.items() if name in columns]
             if name not in RUN_COLUMNS and not owners:
                 raise HTTPException(422, f"query column: no column {name[:80]!a}; {_all()}")
             if name not in RUN_COLUMNS and not set(owners) & set(given):
-                of, add = " or ".join(f"a {own}" for own in owners), f"{owners[0]}=NAME"
+                of, add = " or ".join(f"a {owner}" for owner in owners), f"{owners[0]}=NAME"
                 raise HTTPException(422, f"query column: {name} is of {of}; add {add}")
 
     @property
@@ -103,60 +103,61 @@ class Question:
             HTTPException: 404 for a name that there is not, with those that are most like it.
         """
         subjects = list(self._find(known))
-        found: dict[tuple[str, str], list[Subject]] = {}
-        for own in subjects:
-            for column in self._columns_of(own):
-                table = column if own.kind is None else table_of(own.kind, column)
-                found.setdefault((column, table), []).append(own)
+        found: dict[tuple[str, str], list[SeriesKey]] = {}
+        for subject in subjects:
+            for column in self._columns_of(subject):
+                table = column if subject.kind is None else table_of(subject.kind, column)
+                found.setdefault((column, table), []).append(subject)
         order = list(dict.fromkeys(self.columns))
         had = {column for column, _ in found}
         for name in order:
             if name not in RUN_COLUMNS and name not in had:
                 told = ", ".join(
-                    f"{own.name[:120]!a} has {', '.join(own.columns)}" for own in subjects
+                    f"{subject.name[:120]!a} has {', '.join(subject.columns)}"
+                    for subject in subjects
                 )
                 raise HTTPException(422, f"query column: {name} is of none that is named; {told}")
         ranked = sorted(found, key=lambda key: order.index(key[0]) if key[0] in order else 0)
         return [WantedTable(column, table, found[column, table]) for column, table in ranked]
 
-    def _columns_of(self, own: Subject) -> Sequence[str]:
-        columns = own.columns
+    def _columns_of(self, subject: SeriesKey) -> Sequence[str]:
+        columns = subject.columns
         if not self.columns:
             return [L2] if L2 in columns else columns[:1]
         return [name for name in dict.fromkeys(self.columns) if name in columns]
 
-    def _find(self, known: KnownLayers) -> Iterator[Subject]:
+    def _find(self, known: KnownLayers) -> Iterator[SeriesKey]:
         for parameter, names in self.names.items():
             for name in dict.fromkeys(names):
                 if parameter == "layer":
-                    yield Subject(parameter, name, None, place_of(name, known))
+                    yield SeriesKey(parameter, name, None, place_of(name, known))
                 else:
                     yield from _items(parameter, name, known)
 
 
-def _items(parameter: str, name: str, known: KnownLayers) -> Iterator[Subject]:
+def _items(parameter: str, name: str, known: KnownLayers) -> Iterator[SeriesKey]:
     """Yield what a name is of: a group may be called as a pair of others is."""
     kinds = _OF_ITEMS[parameter]
     found = [kind for kind in kinds if name in known.items.get(kind, ())]
     if not found:
-        names = [own for kind in kinds for own in known.items.get(kind, ())]
+        names = [item for kind in kinds for item in known.items.get(kind, ())]
         raise HTTPException(404, f"no {parameter} {name[:120]!a}; {_known(parameter, name, names)}")
     for kind in found:
-        yield Subject(parameter, name, kind, known.items[kind].index(name))
+        yield SeriesKey(parameter, name, kind, known.items[kind].index(name))
 
 
 def _known(parameter: str, name: str, names: Sequence[str]) -> str:
     if not names:
         return f"this attempt has no {parameter} with a curve"
     shown = nearest(name, names) or names[:SHOWN_NAMES]
-    told = ", ".join(ascii(own[:120]) for own in shown)
+    told = ", ".join(ascii(each[:120]) for each in shown)
     more = len(names) - len(shown)
     return f"there are {told}" + (f" and {more} more" if more else "")
 
 
 def _all() -> str:
     told = [f"of the run {', '.join(RUN_COLUMNS)}"]
-    told += [f"of a {own} {', '.join(columns)}" for own, columns in _COLUMNS_OF.items()]
+    told += [f"of a {parameter} {', '.join(columns)}" for parameter, columns in _COLUMNS_OF.items()]
     return f"there are {'; '.join(told)}"
 
 
@@ -169,6 +170,6 @@ def place_of(name: str, known: KnownLayers) -> int:
     place = known.places.get(name)
     if place is not None:
         return place
-    near = ", ".join(ascii(own[:120]) for own in known.near(name))
+    near = ", ".join(ascii(near[:120]) for near in known.near(name))
     hint = f"the nearest names are {near}" if near else "/layers has the names"
     raise HTTPException(404, f"no layer {name[:120]!a}; {hint}")

@@ -90,7 +90,7 @@ class Views:
         heard_ns = self._engine.clock.now_ns() - int(SILENT_AFTER_S * 1e9)
         live = (view, *(other for other in view.others if other.is_live))
         silent = 0
-        for rank in (rank for own in live for rank in own.ranks):
+        for rank in (rank for view_ in live for rank in view_.ranks):
             if rank.state is RankState.ALIVE and rank.session is not None:
                 last_ns = max(rank.last_ns, published.last_seen.get(rank.session, 0))
                 if last_ns < heard_ns:

@@ -100,11 +100,11 @@ def _locked(spilled: SpilledSession) -> Iterator[None]:
 def _expanded(paths: Iterable[Path]) -> list[Path]:
     found: list[Path] = []
     for path in paths:
-        own = sorted(path.glob("*.spill")) if path.is_dir() else [path]
-        if not own:
+        files = sorted(path.glob("*.spill")) if path.is_dir() else [path]
+        if not files:
             msg = f"{path}: no spill files in this directory"
             raise GradwatchError(msg)
-        found += own
+        found += files
     return found
 
 

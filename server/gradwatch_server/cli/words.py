@@ -56,12 +56,13 @@ def status_text(status: str, phase: str, *, is_old: bool) -> Text:
 def ranks_by_state(ranks: Sequence[dict[str, Any]]) -> str:
     """Return which ranks are in which state: `all 8 alive`, `ranks 0 to 6 alive; rank 7 lost`."""
     found: dict[str, list[int]] = {}
-    for own in ranks:
-        found.setdefault(own["state"], []).append(own["rank"])
+    for rank in ranks:
+        found.setdefault(rank["state"], []).append(rank["rank"])
     if len(found) == 1 and len(ranks) > 1:
         return f"all {len(ranks):,} {next(iter(found))}"
     return "; ".join(
-        f"rank{'' if len(own) == 1 else 's'} {_ranges(own)} {state}" for state, own in found.items()
+        f"rank{'' if len(ranks_) == 1 else 's'} {_ranges(ranks_)} {state}"
+        for state, ranks_ in found.items()
     )
 
 
@@ -74,7 +75,7 @@ def _ranges(numbers: list[int]) -> str:
         else:
             parts.append([number])
     return ", ".join(
-        f"{own[0]} to {own[-1]}" if len(own) > 2 else ", ".join(map(str, own)) for own in parts
+        f"{part[0]} to {part[-1]}" if len(part) > 2 else ", ".join(map(str, part)) for part in parts
     )
 
 
@@ -83,4 +84,4 @@ def sentences(report: dict[str, Any]) -> list[str]:
     if report["reasons"]:
         return [str(reason) for reason in report["reasons"]]
     known = (_STATUSES.get(report["status"]), _PHASES.get(report["phase"]))
-    return [" ".join(own for own in known if own)]
+    return [" ".join(state for state in known if state)]

@@ -33,10 +33,10 @@ def is_same_job(one: str, other: str) -> bool:
 
 def precedes(one: str, other: str) -> bool:
     """Tell whether the launch *one* is of the same job as *other*, and was restarted less often."""
-    own, later = _parse(one), _parse(other)
-    if own is None or later is None or own[0] != later[0]:
+    earlier, later = _parse(one), _parse(other)
+    if earlier is None or later is None or earlier[0] != later[0]:
         return False
-    return own[1] < later[1]
+    return earlier[1] < later[1]
 
 
 def _parse(job: str) -> tuple[tuple[str, str], int] | None:
@@ -60,18 +60,20 @@ class AttemptHistory:
     def judged(self) -> Sequence[Attempt]:
         """The attempts that are not retired, oldest first."""
         if self._num_known != len(self.attempts):
-            self._judged = [own for own in self.attempts if not own.retired]
+            self._judged = [attempt for attempt in self.attempts if not attempt.retired]
             self._num_known = len(self.attempts)
         return self._judged
 
     @property
     def is_expected(self) -> bool:
-        return any(own.lives or own.waiting or own.may_return for own in self.judged)
+        return any(
+            attempt.lives or attempt.waiting or attempt.may_return for attempt in self.judged
+        )
 
     @property
     def shown(self) -> Sequence[Attempt]:
         """The attempts of which readers see the last frames, oldest first."""
-        older = [own for own in self.attempts[:-MAX_SHOWN] if not own.retired]
+        older = [attempt for attempt in self.attempts[:-MAX_SHOWN] if not attempt.retired]
         return older + self.attempts[-MAX_SHOWN:]
 
     @property
@@ -83,11 +85,11 @@ class AttemptHistory:
         """
         newest = self._newest.started_ns
         return [
-            own
-            for own in self.judged
-            if own.lives
-            and not own.replayed
-            and (own.signs.heard_ns > newest or own is self._newest)
+            attempt
+            for attempt in self.judged
+            if attempt.lives
+            and not attempt.replayed
+            and (attempt.signs.heard_ns > newest or attempt is self._newest)
         ]
 
     @property
@@ -99,17 +101,17 @@ class AttemptHistory:
         live = self.live
         if live:
             return live[-1]
-        own = [own for own in self.judged if own.replayed == newest.replayed]
-        return max(own or [newest], key=lambda one: (one.signs.heard_ns, one.number))
+        attempt = [attempt for attempt in self.judged if attempt.replayed == newest.replayed]
+        return max(attempt or [newest], key=lambda one: (one.signs.heard_ns, one.number))
 
     @property
     def _newest(self) -> Attempt:
         # What comes from a spill file is of the past, and so is a process of an earlier launch that
         # attaches only now: the training that runs stays current.
         judged = self.judged or self.attempts[-1:]
-        trained = [own for own in judged if not own.replayed]
+        trained = [attempt for attempt in judged if not attempt.replayed]
         if len(trained) > 1:
-            timely = (own for own in reversed(trained) if not self._is_late(own))
+            timely = (attempt for attempt in reversed(trained) if not self._is_late(attempt))
             return next(timely, trained[-1])
         return trained[0] if trained else judged[-1]
 
@@ -118,13 +120,13 @@ class AttemptHistory:
 
         Its job says so, or there was an attempt of the same launch before that one.
         """
-        living = (own for own in self.judged if own.lives and own.number < attempt.number)
-        return any(self._began_before(attempt.job, own) for own in living)
+        living = (each for each in self.judged if each.lives and each.number < attempt.number)
+        return any(self._began_before(attempt.job, each) for each in living)
 
     def _began_before(self, job: str, other: Attempt) -> bool:
         if not job or job == other.job:
             return False
-        earlier = (own.job for own in self.attempts if own.number < other.number)
+        earlier = (attempt.job for attempt in self.attempts if attempt.number < other.number)
         return precedes(job, other.job) or job in earlier
 
     def attempt_of(self, session: RankSession) -> Attempt:
@@ -136,32 +138,34 @@ class AttemptHistory:
     def find(self, hello: Hello) -> Attempt | None:
         """Return the attempt that a new session belongs to, None if that is another one."""
         candidates = self.attempts if is_replayed(hello) else self.judged
-        fitting = [own for own in candidates if not own.is_another(hello)]
+        fitting = [attempt for attempt in candidates if not attempt.is_another(hello)]
         if not fitting:
             return None
         # A lost one that misses a rank is no place for the rank of a launch that came after it.
-        newest = max(own.number for own in candidates if own.is_of_launch(hello))
-        joined = (own for own in reversed(fitting) if own.lives or own.number == newest)
+        newest = max(attempt.number for attempt in candidates if attempt.is_of_launch(hello))
+        joined = (
+            attempt for attempt in reversed(fitting) if attempt.lives or attempt.number == newest
+        )
         return next(joined, None)
 
     def begin(self, attempt: Attempt, now_ns: int, rules: Rules) -> Iterator[Alert]:
         """Add an attempt, and retire those that have ended, or will hardly come back."""
-        if attempt.replayed and any(not own.replayed for own in self.judged):
+        if attempt.replayed and any(not attempt.replayed for attempt in self.judged):
             yield from attempt.retire(now_ns, rules)
         else:
             if self.judged and not attempt.replayed:
                 attempt.closed.predecessor = self.current.closed.as_predecessor()
-            rest = [own for own in self.judged if own.replayed == attempt.replayed]
-            rest = [own for own in rest if own.lives or _may_return(own, attempt)]
-            rest.sort(key=lambda own: (own.lives, own.signs.heard_ns))
+            rest = [each for each in self.judged if each.replayed == attempt.replayed]
+            rest = [each for each in rest if each.lives or _may_return(each, attempt)]
+            rest.sort(key=lambda attempt: (attempt.lives, attempt.signs.heard_ns))
             kept = rest[-MAX_LIVE + 1 :]
-            for own in self.judged:
-                if own not in kept:
-                    yield from own.retire(now_ns, rules)
+            for each in self.judged:
+                if each not in kept:
+                    yield from each.retire(now_ns, rules)
         self.adopt(attempt)
-        for own in self.attempts[-MAX_SHOWN - 1 : -MAX_SHOWN]:
-            if own.retired:
-                own.closed.forget_frames()
+        for each in self.attempts[-MAX_SHOWN - 1 : -MAX_SHOWN]:
+            if each.retired:
+                each.closed.forget_frames()
 
     def adopt(self, attempt: Attempt) -> None:
         self.attempts.append(attempt)
@@ -171,21 +175,21 @@ class AttemptHistory:
         """Note that a rank attached again: what earlier attempts miss of it has come back."""
         if attempt.replayed:
             return
-        for own in self.attempts[-MAX_LIVE - 1 :]:
-            session = own.sessions.get(hello.rank)
-            replaces = is_same_job(own.job, hello.job) or not own.lives
-            if own.number < attempt.number and session and replaces:
+        for each in self.attempts[-MAX_LIVE - 1 :]:
+            session = each.sessions.get(hello.rank)
+            replaces = is_same_job(each.job, hello.job) or not each.lives
+            if each.number < attempt.number and session and replaces:
                 session.is_replaced = True
-                if own.signs.is_troubled:
-                    own.revision += 1
-                    yield from own.judge_liveness(now_ns, rules)
+                if each.signs.is_troubled:
+                    each.revision += 1
+                    yield from each.judge_liveness(now_ns, rules)
 
     def forget(self, attempts: int) -> list[RankSession]:
         """Let go of the attempts up to a number, and return their sessions."""
-        gone = [own for own in self.attempts if own.number <= attempts]
-        self.attempts = [own for own in self.attempts if own.number > attempts]
+        gone = [attempt for attempt in self.attempts if attempt.number <= attempts]
+        self.attempts = [attempt for attempt in self.attempts if attempt.number > attempts]
         self._num_known = 0
-        return [session for own in gone for session in own.sessions.values()]
+        return [session for attempt in gone for session in attempt.sessions.values()]
 
 
 def _may_return(attempt: Attempt, begins: Attempt) -> bool:

@@ -203,5 +203,5 @@ class SignsOfLife:
             idle_s=min((rank.idle_s for rank in ranks if rank.lives), default=None),
             gaps=self.gaps(),
             evaluating=self.is_evaluating,
-            is_over=all(own.state is RankState.ENDED for own in sessions.values()),
+            is_over=all(session.state is RankState.ENDED for session in sessions.values()),
         )

@@ -107,16 +107,16 @@ def estimate(frame: Frame) -> tuple[float, float] | None:
     gathered = local_norms(frame)
     if len(gathered) != 1 or frame.coverage < 1.0 or frame.has_nonfinite:
         return None
-    (own,) = gathered
-    num_ranks = len(own.ranks)
+    (norms,) = gathered
+    num_ranks = len(norms.ranks)
     batch = _batch_size(frame)
-    is_known = (np.isfinite(own.l2) & (own.l2 >= 0.0)).all()
+    is_known = (np.isfinite(norms.l2) & (norms.l2 >= 0.0)).all()
     if batch is None or num_ranks < 2 or len(frame.parts) != num_ranks or not is_known:
         return None
     total = batch * num_ranks
-    averaged = frame.column(L2)[own.index]
+    averaged = frame.column(L2)[norms.index]
     with np.errstate(over="ignore"):
-        small = float(np.square(own.l2).sum(axis=1).mean())
+        small = float(np.square(norms.l2).sum(axis=1).mean())
         large = float(np.square(averaged).sum())
     noise = (small - large) / (1.0 / batch - 1.0 / total)
     signal = (total * large - batch * small) / (total - batch)

@@ -32,11 +32,11 @@ def pack(array: npt.NDArray[Any]) -> Packed:
     if array.dtype == np.int64:
         return ["<i8", shape, array.astype("<i8", copy=False).tobytes()]
     is_narrow = array.dtype == np.float32
-    own = np.ascontiguousarray(array, dtype="<f4" if is_narrow else "<f8")
-    bits = own.view(np.int32 if is_narrow else np.int64)
+    packed = np.ascontiguousarray(array, dtype="<f4" if is_narrow else "<f8")
+    bits = packed.view(np.int32 if is_narrow else np.int64)
     if bits.size and (bits == bits.flat[0]).all():
-        return [SAME, shape, own.flat[0].astype("<f8").tobytes()]
-    return ["<f4", shape, own.tobytes()] if is_narrow else _pack_numbers(own, shape)
+        return [SAME, shape, packed.flat[0].astype("<f8").tobytes()]
+    return ["<f4", shape, packed.tobytes()] if is_narrow else _pack_numbers(packed, shape)
 
 
 def _pack_numbers(array: npt.NDArray[Any], shape: list[int]) -> Packed:

@@ -92,7 +92,7 @@ class Run(AttemptHistory):
     @property
     def has_due(self) -> bool:
         """Presence of frames that are due, and that the last entry left open."""
-        return any(own.open.frames.has_due for own in self.judged)
+        return any(attempt.open.frames.has_due for attempt in self.judged)
 
     def open_records(self) -> Iterator[RecordColumns]:
         """Yield the records that wait for other ranks, and whose numbers the log keeps."""
@@ -176,7 +176,7 @@ class Run(AttemptHistory):
                 self._set_budgets(budgets)
             case SilenceAdded(silence):
                 self.silences.add(silence)
-                self.touched.update(own.number for own in self.attempts)
+                self.touched.update(attempt.number for attempt in self.attempts)
                 for attempt in self.attempts:
                     if attempt.active_alerts and not attempt.retired:
                         names = tuple(attempt.layers.names)
@@ -214,7 +214,7 @@ class Run(AttemptHistory):
             attempt = Attempt.begin(self.name, last + 1, hello, now_ns, self.window_steps)
             yield from self.begin(attempt, now_ns, self.rules)
             self.sessions_bytes += ATTEMPT_BYTES
-        self.touched.update(own.number for own in self.attempts[-MAX_SHOWN - 2 :])
+        self.touched.update(attempt.number for attempt in self.attempts[-MAX_SHOWN - 2 :])
         # The token is a secret: the log leaves it out, and so does the saved state.
         session = RankSession(session_id, replace(hello, token=""), attempt.number, now_ns)
         session.is_from_files = is_replayed(hello)
@@ -275,7 +275,7 @@ class Run(AttemptHistory):
         alerts += attempt.close_frames(now_ns, self.rules)
         limit = self._open_limit
         if len(self.attempts) > 1:
-            limit -= sum(own.open.num_bytes for own in self.judged if own is not attempt)
+            limit -= sum(each.open.num_bytes for each in self.judged if each is not attempt)
         if attempt.open.num_bytes > limit:
             alerts += attempt.keep_to(limit, "run_bytes", now_ns, self.rules)
         return alerts
@@ -299,8 +299,13 @@ class Run(AttemptHistory):
 
     def _keep_manifests(self, attempt: Attempt, session: RankSession) -> None:
         """Drop manifests until those of the run fit, the newest last."""
-        while sum(own.manifests.num_bytes for own in self.judged) > self.budgets.manifests_bytes:
-            if not any(own.manifests.drop_oldest(own.sessions.values()) for own in self.judged):
+        while (
+            sum(attempt.manifests.num_bytes for attempt in self.judged)
+            > self.budgets.manifests_bytes
+        ):
+            if not any(
+                attempt.manifests.drop_oldest(attempt.sessions.values()) for attempt in self.judged
+            ):
                 attempt.manifests.drop_newest(session)
                 return
 
@@ -315,7 +320,7 @@ class Run(AttemptHistory):
     def _forget(self, attempts: int) -> None:
         for session in self.forget(attempts):
             del self.sessions[session.id]
-        self.sessions_bytes = sum(own.sessions_bytes for own in self.attempts)
+        self.sessions_bytes = sum(attempt.sessions_bytes for attempt in self.attempts)
         self.num_forgotten = max(self.num_forgotten, attempts)
 
 

@@ -112,7 +112,7 @@ class RankSession:
     def __post_init__(self) -> None:
         self.heard_ns = self.heard_ns or self.last_ns
         self.stepped_ns = self.stepped_ns or self.last_ns
-        self.manifests_bytes = sum(own.num_bytes for own in self.manifests.values())
+        self.manifests_bytes = sum(manifest.num_bytes for manifest in self.manifests.values())
 
     def note_progress(self, step: int, since_s: float | None, now_ns: int) -> None:
         """Note the last step that a BEAT tells of, and how long ago it was, if that is known."""
@@ -153,7 +153,7 @@ class RankSession:
         known = self.manifests[stats.manifest_id]
         columns: Mapping[str, Column] = stats.columns
         if not columns.keys() <= COLUMNS_READ:
-            columns = {name: own for name, own in columns.items() if name in COLUMNS_READ}
+            columns = {name: column for name, column in columns.items() if name in COLUMNS_READ}
         if L2 not in columns or columns[L2].size != known.layout.num_layers:
             return None
         outputs = None if stats.activations is None else numbers(stats.activations)

@@ -40,7 +40,7 @@ class State:
 
     def beginning(self, name: str, attempts: int) -> Began:
         """Return the entry with which a run of this name begins that had so many attempts."""
-        fitting = [own for own in self.silences.state_dict() if fits(own["run"], name)]
+        fitting = [silence for silence in self.silences.state_dict() if fits(silence["run"], name)]
         return Began(
             attempts,
             self.rules.json_text,

@@ -100,8 +100,8 @@ class _SharedReader:
             return np.array(unpack(plain), dtype=get_args(get_args(kind)[1])[0])
         if origin is deque:
             longest, items = plain
-            own = msgspec.convert(items, list[get_args(kind)[0]], dec_hook=self.decode)  # type: ignore[misc]  # known at run time
-            return deque(own, longest)
+            converted = msgspec.convert(items, list[get_args(kind)[0]], dec_hook=self.decode)  # type: ignore[misc]  # known at run time
+            return deque(converted, longest)
         if issubclass(origin, Shared):
             if plain not in self._made:
                 body = self.shared[plain]

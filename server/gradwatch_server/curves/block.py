@@ -88,12 +88,15 @@ class Block:
             self.count < self.capacity
             and row.num_layers <= self.num_layers
             and (row.measured == self.columns or set(row.measured) <= set(self.columns))
-            and all(own.width <= self.num_items(table) for table, own in row.items.items())
+            and all(item.width <= self.num_items(table) for table, item in row.items.items())
         )
 
     def grown(self, row: NewRow) -> Block:
         """Return a copy that a row fits into."""
-        columns = (*self.columns, *(own for own in row.measured if own not in self.columns))
+        columns = (
+            *self.columns,
+            *(column for column in row.measured if column not in self.columns),
+        )
         capacity = self.capacity
         if self.count == capacity:
             capacity = min(2 * capacity, MAX_ROWS)
@@ -108,8 +111,8 @@ class Block:
         for table in {**self.items, **row.items}:
             needed = row.items[table].width if table in row.items else 0
             made.add_table(table, max(self.num_items(table), needed))
-            for own, before in zip(made.items[table], self.items.get(table, ()), strict=False):
-                own[rows, : before.shape[1]] = before[rows]
+            for array, before in zip(made.items[table], self.items.get(table, ()), strict=False):
+                array[rows, : before.shape[1]] = before[rows]
         return made
 
     def add_table(self, table: str, num_items: int) -> None:
@@ -131,8 +134,8 @@ class Block:
     def begun(cls, number: int, row: NewRow, capacity: int = FIRST_ROWS) -> Block:
         """Return an empty block that a row fits into, with room for some rows."""
         made = cls(number, row.epoch, capacity, row.measured, row.num_layers)
-        for table, own in row.items.items():
-            made.add_table(table, own.width)
+        for table, numbers in row.items.items():
+            made.add_table(table, numbers.width)
         return made
 
     def add(self, new: NewRow, offset: int) -> None:
@@ -146,24 +149,24 @@ class Block:
         self.offsets[row], self.skipped[row] = offset, new.skipped
         self._add_numbers(new, row)
         self._add_layers(new, row)
-        for table, own in new.items.items():
+        for table, numbers in new.items.items():
             values, known = self.items[table]
-            places = slice(own.width) if own.places is None else own.places
-            values[row, places], known[row, places] = own.values, own.known
+            places = slice(numbers.width) if numbers.places is None else numbers.places
+            values[row, places], known[row, places] = numbers.values, numbers.known
         self.count += 1  # last: who reads beside us takes the rows up to here
 
     def extend(self, rows: Rows, offset: int) -> None:
         """Add rows of numbers of the run, for which there is room; see `add`."""
-        own = slice(self.count, self.count + len(rows.steps))
-        self.steps[own], self.times_ns[own] = rows.steps, rows.times_ns
-        self.offsets[own], self.skipped[own] = offset, rows.skipped
-        self.run[own], self.run_known[own] = rows.values, rows.known
+        span = slice(self.count, self.count + len(rows.steps))
+        self.steps[span], self.times_ns[span] = rows.steps, rows.times_ns
+        self.offsets[span], self.skipped[span] = offset, rows.skipped
+        self.run[span], self.run_known[span] = rows.values, rows.known
         self.count += len(rows.steps)
 
     def _add_numbers(self, new: NewRow, row: int) -> None:
         if new.numbers:
-            self.run_known[row] = [own is not None for own in new.numbers]
-            self.run[row] = [np.nan if own is None else own for own in new.numbers]
+            self.run_known[row] = [value is not None for value in new.numbers]
+            self.run[row] = [np.nan if value is None else value for value in new.numbers]
 
     def _add_layers(self, new: NewRow, row: int) -> None:
         frame, layers = new.frame, new.num_layers
@@ -183,31 +186,31 @@ class Block:
             items: Which items; those that the block does not have are not known.
             count: How many rows there were when the reader looked.
         """
-        own = slice(self.count if count is None else count)
+        span = slice(self.count if count is None else count)
         if table == RUN_TABLE:
-            values, known = self.run[own], self.run_known[own]
+            values, known = self.run[span], self.run_known[span]
         elif table in ITEM_TABLES:
-            values, known = self._items(table, own)
+            values, known = self._items(table, span)
         else:
-            values, known = self._layers(table, own)
+            values, known = self._layers(table, span)
         if items is not None:
             values, known = _picked(values, items, np.nan), _picked(known, items, fill=False)
-        return Rows(self.steps[own], self.times_ns[own], self.skipped[own], values, known)
+        return Rows(self.steps[span], self.times_ns[span], self.skipped[span], values, known)
 
-    def _items(self, table: str, own: slice) -> tuple[FloatArray, BoolArray]:
+    def _items(self, table: str, span: slice) -> tuple[FloatArray, BoolArray]:
         if table not in self.items:
-            none = np.zeros((len(self.steps[own]), 0))
+            none = np.zeros((len(self.steps[span]), 0))
             return none, none.astype(np.bool_)
         values, known = self.items[table]
         num_bits = ROUNDED_BITS.get(table)
-        found = values[own] if num_bits is None else rounded(values[own], num_bits)
-        return found, known[own]
+        found = values[span] if num_bits is None else rounded(values[span], num_bits)
+        return found, known[span]
 
-    def _layers(self, column: str, own: slice) -> tuple[FloatArray, BoolArray]:
-        present, l2 = self.present[own], self._values(L2, own)
+    def _layers(self, column: str, span: slice) -> tuple[FloatArray, BoolArray]:
+        present, l2 = self.present[span], self._values(L2, span)
         if column == L2:
             return l2, present
-        values = self._values(column, own)
+        values = self._values(column, span)
         if column not in self.columns and column not in NONFINITE_COUNTS:
             return values, np.zeros_like(present)  # as it is where it is stored: no such table
         unknown = np.isnan(values)
@@ -221,16 +224,16 @@ class Block:
         # Beside a norm that is NaN a NaN is a value, else nothing was measured.
         return values, present & (~unknown | np.isnan(l2))
 
-    def _values(self, column: str, own: slice) -> FloatArray:
+    def _values(self, column: str, span: slice) -> FloatArray:
         if column not in self.columns:
-            return np.full(self.present[own].shape, np.nan)
-        values: FloatArray = self.values[own, self.columns.index(column)]
+            return np.full(self.present[span].shape, np.nan)
+        values: FloatArray = self.values[span, self.columns.index(column)]
         return values
 
 
 def _picked(values: npt.NDArray[Item], items: IndexArray, fill: float) -> npt.NDArray[Item]:
     """Return (rows, items), *fill* where there is no such item."""
     made = np.full((len(values), len(items)), fill, dtype=values.dtype)
-    own = items < values.shape[1]
-    made[:, own] = values[:, items[own]]
+    is_there = items < values.shape[1]
+    made[:, is_there] = values[:, items[is_there]]
     return made

@@ -98,10 +98,10 @@ class Buckets:
         Args:
             pieces: Of the same items, one at least; two may share the bucket where they meet.
         """
-        numbers = np.concatenate([own.steps for own in pieces]) // width
-        times_ns = np.concatenate([own.times_ns for own in pieces])
-        stats = np.concatenate([own.stats for own in pieces], axis=1)
-        counts = np.concatenate([own.counts for own in pieces], axis=1)
+        numbers = np.concatenate([piece.steps for piece in pieces]) // width
+        times_ns = np.concatenate([piece.times_ns for piece in pieces])
+        stats = np.concatenate([piece.stats for piece in pieces], axis=1)
+        counts = np.concatenate([piece.counts for piece in pieces], axis=1)
         starts = _starts(numbers)
         if len(starts) == len(numbers):
             return cls(width, numbers, times_ns, stats, counts)
@@ -113,7 +113,7 @@ class Buckets:
         n, nan, inf, _, skipped = parts = counts[:, rows]
         made, made_counts = stats[:, starts], counts[:, starts]
         made[:, is_shared] = _reduce(stats[:, rows], n - nan - inf - skipped, own_starts)
-        made_counts[:, is_shared] = [_reduceat(np.add, own, own_starts) for own in parts]
+        made_counts[:, is_shared] = [_reduceat(np.add, part, own_starts) for part in parts]
         times_ns = times_ns[_ends(starts, len(numbers))]
         return cls(width, numbers[starts], times_ns, made, made_counts)
 
@@ -135,16 +135,16 @@ class Buckets:
 
     def within(self, first: int, last: int) -> Self:
         """Return the buckets with the numbers in `[first, last]`."""
-        own = slice(
+        span = slice(
             int(np.searchsorted(self.numbers, first)),
             int(np.searchsorted(self.numbers, last, "right")),
         )
         return type(self)(
             self.width,
-            self.numbers[own],
-            self.times_ns[own],
-            self.stats[:, own],
-            self.counts[:, own],
+            self.numbers[span],
+            self.times_ns[span],
+            self.stats[:, span],
+            self.counts[:, span],
         )
 
     def spread(self, first: int, last: int) -> Self:
@@ -152,17 +152,17 @@ class Buckets:
 
         The time of such a one is that of the bucket before it, 0 without any.
         """
-        own = self.within(first, last)
-        if len(own.numbers) == last - first + 1:
-            return own
+        buckets = self.within(first, last)
+        if len(buckets.numbers) == last - first + 1:
+            return buckets
         numbers = np.arange(first, last + 1, dtype=np.int64)
         items = self.stats.shape[2]
         stats = np.full((len(STATS), len(numbers), items), np.nan)
         counts = np.zeros((len(COUNTS), len(numbers), items), dtype=np.int64)
-        places = own.numbers - first
-        stats[:, places], counts[:, places] = own.stats, own.counts
+        places = buckets.numbers - first
+        stats[:, places], counts[:, places] = buckets.stats, buckets.counts
         times_ns = np.zeros(len(numbers), dtype=np.int64)
-        times_ns[places] = own.times_ns
+        times_ns[places] = buckets.times_ns
         return type(self)(self.width, numbers, np.maximum.accumulate(times_ns), stats, counts)
 
     def scaled(self, factor: FloatArray) -> Self:
@@ -211,8 +211,8 @@ def _reduceat(ufunc: np.ufunc, values: npt.NDArray[Item], starts: IndexArray) ->
         return made
     made = values[starts]
     for offset in range(1, longest):
-        own = np.flatnonzero(lengths > offset)
-        made[own] = ufunc(made[own], values[starts[own] + offset])
+        long = np.flatnonzero(lengths > offset)
+        made[long] = ufunc(made[long], values[starts[long] + offset])
     return made
 
 

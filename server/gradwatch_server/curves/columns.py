@@ -17,15 +17,15 @@ RUN_TABLE: Final = "run"
 """The table whose items are `RUN_COLUMNS`; every other table is a column of the layers."""
 
 _READ: Final[dict[str, Callable[[ClosedFrame], float | None]]] = {
-    "norm": lambda own: own.frame.total_norm,
-    "loss": lambda own: own.frame.loss,
-    "lr": lambda own: own.frame.lr,
-    "loss_scale": lambda own: own.frame.loss_scale,
-    "step_time": lambda own: own.frame.step_time_s,
-    "noise_scale": lambda own: own.noise_scale,
-    "score": lambda own: None if math.isnan(own.score) else own.score,
-    "coverage": lambda own: own.frame.coverage,
-    "skipped": lambda own: float(own.skipped),
+    "norm": lambda closed: closed.frame.total_norm,
+    "loss": lambda closed: closed.frame.loss,
+    "lr": lambda closed: closed.frame.lr,
+    "loss_scale": lambda closed: closed.frame.loss_scale,
+    "step_time": lambda closed: closed.frame.step_time_s,
+    "noise_scale": lambda closed: closed.noise_scale,
+    "score": lambda closed: None if math.isnan(closed.score) else closed.score,
+    "coverage": lambda closed: closed.frame.coverage,
+    "skipped": lambda closed: float(closed.skipped),
 }
 """Name to what a frame has, None where that is not known. New ones go to the end."""
 
@@ -58,8 +58,8 @@ class LayerColumn:
 
 
 LAYER_COLUMNS: Final = {
-    own.name: own
-    for own in (
+    column.name: column
+    for column in (
         *(LayerColumn(name, name) for name in FRAME_COLUMNS),
         LayerColumn("usual", USUAL_TABLE),
         LayerColumn("spread", SPREAD_TABLE),

@@ -106,17 +106,17 @@ def encode_block(
     compressor = zstandard.ZstdCompressor(level=1, write_checksum=True)
     body: list[bytes] = []
     places: list[tuple[str, int, list[int], list[float]]] = []
-    for name, own in tables:
-        num_items, groups = own[0].shape[1], list[bytes]()
-        same = [number for array in own if (number := _same(array)) is not None]
-        if len(same) < len(own):
+    for name, arrays_ in tables:
+        num_items, groups = arrays_[0].shape[1], list[bytes]()
+        same = [number for array in arrays_ if (number := _same(array)) is not None]
+        if len(same) < len(arrays_):
             same.clear()
             for first in range(0, num_items, GROUP_ITEMS):
-                group = [_encode(array[:, first : first + GROUP_ITEMS]) for array in own]
+                group = [_encode(array[:, first : first + GROUP_ITEMS]) for array in arrays_]
                 groups.append(compressor.compress(msgpack.packb(group)))
         places.append((name, num_items, [len(group) for group in groups], same))
         body += groups
-    return encode_plain([[pack(own) for own in arrays], places]), b"".join(body)
+    return encode_plain([[pack(array) for array in arrays], places]), b"".join(body)
 
 
 def decode_head(data: bytes) -> BlockHead:
@@ -131,7 +131,7 @@ def decode_head(data: bytes) -> BlockHead:
     for name, num_items, lengths, same in places:
         tables[name] = TablePlace(begin, num_items, lengths, same)
         begin += sum(lengths)
-    return BlockHead([unpack(own) for own in arrays], tables)
+    return BlockHead([unpack(array) for array in arrays], tables)
 
 
 def decode_rows(head: BlockHead, table: str, read: Read, items: IndexArray | None = None) -> Rows:
@@ -176,8 +176,8 @@ def _decode_table(
         packed = read(place.begin + sum(place.lengths[:group]), place.lengths[group])
         columns = np.flatnonzero(group_of == group)
         try:
-            for whole, own in zip(made, _plain(packed), strict=True):
-                whole[:, columns] = _decode(own)[:, wanted[columns] % GROUP_ITEMS]
+            for whole, part in zip(made, _plain(packed), strict=True):
+                whole[:, columns] = _decode(part)[:, wanted[columns] % GROUP_ITEMS]
         except (ValueError, TypeError, IndexError) as error:
             msg = f"a group of {table} cannot be read: {error}"
             raise DamagedBlockError(msg) from error
@@ -230,8 +230,8 @@ def narrowed(values: FloatArray) -> npt.NDArray[np.floating[Any]]:
         large, small = size >= _FIRST_INEXACT, size < _FLOAT32.tiny
     is_lost = small.any() and values[small].any()
     if not is_lost and large.any():
-        own = values[large]
-        differ = narrow[large] != own
-        is_count = (np.abs(own) < _MAX_COUNT) & (np.rint(own) == own)
+        values_ = values[large]
+        differ = narrow[large] != values_
+        is_count = (np.abs(values_) < _MAX_COUNT) & (np.rint(values_) == values_)
         is_lost = (differ & (np.isinf(narrow[large]) | is_count)).any()
     return values if is_lost else narrow

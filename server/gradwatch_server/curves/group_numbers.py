@@ -34,9 +34,9 @@ class _Members:
         if is_whole and len(self.index):
             return Group(self.name, len(self.index), self.total, total_norm(l2[self.index]))
         there = present[self.index]
-        own = self.index[there]
-        norm = total_norm(l2[own]) if len(own) else None
-        return Group(self.name, len(own), int(self.numel[there].sum()), norm)
+        index = self.index[there]
+        norm = total_norm(l2[index]) if len(index) else None
+        return Group(self.name, len(index), int(self.numel[there].sum()), norm)
 
 
 class GroupNumbers:
@@ -53,12 +53,14 @@ class GroupNumbers:
         self._follow(closed.layers)
         present = closed.frame.present
         is_whole = np.count_nonzero(present) == len(present) == len(closed.layers.names)
-        groups = [own.group(present, l2, is_whole=is_whole) for own in self._members]
+        groups = [members.group(present, l2, is_whole=is_whole) for members in self._members]
         if not groups:
             return
-        places = names.places(ItemKind.GROUP, tuple(own.name for own in groups))
-        norms = [own.l2 for own in groups]
-        roots = [None if own.l2 is None else own.l2 / max(own.numel, 1) ** 0.5 for own in groups]
+        places = names.places(ItemKind.GROUP, tuple(group.name for group in groups))
+        norms = [group.l2 for group in groups]
+        roots = [
+            None if group.l2 is None else group.l2 / max(group.numel, 1) ** 0.5 for group in groups
+        ]
         yield table_of(ItemKind.GROUP, "l2"), ItemNumbers.of(places, norms)
         yield table_of(ItemKind.GROUP, "rms"), ItemNumbers.of(places, roots)
         pairs = list(itertools.combinations(groups[:MAX_PAIRED], 2))

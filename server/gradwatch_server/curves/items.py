@@ -82,10 +82,10 @@ class ItemNumbers:
     @classmethod
     def of(cls, places: IndexArray, values: Sequence[float | None]) -> Self:
         """Return those numbers that are not None, of items that have a place."""
-        own = places >= 0
+        has_place = places >= 0
         known = np.array([value is not None for value in values], dtype=np.bool_)
         numbers = np.array([np.nan if v is None else v for v in values], dtype=np.float64)
-        return cls(places[own], numbers[own], known[own])
+        return cls(places[has_place], numbers[has_place], known[has_place])
 
     @property
     def width(self) -> int:

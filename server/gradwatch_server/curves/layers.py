@@ -66,7 +66,7 @@ class KnownLayers:
     @cached_property
     def state(self) -> str:
         """Another one for anything else that is said of them: 8 hexadecimal digits."""
-        groups = [(name, own.tobytes()) for name, own in self.groups.items()]
+        groups = [(name, members.tobytes()) for name, members in self.groups.items()]
         told = (self.numel, groups, self.is_ordered, self.dtypes, self.shards)
         return hashlib.blake2s(repr(told).encode("utf-8", "replace"), digest_size=4).hexdigest()
 
@@ -98,9 +98,9 @@ class KnownLayers:
 
 def nearest(name: str, names: Sequence[str], most: int = 3) -> list[str]:
     """Return the names that are most like one that is not among them."""
-    own = names[:MAX_COMPARED]
-    inside = [one for one in own if name and name in one][:most]
-    return inside or difflib.get_close_matches(name[:200], own, most, 0.4)
+    compared = names[:MAX_COMPARED]
+    inside = [one for one in compared if name and name in one][:most]
+    return inside or difflib.get_close_matches(name[:200], compared, most, 0.4)
 
 
 def module_of(name: str) -> str:

@@ -104,7 +104,7 @@ class Levels:
             if newest_above is not None:
                 made._numbers[above], after = newest_above.number + 1, newest_above.upto
             sources = stored.after(level - 1, newest.epoch, after, FAN)
-            made._sources[above - 1] = [_Source(own) for own in sources if own.is_closed]
+            made._sources[above - 1] = [_Source(source) for source in sources if source.is_closed]
         return made
 
     @property
@@ -115,17 +115,17 @@ class Levels:
     @property
     def num_bytes(self) -> int:
         pieces = sum(
-            own.stats.nbytes + own.counts.nbytes
+            table.stats.nbytes + table.counts.nbytes
             for sources in self._sources
             for source in sources
-            for own in (source.piece or {}).values()
+            for table in (source.piece or {}).values()
         )
         return pieces + (0 if self._open is None else self._open.num_bytes)
 
     def view(self) -> TailView:
-        closed = tuple([(own, own.count) for own in self._closed]) if self._closed else ()
-        own = self._open
-        return TailView(closed if own is None else (*closed, (own, own.count)))
+        closed = tuple([(block, block.count) for block in self._closed]) if self._closed else ()
+        block = self._open
+        return TailView(closed if block is None else (*closed, (block, block.count)))
 
     def add(self, row: NewRow, number: int, stored: StoredCurves) -> None:
         """Add a row, unless it is there already: after a restart it may come again."""
@@ -210,11 +210,11 @@ class Levels:
             return
         level = self._track + above
         wide: dict[str, Buckets] = {}
-        if all(own.facts.entries for own in sources):
-            pieces = [own.piece or _read_piece(own.facts, stored) for own in sources]
-            wide = _joined([own for own in pieces if own], width_of(level))
+        if all(source.facts.entries for source in sources):
+            pieces = [source.piece or _read_piece(source.facts, stored) for source in sources]
+            wide = _joined([piece for piece in pieces if piece], width_of(level))
         entries = len(wide[RUN_TABLE].numbers) if wide else 0
-        if LEAST_GAIN * entries > sum(own.facts.entries for own in sources):
+        if LEAST_GAIN * entries > sum(source.facts.entries for source in sources):
             wide, entries = {}, 0
         first, last = sources[0].facts, sources[-1].facts
         steps = first.first_step, last.last_step
@@ -225,7 +225,7 @@ class Levels:
         sources.clear()
         if above < MAX_LEVEL:
             width = width_of(level + 1)
-            piece = {name: _kept(Buckets.joined([own], width)) for name, own in wide.items()}
+            piece = {name: _kept(Buckets.joined([table], width)) for name, table in wide.items()}
             self._feed(_Source(facts, piece), above + 1, stored)
 
 
@@ -237,7 +237,7 @@ def _encoded_rows(
     ends = int(steps[0]), int(steps[-1])
     facts = BlockFacts(track, block.number, block.epoch, *ends, block.count, is_closed=is_closed)
     head = [steps, block.times_ns[rows], block.skipped[rows], block.offsets[rows]]
-    found = ((name, [own.values, own.known]) for name, own in tables)
+    found = ((name, [table.values, table.known]) for name, table in tables)
     return SavedBlock(facts, *encode_block(head, found))
 
 
@@ -246,8 +246,8 @@ def _encoded_buckets(facts: BlockFacts, tables: Mapping[str, Buckets]) -> SavedB
         return SavedBlock(facts, *encode_block([], ()))
     run = tables[RUN_TABLE]
     found = (
-        (name, [*narrowed(own.stats), *own.counts.astype(np.float64)])
-        for name, own in tables.items()
+        (name, [*narrowed(table.stats), *table.counts.astype(np.float64)])
+        for name, table in tables.items()
     )
     return SavedBlock(facts, *encode_block([run.numbers, run.times_ns], found))
 
@@ -260,26 +260,26 @@ def _kept(buckets: Buckets) -> Buckets:
 
 def _joined(pieces: Sequence[Piece], width: int) -> dict[str, Buckets]:
     """Put pieces together that follow one another; none has what none knows."""
-    names = dict.fromkeys(name for own in pieces for name in own)
+    names = dict.fromkeys(name for piece in pieces for name in piece)
     return {name: _joined_table(name, pieces, width) for name in names}
 
 
 def _joined_table(name: str, pieces: Sequence[Piece], width: int) -> Buckets:
-    num_items = [own[name].stats.shape[2] if name in own else -1 for own in pieces]
+    num_items = [piece[name].stats.shape[2] if name in piece else -1 for piece in pieces]
     if min(num_items) == max(num_items):
-        return Buckets.joined([own[name] for own in pieces], width)
-    return Buckets.joined([_filled(own, name, max(num_items)) for own in pieces], width)
+        return Buckets.joined([piece[name] for piece in pieces], width)
+    return Buckets.joined([_filled(piece, name, max(num_items)) for piece in pieces], width)
 
 
 def _filled(piece: Piece, name: str, num_items: int) -> Buckets:
     """Return a table of a piece with so many items; of those that it lacks nothing is known."""
-    run, own = piece[RUN_TABLE], piece.get(name)
+    run, table = piece[RUN_TABLE], piece.get(name)
     shape = len(run.numbers), num_items
     stats = np.full((len(STATS), *shape), np.nan)
     counts = np.zeros((len(COUNTS), *shape), dtype=np.int64)
-    if own is not None:
-        stats[:, :, : own.stats.shape[2]] = own.stats
-        counts[:, :, : own.counts.shape[2]] = own.counts
+    if table is not None:
+        stats[:, :, : table.stats.shape[2]] = table.stats
+        counts[:, :, : table.counts.shape[2]] = table.counts
     return replace(run, stats=stats, counts=counts)
 
 
@@ -292,9 +292,9 @@ def _read_piece(facts: BlockFacts, stored: StoredCurves) -> Piece:
     try:
         head = decode_head(found.head)
         if height(facts.level):
-            own = width_of(facts.level)
+            below = width_of(facts.level)
             return {
-                name: Buckets.joined([decode_buckets(head, own, name, found.read)], width)
+                name: Buckets.joined([decode_buckets(head, below, name, found.read)], width)
                 for name in head.tables
             }
         return {
@@ -323,12 +323,12 @@ def _decode_open(facts: BlockFacts, head: BlockHead, read: Read) -> Block:
     made = Block(facts.number, facts.epoch, max(facts.entries, 1), tuple(found), num_layers)
     made.steps[:], made.times_ns[:], made.skipped[:], made.offsets[:] = head.arrays
     made.run[:], made.run_known[:] = run.values, run.known
-    for place, own in enumerate(found.values()):
-        made.values[:, place] = own.values
+    for place, table in enumerate(found.values()):
+        made.values[:, place] = table.values
     if L2 in found:
         made.present[:] = found[L2].known
-    for name, own in items.items():
-        made.add_table(name, own.values.shape[1])
-        made.items[name][0][:], made.items[name][1][:] = own.values, own.known
+    for name, table in items.items():
+        made.add_table(name, table.values.shape[1])
+        made.items[name][0][:], made.items[name][1][:] = table.values, table.known
     made.count = facts.entries
     return made

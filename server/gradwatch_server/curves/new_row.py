@@ -126,10 +126,10 @@ def _of_modules(frame: Frame, names: ItemNames) -> Iterator[tuple[str, ItemNumbe
         if part.activations is None:
             continue
         places = names.places(ItemKind.MODULE, part.layout.modules)
-        own = places >= 0
-        values = part.activations[own]
+        has_place = places >= 0
+        values = part.activations[has_place]
         known = values != NOT_SEEN
-        new = ItemNumbers(places[own], np.where(known, values, np.nan), known)
+        new = ItemNumbers(places[has_place], np.where(known, values, np.nan), known)
         found = new if found is None else _larger(found, new)
     if found is not None:
         yield table_of(ItemKind.MODULE, "activation"), found
@@ -138,8 +138,8 @@ def _of_modules(frame: Frame, names: ItemNames) -> Iterator[tuple[str, ItemNumbe
 def _larger(one: ItemNumbers, other: ItemNumbers) -> ItemNumbers:
     size = max(one.width, other.width)
     values, known = np.full(size, -np.inf), np.zeros(size, dtype=np.bool_)
-    for own in (one, other):
-        places = (np.arange(own.width) if own.places is None else own.places)[own.known]
-        values[places] = np.maximum(values[places], own.values[own.known])
+    for table in (one, other):
+        places = (np.arange(table.width) if table.places is None else table.places)[table.known]
+        values[places] = np.maximum(values[places], table.values[table.known])
         known[places] = True
     return ItemNumbers(None, np.where(known, values, np.nan), known)

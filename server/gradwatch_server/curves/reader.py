@@ -70,7 +70,9 @@ class History:
         self.steps = steps
         # The store is looked at after the memory: a block may have been committed in between.
         newest = stored.newest(track, is_closed=True)
-        self._tail = [own for own in tail.blocks if newest is None or own[0].number > newest.number]
+        self._tail = [
+            block for block in tail.blocks if newest is None or block[0].number > newest.number
+        ]
         self._before = self._tail[0][0].number if self._tail else NO_END
         self._told = False
         self._known_ends: dict[tuple[int, int], tuple[int, int] | None] = {}
@@ -148,16 +150,16 @@ class History:
         The first and the last one are whole, also where only some of their steps are wanted.
         """
         first, last = wanted.first // width * width, (wanted.last // width + 1) * width - 1
-        own = wanted._replace(first=first, last=last)
+        query = wanted._replace(first=first, last=last)
         level = max(level for level in self._track.levels if width_of(level) <= width)
-        pieces = list(self._pieces(own, level, -1, NO_END, width))
-        pieces += [Buckets.of(rows, width) for rows in self._in_memory(own)]
+        pieces = list(self._pieces(query, level, -1, NO_END, width))
+        pieces += [Buckets.of(rows, width) for rows in self._in_memory(query)]
         return Buckets.joined(pieces, width) if pieces else _empty(width, len(wanted.items))
 
     def run_buckets(self, wanted: SeriesQuery, width: int) -> Buckets:
         """Return buckets of numbers of the run, of steps with a frame and of those without."""
-        own = self.buckets(wanted, width)
-        return own if self.steps is None else own.merged(self.steps.buckets(wanted, width))
+        frames = self.buckets(wanted, width)
+        return frames if self.steps is None else frames.merged(self.steps.buckets(wanted, width))
 
     def row(self, wanted: SeriesQuery) -> Rows | None:
         """Return the row of the first wanted step, None if it is not kept."""
@@ -210,8 +212,8 @@ class History:
             if facts.entries:
                 buckets = self._read_buckets(block, wanted)
                 if buckets is not None:
-                    own = buckets.width
-                    yield buckets.within(wanted.first // own, wanted.last // own)
+                    finer = buckets.width
+                    yield buckets.within(wanted.first // finer, wanted.last // finer)
             else:
                 begin, _ = self._stored.stood_for(level, wanted.epoch, facts.number)
                 below = _within(wanted, facts.first_step, facts.last_step)

@@ -31,24 +31,24 @@ class Rows:
 
     def within(self, first: int, last: int) -> Self:
         """Return the rows of the steps in `[first, last]`."""
-        own = slice(
+        span = slice(
             int(np.searchsorted(self.steps, first)), int(np.searchsorted(self.steps, last, "right"))
         )
         return type(self)(
-            self.steps[own],
-            self.times_ns[own],
-            self.skipped[own],
-            self.values[own],
-            self.known[own],
+            self.steps[span],
+            self.times_ns[span],
+            self.skipped[span],
+            self.values[span],
+            self.known[span],
         )
 
     @classmethod
     def joined(cls, pieces: Sequence[Rows]) -> Self:
         """Put pieces of the same items together that follow one another."""
         return cls(
-            np.concatenate([own.steps for own in pieces]),
-            np.concatenate([own.times_ns for own in pieces]),
-            np.concatenate([own.skipped for own in pieces]),
-            np.concatenate([own.values for own in pieces]),
-            np.concatenate([own.known for own in pieces]),
+            np.concatenate([piece.steps for piece in pieces]),
+            np.concatenate([piece.times_ns for piece in pieces]),
+            np.concatenate([piece.skipped for piece in pieces]),
+            np.concatenate([piece.values for piece in pieces]),
+            np.concatenate([piece.known for piece in pieces]),
         )

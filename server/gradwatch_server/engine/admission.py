@@ -97,7 +97,7 @@ class AttemptRate:
         """Forget who joined in the last round, which the state has now, and runs that are gone."""
         self._joined.clear()
         if len(self._buckets) > len(runs):
-            self._buckets = {run: own for run, own in self._buckets.items() if run in runs}
+            self._buckets = {run: bucket for run, bucket in self._buckets.items() if run in runs}
 
 
 def _launch(hello: Hello) -> Launch:

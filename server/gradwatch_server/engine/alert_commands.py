@@ -55,12 +55,12 @@ class AddSilence:
         """Add it, if there is room among those in force."""
         if self.until_ns <= now_ns:
             raise CommandError(422, "until: a silence in the past would silence nothing")
-        in_force = sum(own.until_ns > now_ns for own in state.silences)
+        in_force = sum(silence.until_ns > now_ns for silence in state.silences)
         if in_force >= MAX_SILENCES:
             raise CommandError(409, f"there are {MAX_SILENCES} silences; delete some first")
-        own = asdict(self) | {"created_ns": now_ns}
-        seed = json.dumps(own).encode()
-        silence = Silence(id=hashlib.blake2s(seed, digest_size=8).hexdigest(), **own)
+        fields_ = asdict(self) | {"created_ns": now_ns}
+        seed = json.dumps(fields_).encode()
+        silence = Silence(id=hashlib.blake2s(seed, digest_size=8).hexdigest(), **fields_)
         return CommandResult(lambda _: silence, (SilenceAdded(silence),))
 
 
@@ -72,7 +72,7 @@ class RemoveSilence:
 
     def __call__(self, state: State, now_ns: int) -> CommandResult:
         """Remove it, if it is in force."""
-        found = [own for own in state.silences if own.id == self.silence_id]
+        found = [silence for silence in state.silences if silence.id == self.silence_id]
         if not found or found[0].until_ns <= now_ns:
             raise CommandError(404, f"no silence {self.silence_id[:80]!a} is in force")
         return CommandResult(lambda _: None, (SilenceRemoved(self.silence_id),))

@@ -98,8 +98,8 @@ class AlertDelivery:
 
     def _attempt_of(self, alert: Alert) -> Attempt:
         run = self._state.runs[alert.run]
-        own = [attempt for attempt in run.judged if attempt.number == alert.attempt]
-        return own[0] if own and own[0].lives else run.current
+        attempts = [attempt for attempt in run.judged if attempt.number == alert.attempt]
+        return attempts[0] if attempts and attempts[0].lives else run.current
 
     def work(self) -> None:
         """Tell others, as many as may be told at once."""

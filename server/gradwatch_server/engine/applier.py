@@ -41,8 +41,8 @@ class Applier:
         """
         alerts: list[Alert] = []
         self.checkpointer.begin(name, self.state.runs.get(name))
-        for own, entry in enumerate(entries, number):
-            alerts += self.apply(name, entry, own)
+        for position, entry in enumerate(entries, number):
+            alerts += self.apply(name, entry, position)
         self.checkpointer.end(name, self.state.runs.get(name))
         self.publishing.note_changed(name)
         self.memory.note_changed(name)

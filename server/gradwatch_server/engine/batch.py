@@ -43,8 +43,8 @@ class Batch:
         for line in self.lines:
             lines.setdefault(line.run, []).append(line)
         if len(lines) > 1:
-            self.lines = [line for own in lines.values() for line in own]
-        return {run: [line.entry for line in own] for run, own in lines.items()}
+            self.lines = [line for entries in lines.values() for line in entries]
+        return {run: [line.entry for line in entries] for run, entries in lines.items()}
 
     def answer(self, session: bytes, peer: bytes) -> Reply:
         """Return the answer to a session, a new one if it gets none yet."""

@@ -79,23 +79,23 @@ class AttemptCurves:
     @property
     def is_saved(self) -> bool:
         """Durability: true if the store has all of it."""
-        return all(own.is_saved for own in self._tracks.values())
+        return all(track.is_saved for track in self._tracks.values())
 
     @property
     def num_added(self) -> int:
-        return sum(own.num_added for own in self._tracks.values())
+        return sum(track.num_added for track in self._tracks.values())
 
     @property
     def num_bytes(self) -> int:
-        return sum(own.num_bytes for own in self._tracks.values())
+        return sum(track.num_bytes for track in self._tracks.values())
 
     @property
     def has_unsaved(self) -> bool:
         """Presence of blocks that the store does not have."""
-        return any(own.unsaved for own in self._tracks.values())
+        return any(track.unsaved for track in self._tracks.values())
 
     def show(self) -> None:
-        self.shown = {track: own.view() for track, own in self._tracks.items()}, self._layers
+        self.shown = {track: levels.view() for track, levels in self._tracks.items()}, self._layers
 
     def add_frame(self, closed: ClosedFrame, number: int) -> None:
         """Add a frame, unless it is there already."""
@@ -115,21 +115,21 @@ class AttemptCurves:
         self._tracks[track].add(row, number, self._stored)
 
     def _follow(self, closed: ClosedFrame) -> None:
-        own, layers = self._layers, closed.layers
-        is_ordered = closed.is_ordered and (own.is_ordered or not own.names)
+        names, layers = self._layers, closed.layers
+        is_ordered = closed.is_ordered and (names.is_ordered or not names.names)
         groups = layers.groups()
         if (
-            len(own) != len(layers.names)
-            or own.is_ordered != is_ordered
+            len(names) != len(layers.names)
+            or names.is_ordered != is_ordered
             or self._groups is not groups
         ):
-            self._layers = KnownLayers.of(layers, own.items, is_ordered=is_ordered)
+            self._layers = KnownLayers.of(layers, names.items, is_ordered=is_ordered)
             self._groups = groups
 
     def save_open(self) -> None:
         """Have the rows of open blocks written with the next `write`."""
-        for own in self._tracks.values():
-            own.save_open()
+        for track in self._tracks.values():
+            track.save_open()
 
     def write(self) -> None:
         """Write what the store does not have.
@@ -137,20 +137,20 @@ class AttemptCurves:
         Raises:
             StorageError: If the disk is full or fails.
         """
-        blocks = [block for own in self._tracks.values() for block in own.unsaved]
+        blocks = [block for track in self._tracks.values() for block in track.unsaved]
         layers = self._layers
         encoded = None if layers is self._saved_layers else encode(layers)
         self._store.save(*self._of, blocks, encoded)
 
     def note_saved(self) -> None:
         self._saved_layers = self._layers
-        for own in self._tracks.values():
-            own.note_saved()
+        for track in self._tracks.values():
+            track.note_saved()
 
     def forget_pieces(self) -> None:
         """Let go of what can be read again."""
-        for own in self._tracks.values():
-            own.forget_pieces()
+        for track in self._tracks.values():
+            track.forget_pieces()
 
 
 class CurveRecorder:
@@ -179,16 +179,18 @@ class CurveRecorder:
 
     def look(self, state: State) -> None:
         """Find the curves of attempts that are gone, once the state is that of the log."""
-        attempts = {(run.name, own.number) for run in state.runs.values() for own in run.attempts}
-        stored = ((own.run, own.attempt) for own in self._store.sizes())
-        self._gone |= dict.fromkeys(own for own in stored if own not in attempts)
+        attempts = {
+            (run.name, attempt.number) for run in state.runs.values() for attempt in run.attempts
+        }
+        stored = ((size.run, size.attempt) for size in self._store.sizes())
+        self._gone |= dict.fromkeys(stored_ for stored_ in stored if stored_ not in attempts)
 
     def add(self, run: str, attempt: int, closed: ClosedFrame) -> None:
         """Take in the next frame of an attempt; it may have had it before a restart."""
-        self._add((run, attempt), lambda own: own.add_frame(closed, self.number))
+        self._add((run, attempt), lambda curves: curves.add_frame(closed, self.number))
 
     def add_gains(self, run: str, attempt: int, gains: GainFrame, epoch: int) -> None:
-        self._add((run, attempt), lambda own: own.add_gains(gains, epoch, self.number))
+        self._add((run, attempt), lambda curves: curves.add_gains(gains, epoch, self.number))
 
     def _add(self, of: tuple[str, int], add: Callable[[AttemptCurves], None]) -> None:
         """Let an attempt take something in.
@@ -240,16 +242,16 @@ class CurveRecorder:
     def save_open(self, runs: Iterable[str]) -> None:
         """Have `write` write the open blocks of runs, too, whose state is to be saved."""
         names = set(runs)
-        for own, kept in self._kept.items():
-            if own[0] in names:
+        for key, kept in self._kept.items():
+            if key[0] in names:
                 kept.save_open()
-                self._changed[own] = None
+                self._changed[key] = None
 
     def forget(self, gone: Forgotten) -> None:
         """Let go of attempts that leave memory."""
-        for own in [own for own in self._kept if own[0] == gone.run and own[1] <= gone.attempts]:
-            del self._kept[own]
-            self._changed.pop(own, None)
+        for key in [key for key in self._kept if key[0] == gone.run and key[1] <= gone.attempts]:
+            del self._kept[key]
+            self._changed.pop(key, None)
         for size in self._store.sizes(gone.run):
             if size.attempt <= gone.attempts:
                 self._gone[size.run, size.attempt] = None
@@ -281,32 +283,32 @@ class CurveRecorder:
     def _let_go(self) -> None:
         """Let idle attempts leave memory, and more where all take too much."""
         total = 0
-        for own, kept in list(self._kept.items()):
+        for key, kept in list(self._kept.items()):
             moved, kept.num_seen = kept.num_added != kept.num_seen, kept.num_added
             if moved or not kept.is_saved:
                 total += kept.num_bytes
-                self._kept[own] = self._kept.pop(own)  # those that moved last come last
+                self._kept[key] = self._kept.pop(key)  # those that moved last come last
             else:
-                del self._kept[own]
+                del self._kept[key]
         for kept in list(self._kept.values()):
             if total > MAX_BYTES:
                 total -= kept.num_bytes
                 kept.forget_pieces()
                 total += kept.num_bytes
-        for own in list(self._kept):
+        for key in list(self._kept):
             if total <= MAX_BYTES:
                 return
-            kept = self._kept[own]
+            kept = self._kept[key]
             kept.save_open()
             if kept.has_unsaved:
                 kept.write()
-            total -= self._kept.pop(own).num_bytes
+            total -= self._kept.pop(key).num_bytes
 
     def _do_due(self, now_ns: int) -> bool:
         if self._gone:
-            own = next(iter(self._gone))
-            if not self._store.remove(*own, SLICE_BLOCKS):
-                del self._gone[own]
+            key = next(iter(self._gone))
+            if not self._store.remove(*key, SLICE_BLOCKS):
+                del self._gone[key]
             return True
         if now_ns - self._trim_ns < TRIM_NS:
             return False
@@ -321,11 +323,11 @@ class CurveRecorder:
         Those first that wider buckets stand for; if there are none, the beginning of the curve.
         """
         sizes = self._store.sizes()
-        if sum(own.num_bytes for own in sizes) <= self._max_bytes:
+        if sum(size.num_bytes for size in sizes) <= self._max_bytes:
             return False
-        for largest in sorted(sizes, key=lambda own: -own.num_bytes):
-            own = largest.run, largest.attempt
+        for largest in sorted(sizes, key=lambda size: -size.num_bytes):
+            key = largest.run, largest.attempt
             for delete in (self._store.trim, self._store.drop):
-                if any(delete(*own, level, SLICE_BLOCKS) for level in _LEVELS):
+                if any(delete(*key, level, SLICE_BLOCKS) for level in _LEVELS):
                     return True
         return False

@@ -145,7 +145,9 @@ class Engine(threading.Thread):
         self._tracker = SequenceTracker()
         stored = self._checkpointer.find_runs()
         away = dict.fromkeys(stored)
-        published.summaries = {name: own for name, own in stored.items() if own is not None}
+        published.summaries = {
+            name: summary for name, summary in stored.items() if summary is not None
+        }
         published.revisions = dict.fromkeys(away, 0)
         published.views = {}
         published.rules, published.silences = self._rules, tuple(state.silences)
@@ -369,7 +371,7 @@ class Engine(threading.Thread):
         """Commit all of a round; return False if stopped before."""
         began_s = time.perf_counter()
         with self.metrics.log_write.time():
-            is_done = self._transaction.commit(lines, [own.event for own in changes], saves)
+            is_done = self._transaction.commit(lines, [change.event for change in changes], saves)
         self._work.write(time.perf_counter() - began_s)
         self._is_ahead = self._is_ahead and not is_done
         return is_done
@@ -409,7 +411,9 @@ class Engine(threading.Thread):
         if changes:
             self._on_alerts()
             # A run may have left memory later in the same batch.
-            self._delivery.tell(own for own in changes if own.alert.run in self._state.runs)
+            self._delivery.tell(
+                change for change in changes if change.alert.run in self._state.runs
+            )
         self._delivery.work()
 
     def _acknowledge(self, batch: Batch) -> None:

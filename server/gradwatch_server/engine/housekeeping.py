@@ -139,7 +139,9 @@ class Housekeeping:
     def _watching(self, now_ns: int) -> dict[str, None]:
         """Return runs in which time is to pass: a frame waits, or a live rank is not heard of."""
         runs = self._state.runs.items()
-        watching = {name: None for name, run in runs if any(own.waiting for own in run.judged)}
+        watching = {
+            name: None for name, run in runs if any(attempt.waiting for attempt in run.judged)
+        }
         if now_ns - self._watched_ns < WATCH_NS:
             return watching
         self._watched_ns = now_ns

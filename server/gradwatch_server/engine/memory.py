@@ -69,8 +69,15 @@ def candidates(runs: Iterable[Run], runs_of_owner: Mapping[str, int]) -> list[Ca
     Args:
         runs_of_owner: Run to the number of runs of its client; without those of no client.
     """
-    found = [own for run in runs for own in _candidates_of(run)]
-    return sorted(found, key=lambda own: (own.order, -runs_of_owner.get(own.run, 0), own.heard_ns))
+    found = [candidate for run in runs for candidate in _candidates_of(run)]
+    return sorted(
+        found,
+        key=lambda candidate: (
+            candidate.order,
+            -runs_of_owner.get(candidate.run, 0),
+            candidate.heard_ns,
+        ),
+    )
 
 
 def _candidates_of(run: Run) -> Iterator[Candidate]:
@@ -84,13 +91,13 @@ def _candidates_of(run: Run) -> Iterator[Candidate]:
     if unheard:
         yield _candidate(EvictionOrder.NEVER_HEARD, run, unheard)
     if ended:
-        is_empty = not any(own.num_frames for own in ended)
+        is_empty = not any(attempt.num_frames for attempt in ended)
         order = EvictionOrder.ENDED_EMPTY if is_empty else EvictionOrder.ENDED
         yield _candidate(order, run, ended)
 
 
 def _candidate(order: EvictionOrder, run: Run, attempts: list[Attempt]) -> Candidate:
-    heard_ns = max(own.signs.heard_ns for own in attempts)
+    heard_ns = max(attempt.signs.heard_ns for attempt in attempts)
     is_whole = len(attempts) == len(run.attempts)
     return Candidate(order, run.name, attempts[-1].number, heard_ns, is_whole)
 
@@ -100,7 +107,7 @@ def has_ended(attempt: Attempt) -> bool:
 
 
 def _is_unheard(attempt: Attempt) -> bool:
-    return not any(own.num_stored for own in attempt.sessions.values())
+    return not any(session.num_stored for session in attempt.sessions.values())
 
 
 @dataclass(slots=True)
@@ -177,22 +184,22 @@ class RunMemory:
 
     def add(self, hello: Hello, client: str, *, begins: bool) -> None:
         """Count a session that is admitted, and its run and attempt if it begins them."""
-        own = self._runs.get(hello.run)
-        if own is None:
-            own = self._runs[hello.run] = _RunUse(client)
+        use = self._runs.get(hello.run)
+        if use is None:
+            use = self._runs[hello.run] = _RunUse(client)
             self._runs_of[client] += 1
         num_bytes = _size(hello, begins=begins)
-        own.sessions_bytes += num_bytes
-        own.num_bytes += num_bytes
+        use.sessions_bytes += num_bytes
+        use.num_bytes += num_bytes
         self._total.num_bytes += num_bytes
         self._changed.add(hello.run)
         self._use["runs"].used = self.num_runs
 
     def claim(self, run: str, client: str) -> None:
         """Record who opened a run that was nobody's since the start."""
-        own = self._runs.get(run)
-        if own is not None and not own.client and client:
-            own.client = client
+        use = self._runs.get(run)
+        if use is not None and not use.client and client:
+            use.client = client
             self._runs_of[""] -= 1
             self._runs_of[client] += 1
 
@@ -202,14 +209,14 @@ class RunMemory:
         Args:
             client: Name of its key, empty without keys.
         """
-        limits, own = self._limits, self._runs.get(hello.run)
-        if own is None:
+        limits, use = self._limits, self._runs.get(hello.run)
+        if use is None:
             if self.num_runs >= limits.runs:
                 return "runs"
             if client and self._runs_of[client] >= limits.runs_per_client:
                 return "runs_per_client"
         num_bytes = _size(hello, begins=begins)
-        if (0 if own is None else own.sessions_bytes) + num_bytes > limits.sessions_bytes:
+        if (0 if use is None else use.sessions_bytes) + num_bytes > limits.sessions_bytes:
             return "run_bytes"
         if self._total.num_bytes + num_bytes > limits.total_bytes:
             return "total_bytes"
@@ -248,21 +255,21 @@ class RunMemory:
         """Compare the runs that changed with the state."""
         for name in self._changed:
             run, before = self._state.runs.get(name), self._runs.pop(name, None)
-            own = _RunUse("" if before is None else before.client)
+            use = _RunUse("" if before is None else before.client)
             if run is not None:
-                _measure_run(run, own)
-                self._runs[name] = own
+                _measure_run(run, use)
+                self._runs[name] = use
                 delayed = run.alert_budget.take_delayed()
                 self._use["alert_events_per_min"].num_refused += delayed
             if before is None:
-                before = _RunUse("", num_shed=own.num_shed)
-                self._runs_of[own.client] += 1
+                before = _RunUse("", num_shed=use.num_shed)
+                self._runs_of[use.client] += 1
             if run is None:
-                self._runs_of[own.client] -= 1
-            self._total.num_bytes += own.num_bytes - before.num_bytes
-            self._total.open_bytes += own.open_bytes - before.open_bytes
-            self._total.manifests_bytes += own.manifests_bytes - before.manifests_bytes
-            for budget, count in (own.num_shed - before.num_shed).items():
+                self._runs_of[use.client] -= 1
+            self._total.num_bytes += use.num_bytes - before.num_bytes
+            self._total.open_bytes += use.open_bytes - before.open_bytes
+            self._total.manifests_bytes += use.manifests_bytes - before.manifests_bytes
+            for budget, count in (use.num_shed - before.num_shed).items():
                 self._use[budget].num_evicted += count
         self._changed.clear()
         self._use["runs"].used = self.num_runs
@@ -274,19 +281,21 @@ class RunMemory:
         use["runs_per_client"].used = max(
             (count for client, count in self._runs_of.items() if client), default=0
         )
-        use["run_bytes"].used = max((own.num_bytes for own in self._runs.values()), default=0)
+        use["run_bytes"].used = max((use.num_bytes for use in self._runs.values()), default=0)
 
     def _shed_total(self) -> Iterator[tuple[str, Body]]:
         """Yield the steps and manifests that go where all take too much, and forget runs."""
         shares = LoggedBudgets.model_construct(run_bytes=self._limits.total_bytes)
         if excess := _excess(self._total.open_bytes, shares.open_frames_bytes):
             # One step of many ranks takes much, and is no more than each of them may send.
-            attempt = max(self._judged(), key=lambda own: own.open.num_bytes / _shares(own))
+            attempt = max(
+                self._judged(), key=lambda attempt: attempt.open.num_bytes / _shares(attempt)
+            )
             rest = max(attempt.open.num_bytes - excess, 0)
             self._changed.add(attempt.run)
             yield attempt.run, FramesClosed(attempt.run, attempt.number, rest)
         if excess := _excess(self._total.manifests_bytes, shares.manifests_bytes):
-            attempt = max(self._judged(), key=lambda own: own.manifests.num_bytes)
+            attempt = max(self._judged(), key=lambda attempt: attempt.manifests.num_bytes)
             session = max(attempt.sessions.values(), key=_droppable)
             rest = max(session.manifests_bytes - excess, 0)
             self._changed.add(attempt.run)
@@ -298,7 +307,7 @@ class RunMemory:
             self._evict(victim, "total_bytes")
 
     def _judged(self) -> Iterator[Attempt]:
-        return (own for run in self._state.runs.values() for own in run.judged)
+        return (attempt for run in self._state.runs.values() for attempt in run.judged)
 
     def _find_victim(
         self, budget: str, run: str, client: str, upto: EvictionOrder = EvictionOrder.ENDED
@@ -309,21 +318,25 @@ class RunMemory:
         """
         if self._candidates is None:
             owners = {
-                name: self._runs_of[own.client] for name, own in self._runs.items() if own.client
+                name: self._runs_of[use.client] for name, use in self._runs.items() if use.client
             }
             self._candidates = candidates(self._state.runs.values(), owners)
-        for index, own in enumerate(self._candidates):
-            if own.order > upto:
+        for index, candidate in enumerate(self._candidates):
+            if candidate.order > upto:
                 return None
-            if own.attempts <= self._gone.get(own.run, 0):
+            if candidate.attempts <= self._gone.get(candidate.run, 0):
                 continue
-            if budget == "run_bytes" and own.run != run:
+            if budget == "run_bytes" and candidate.run != run:
                 continue
-            if own.run == run and own.order is EvictionOrder.NEVER_HEARD and own.is_whole:
+            if (
+                candidate.run == run
+                and candidate.order is EvictionOrder.NEVER_HEARD
+                and candidate.is_whole
+            ):
                 continue
-            if budget.startswith("runs") and not own.is_whole:
+            if budget.startswith("runs") and not candidate.is_whole:
                 continue
-            if budget == "runs_per_client" and self._runs[own.run].client != client:
+            if budget == "runs_per_client" and self._runs[candidate.run].client != client:
                 continue
             return self._candidates.pop(index)
         return None
@@ -356,29 +369,29 @@ class RunMemory:
         """Let the attempts of a run go up to a number, and count what they took no more."""
         before, self._gone[run.name] = self._gone.get(run.name, 0), attempts
         self._changed.add(run.name)
-        own, freed = self._runs[run.name], 0
+        use, freed = self._runs[run.name], 0
         for attempt in run.attempts:
             if before < attempt.number <= attempts:
                 freed += attempt.num_bytes
                 self.leaving.update(session.id for session in attempt.sessions.values())
         if self.leaves(run):
             del self._runs[run.name]
-            self._runs_of[own.client] -= 1
-            self._total.open_bytes -= own.open_bytes
-            self._total.manifests_bytes -= own.manifests_bytes
-            freed = own.num_bytes
-        own.num_bytes -= freed
-        own.sessions_bytes -= min(freed, own.sessions_bytes)
+            self._runs_of[use.client] -= 1
+            self._total.open_bytes -= use.open_bytes
+            self._total.manifests_bytes -= use.manifests_bytes
+            freed = use.num_bytes
+        use.num_bytes -= freed
+        use.sessions_bytes -= min(freed, use.sessions_bytes)
         self._total.num_bytes -= freed
 
 
-def _measure_run(run: Run, own: _RunUse) -> None:
-    own.sessions_bytes = own.num_bytes = run.sessions_bytes
+def _measure_run(run: Run, use: _RunUse) -> None:
+    use.sessions_bytes = use.num_bytes = run.sessions_bytes
     for attempt in run.shown:
-        own.num_bytes += attempt.frames_bytes
-        own.open_bytes += attempt.open.num_bytes
-        own.manifests_bytes += attempt.manifests.num_bytes
-        own.num_shed += attempt.open.num_closed_early + attempt.manifests.num_dropped
+        use.num_bytes += attempt.frames_bytes
+        use.open_bytes += attempt.open.num_bytes
+        use.manifests_bytes += attempt.manifests.num_bytes
+        use.num_shed += attempt.open.num_closed_early + attempt.manifests.num_dropped
 
 
 def _size(hello: Hello, *, begins: bool) -> int:

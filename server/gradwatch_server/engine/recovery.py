@@ -168,7 +168,7 @@ class Recovery:
 
     def _wait_anew(self, run: Run) -> None:
         """Let each rank have its time again: while the aggregator was down none could reach it."""
-        newest_ns = max(max(own.last_ns, own.heard_ns) for own in run.sessions.values())
+        newest_ns = max(max(session.last_ns, session.heard_ns) for session in run.sessions.values())
         if not self.clock.catch_up(newest_ns):
             logger.warning(
                 "the log of run %s has entries of %s, which the system's clock is far behind; "
@@ -177,7 +177,7 @@ class Recovery:
                 isotime(newest_ns),
                 isotime(self.clock.now_ns()),
             )
-        self.tracker.adopt({own.id: own.acked for own in run.sessions.values()})
+        self.tracker.adopt({session.id: session.acked for session in run.sessions.values()})
         self.run_log.adopt(run)
         now_ns = self.clock.now_ns()
         for session in run.sessions.values():

@@ -51,13 +51,13 @@ class Deletions:
             newest: The newest alert event, which stays as long as it is that.
         """
         if self._work is None:
-            late = [own for own in self._held if own.cursor < newest]
+            late = [held for held in self._held if held.cursor < newest]
             if not self._waiting and not late:
                 return True
             held = self._waiting or self._held
-            own = (self._waiting or late)[0]
-            held.remove(own)
-            self._work = self._delete(own)
+            deletion = (self._waiting or late)[0]
+            held.remove(deletion)
+            self._work = self._delete(deletion)
         try:
             next(self._work)
         except StopIteration:
@@ -67,13 +67,13 @@ class Deletions:
             self._work = None
         return False
 
-    def _delete(self, own: _Deletion) -> Iterator[None]:
+    def _delete(self, deletion: _Deletion) -> Iterator[None]:
         events = self._store.alert_events
-        while events.remove_run(own.run, own.cursor, SLICE_ROWS):
+        while events.remove_run(deletion.run, deletion.cursor, SLICE_ROWS):
             yield
-        if events.newest() == own.cursor:
-            self._held.append(own)
-        while self._store.log.remove(own.run, own.position, SLICE_ROWS):
+        if events.newest() == deletion.cursor:
+            self._held.append(deletion)
+        while self._store.log.remove(deletion.run, deletion.position, SLICE_ROWS):
             yield
 
 
@@ -89,7 +89,7 @@ class DeleteRun:
         run = state.runs.get(self.run)
         if run is None:
             raise CommandError(404, f"no run {self.run[:80]!a}")
-        living = [str(own.number) for own in run.attempts if own.lives]
+        living = [str(attempt.number) for attempt in run.attempts if attempt.lives]
         if living:
             detail = f"run {self.run!a} still trains (attempts {', '.join(living)}): stop it first"
             raise CommandError(409, detail)

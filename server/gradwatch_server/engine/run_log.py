@@ -131,7 +131,7 @@ class RunLog:
 
     def adopt(self, run: Run) -> None:
         """Go on with a run of which an earlier start told."""
-        lost = (own.id for own in run.sessions.values() if own.state is RankState.LOST)
+        lost = (session.id for session in run.sessions.values() if session.state is RankState.LOST)
         self._lost.update(lost)
         self._told[run.name] = _Told(stepped=_stepped(run))
         self._changed.add(run.name)
@@ -164,7 +164,7 @@ class RunLog:
         run, told = self._state.runs.get(name), self._told.get(name)
         if run is None or told is None:
             return False
-        return [own.number for own in run.judged] == [told.stepped]
+        return [attempt.number for attempt in run.judged] == [told.stepped]
 
     def write(self) -> None:
         """Write the lines of entries that are committed."""
@@ -219,7 +219,7 @@ class RunLog:
             self._collide(session, run, told, now_ns)
 
     def _collide(self, session: RankSession, run: Run, told: _Told, now_ns: int) -> None:
-        numbers = tuple(own.number for own in run.live)
+        numbers = tuple(attempt.number for attempt in run.live)
         if len(numbers) > 1 and numbers != told.beside:
             told.beside = numbers
             text = "%d live jobs under this name, attempts %s: give each a run name of its own"
@@ -260,14 +260,14 @@ class RunLog:
         level: int = logging.INFO,
     ) -> None:
         name = session.hello.run
-        own = self._of(name).window
-        if held := own.turn(now_ns):
+        window = self._of(name).window
+        if held := window.turn(now_ns):
             left_out = f"run {name}: {held} more lines in the hour before were left out"
             self._lines.append((logging.INFO, left_out))
         if held := self._all.turn(now_ns):
             left_out = f"{held} more lines about runs in the minute before were left out"
             self._lines.append((logging.INFO, left_out))
-        if own.takes() and self._all.takes():
+        if window.takes() and self._all.takes():
             line = f"run {name}, attempt {session.attempt}: {text % values}"
             self._lines.append((level, line))
 
@@ -279,7 +279,7 @@ def _is_step(entry: Entry) -> bool:
 
 def _stepped(run: Run) -> int:
     """Return the newest attempt that has taken a step."""
-    numbers = (own.number for own in run.attempts if own.num_frames or own.waiting)
+    numbers = (attempt.number for attempt in run.attempts if attempt.num_frames or attempt.waiting)
     return max(numbers, default=0)
 
 

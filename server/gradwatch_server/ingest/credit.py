@@ -128,7 +128,9 @@ class Credit:
 
     def idle(self, since_s: float) -> list[bytes]:
         """Return the sessions without a record since a time."""
-        return [session for session, own in self._accounts.items() if own.active_s < since_s]
+        return [
+            session for session, account in self._accounts.items() if account.active_s < since_s
+        ]
 
     def limit_bytes(self, peer: bytes) -> int | None:
         """Return what the records of a connection may take in the queue; None: not known here."""
@@ -137,59 +139,61 @@ class Credit:
 
     def open(self, session: bytes, peer: bytes, now_s: float) -> None:
         """Begin with a session, or anew on another connection, with room for one record."""
-        own = self._open(session, _Account(peer, False, now_s))
-        if not self._waiting and own.record_bytes <= min(self.free_bytes, self._free_for(own)):
-            self._grant(own, own.record_bytes)
+        account = self._open(session, _Account(peer, False, now_s))
+        if not self._waiting and account.record_bytes <= min(
+            self.free_bytes, self._free_for(account)
+        ):
+            self._grant(account, account.record_bytes)
 
     def open_fixed(self, session: bytes, peer: bytes, limit_bytes: int, now_s: float) -> int:
         """Begin with a session whose client does not keep to windows; return its promise, bytes.
 
         One record it sends in any case.
         """
-        own = self._open(session, _Account(peer, True, now_s))
-        self._grant(own, min(limit_bytes, self._fair(own, now_s)))
-        return max(own.promised_bytes, 1)
+        account = self._open(session, _Account(peer, True, now_s))
+        self._grant(account, min(limit_bytes, self._fair(account, now_s)))
+        return max(account.promised_bytes, 1)
 
-    def _open(self, session: bytes, own: _Account) -> _Account:
+    def _open(self, session: bytes, account: _Account) -> _Account:
         self.forget(session)
-        self._accounts[session] = own
-        connection = self._connections.setdefault(own.peer, _Connection())
+        self._accounts[session] = account
+        connection = self._connections.setdefault(account.peer, _Connection())
         connection.sessions.add(session)
-        connection.num_fixed += own.is_fixed
-        self._records_bytes += own.record_bytes
-        return own
+        connection.num_fixed += account.is_fixed
+        self._records_bytes += account.record_bytes
+        return account
 
     def forget(self, session: bytes) -> None:
-        own = self._accounts.pop(session, None)
-        if own is not None:
-            self._count(own, -own.promised_bytes - own.taken_back_bytes)
-            self._count_new(own, -own.promised_bytes)
-            self._records_bytes -= own.record_bytes
+        account = self._accounts.pop(session, None)
+        if account is not None:
+            self._count(account, -account.promised_bytes - account.taken_back_bytes)
+            self._count_new(account, -account.promised_bytes)
+            self._records_bytes -= account.record_bytes
             self._waiting.pop(session, None)
             self._busy.pop(session, None)
-            connection = self._connections[own.peer]
+            connection = self._connections[account.peer]
             connection.sessions.discard(session)
-            connection.num_fixed -= own.is_fixed
+            connection.num_fixed -= account.is_fixed
             if not connection.sessions:
-                del self._connections[own.peer]
+                del self._connections[account.peer]
 
     def take(self, session: bytes, num_bytes: int, now_s: float) -> None:
         """Count a record that has left the queue."""
-        own = self._accounts.get(session)
-        if own is None or own.is_fixed:
+        account = self._accounts.get(session)
+        if account is None or account.is_fixed:
             return
-        more = num_bytes + MARGIN_BYTES - own.record_bytes
-        if more > 0 or not own.has_sent:
+        more = num_bytes + MARGIN_BYTES - account.record_bytes
+        if more > 0 or not account.has_sent:
             self._records_bytes += more
-            own.record_bytes += more
-        if not own.has_sent:
-            self._count_new(own, -own.promised_bytes)
-            own.has_sent = True
-        promised = min(num_bytes, own.promised_bytes)
-        own.promised_bytes -= promised
-        self._count(own, -promised)
-        own.used_bytes += num_bytes
-        self._note_active(session, own, now_s)
+            account.record_bytes += more
+        if not account.has_sent:
+            self._count_new(account, -account.promised_bytes)
+            account.has_sent = True
+        promised = min(num_bytes, account.promised_bytes)
+        account.promised_bytes -= promised
+        self._count(account, -promised)
+        account.used_bytes += num_bytes
+        self._note_active(session, account, now_s)
 
     def beat(self, session: bytes, shrink: int, waiting_bytes: int, now_s: float) -> None:
         """Take in what a BEAT says.
@@ -199,53 +203,56 @@ class Credit:
                 before has left the queue by now: messages of a connection come in order.
             waiting_bytes: Size of the record that waits for a wider window, 0 for none.
         """
-        own = self._accounts.get(session)
-        if own is None or own.is_fixed:
+        account = self._accounts.get(session)
+        if account is None or account.is_fixed:
             return
-        if shrink >= own.shrink:
-            self._count(own, -own.taken_back_bytes)
-            own.taken_back_bytes = 0
-        own.need_bytes = waiting_bytes
+        if shrink >= account.shrink:
+            self._count(account, -account.taken_back_bytes)
+            account.taken_back_bytes = 0
+        account.need_bytes = waiting_bytes
         if waiting_bytes:
-            self._note_active(session, own, now_s)
+            self._note_active(session, account, now_s)
             self._waiting.setdefault(session)
         else:
             self._waiting.pop(session, None)
 
     def answer(self, session: bytes, now_s: float) -> tuple[int | None, int]:
         """Return `window_bytes` and `shrink` of an ACK: None and 0 for one without credit."""
-        own = self._accounts.get(session)
-        if own is None or own.is_fixed:
+        account = self._accounts.get(session)
+        if account is None or account.is_fixed:
             return None, 0
-        fair = self._fair(own, now_s)
-        if 2 * own.used_bytes >= own.wanted_bytes:
-            own.wanted_bytes = min(2 * own.wanted_bytes, fair)
+        fair = self._fair(account, now_s)
+        if 2 * account.used_bytes >= account.wanted_bytes:
+            account.wanted_bytes = min(2 * account.wanted_bytes, fair)
         else:
-            own.wanted_bytes = max(own.record_bytes, min(own.wanted_bytes, fair))
-        own.used_bytes = 0
+            account.wanted_bytes = max(account.record_bytes, min(account.wanted_bytes, fair))
+        account.used_bytes = 0
         if session not in self._waiting:
-            if now_s - own.active_s >= IDLE_S:
-                self._take_back(own, now_s)
+            if now_s - account.active_s >= IDLE_S:
+                self._take_back(account, now_s)
             elif not self._waiting:
-                self._grant(own, own.wanted_bytes - own.promised_bytes)
-        return own.promised_bytes, own.shrink
+                self._grant(account, account.wanted_bytes - account.promised_bytes)
+        return account.promised_bytes, account.shrink
 
     def serve(self, now_s: float) -> list[bytes]:
         """Grant what is free to those that wait, the longest waiting first; return these."""
         served = []
         for session in list(islice(self._waiting, MAX_LOOKED)):
-            own = self._accounts[session]
-            missing = own.need_bytes - own.promised_bytes
+            account = self._accounts[session]
+            missing = account.need_bytes - account.promised_bytes
             if missing > self.free_bytes:
                 break
-            if not own.has_sent and missing > self._free_for(own):
+            if not account.has_sent and missing > self._free_for(account):
                 if len(self._waiting) > MAX_LOOKED:
                     self._waiting.move_to_end(session)
                 continue  # one of which records came may be behind it
             share = self.free_bytes // len(self._waiting)
-            self._grant(own, max(missing, min(self._fair(own, now_s) - own.promised_bytes, share)))
-            self._note_active(session, own, now_s)
-            own.need_bytes = 0
+            self._grant(
+                account,
+                max(missing, min(self._fair(account, now_s) - account.promised_bytes, share)),
+            )
+            self._note_active(session, account, now_s)
+            account.need_bytes = 0
             del self._waiting[session]
             served.append(session)
         return served or self._take_from_waiting(now_s)
@@ -260,15 +267,17 @@ class Credit:
         if not first or now_s - self._looked_s < LOOK_EVERY_S:
             return []
         self._looked_s = now_s
-        own, found = self._accounts[first], []
-        free_bytes = self.free_bytes if own.has_sent else min(self.free_bytes, self._free_for(own))
-        lacking = own.need_bytes - own.promised_bytes - free_bytes
+        account, found = self._accounts[first], []
+        free_bytes = (
+            self.free_bytes if account.has_sent else min(self.free_bytes, self._free_for(account))
+        )
+        lacking = account.need_bytes - account.promised_bytes - free_bytes
         for session in reversed(self._waiting):
             if lacking <= 0 or session == first:
                 break
             other = self._accounts[session]
             lacking -= other.taken_back_bytes  # on its way already
-            is_of_use = own.has_sent or not other.has_sent
+            is_of_use = account.has_sent or not other.has_sent
             if is_of_use and other.promised_bytes and not other.taken_back_bytes:
                 lacking -= other.promised_bytes
                 self._shrink(other, other.promised_bytes, now_s)
@@ -285,28 +294,28 @@ class Credit:
                 waits there is the queue's delay, not the client's.
         """
         found = []
-        for session, own in list(self._accounts.items()):
-            is_idle = now_s - own.active_s >= IDLE_S and session not in self._waiting
-            is_late = own.taken_back_bytes and now_s - own.taken_back_s >= CONFIRM_S
-            if is_late and is_heard(own.peer):
+        for session, account in list(self._accounts.items()):
+            is_idle = now_s - account.active_s >= IDLE_S and session not in self._waiting
+            is_late = account.taken_back_bytes and now_s - account.taken_back_s >= CONFIRM_S
+            if is_late and is_heard(account.peer):
                 self.forget(session)
-            elif self._waiting and is_idle and own.promised_bytes and not own.is_fixed:
+            elif self._waiting and is_idle and account.promised_bytes and not account.is_fixed:
                 found.append(session)
         return found
 
-    def _free_for(self, own: _Account) -> int:
+    def _free_for(self, account: _Account) -> int:
         """Return what is left for a session of which no record came, or without windows."""
-        return self.max_bytes // NEW_SHARE - self._new_bytes[own.is_fixed]
+        return self.max_bytes // NEW_SHARE - self._new_bytes[account.is_fixed]
 
-    def _count(self, own: _Account, num_bytes: int) -> None:
+    def _count(self, account: _Account, num_bytes: int) -> None:
         self._granted_bytes += num_bytes
-        self._connections[own.peer].granted_bytes += num_bytes
+        self._connections[account.peer].granted_bytes += num_bytes
 
-    def _count_new(self, own: _Account, num_bytes: int) -> None:
-        if not own.has_sent:
-            self._new_bytes[own.is_fixed] += num_bytes
+    def _count_new(self, account: _Account, num_bytes: int) -> None:
+        if not account.has_sent:
+            self._new_bytes[account.is_fixed] += num_bytes
 
-    def _fair(self, own: _Account, now_s: float) -> int:
+    def _fair(self, account: _Account, now_s: float) -> int:
         """Return the window at which all busy sessions have the same, and idle ones a record."""
         while self._busy:
             session = next(iter(self._busy))
@@ -315,33 +324,35 @@ class Credit:
             del self._busy[session]
         num_busy = max(len(self._busy), 1)
         rest = self.max_bytes - self._records_bytes
-        return max(own.record_bytes, rest // num_busy, self.max_bytes // 2 // num_busy)
+        return max(account.record_bytes, rest // num_busy, self.max_bytes // 2 // num_busy)
 
-    def _grant(self, own: _Account, num_bytes: int) -> None:
-        limit = self.free_bytes if own.has_sent else min(self.free_bytes, self._free_for(own))
+    def _grant(self, account: _Account, num_bytes: int) -> None:
+        limit = (
+            self.free_bytes if account.has_sent else min(self.free_bytes, self._free_for(account))
+        )
         granted = max(0, min(num_bytes, limit))
-        own.promised_bytes += granted
-        self._count(own, granted)
-        self._count_new(own, granted)
+        account.promised_bytes += granted
+        self._count(account, granted)
+        self._count_new(account, granted)
 
-    def _take_back(self, own: _Account, now_s: float) -> None:
+    def _take_back(self, account: _Account, now_s: float) -> None:
         """Leave an idle session one record, or nothing where there is no room for one of each."""
-        floor = own.record_bytes if self._records_bytes <= self.max_bytes // 2 else 0
-        excess = own.promised_bytes - floor
-        if excess > 0 and not own.taken_back_bytes:
-            self._shrink(own, excess, now_s)
+        floor = account.record_bytes if self._records_bytes <= self.max_bytes // 2 else 0
+        excess = account.promised_bytes - floor
+        if excess > 0 and not account.taken_back_bytes:
+            self._shrink(account, excess, now_s)
         elif excess < 0 and not self._waiting:
-            self._grant(own, -excess)
+            self._grant(account, -excess)
 
-    def _shrink(self, own: _Account, num_bytes: int, now_s: float) -> None:
+    def _shrink(self, account: _Account, num_bytes: int, now_s: float) -> None:
         """Take bytes back, which are free once the client has confirmed it."""
-        own.promised_bytes -= num_bytes
-        self._count_new(own, -num_bytes)
-        own.taken_back_bytes += num_bytes
-        own.taken_back_s = now_s
-        own.shrink += 1
+        account.promised_bytes -= num_bytes
+        self._count_new(account, -num_bytes)
+        account.taken_back_bytes += num_bytes
+        account.taken_back_s = now_s
+        account.shrink += 1
 
-    def _note_active(self, session: bytes, own: _Account, now_s: float) -> None:
-        own.active_s = now_s
+    def _note_active(self, session: bytes, account: _Account, now_s: float) -> None:
+        account.active_s = now_s
         self._busy[session] = None
         self._busy.move_to_end(session)

@@ -96,8 +96,8 @@ class FairQueue(Generic[T]):
 
     def has_room(self, peer: bytes) -> bool:
         """Tell whether half of what a peer may have here is free."""
-        own = self._waiting.get(peer)
-        return own is None or own.num_bytes <= self._max_bytes_per_peer // 2
+        queue = self._waiting.get(peer)
+        return queue is None or queue.num_bytes <= self._max_bytes_per_peer // 2
 
     def holds(self, peer: bytes) -> bool:
         return peer in self._waiting
@@ -112,42 +112,42 @@ class FairQueue(Generic[T]):
         Args:
             limit: Bytes that the peer may have here, if not as many as any other.
         """
-        own = self._peers.get(peer)
+        peer_ = self._peers.get(peer)
         limit = self._max_bytes_per_peer if limit is None else limit
-        if own is not None and own.num_bytes + num_bytes > limit:
+        if peer_ is not None and peer_.num_bytes + num_bytes > limit:
             self.num_dropped += 1
             return [(peer, message)]
-        if own is None:
-            own = self._peers[peer] = _Peer(_CostGroup(num_peers=1), self._floor_s)
-        if not own.waiting:
+        if peer_ is None:
+            peer_ = self._peers[peer] = _Peer(_CostGroup(num_peers=1), self._floor_s)
+        if not peer_.waiting:
             head_start_s = HEAD_START_S / (1 + len(self._waiting))
-            own.served_s = max(own.served_s, self._floor_s - head_start_s)
-            self._waiting[peer] = own
-        own.waiting.append((message, num_bytes))
-        self._count(own, num_bytes)
+            peer_.served_s = max(peer_.served_s, self._floor_s - head_start_s)
+            self._waiting[peer] = peer_
+        peer_.waiting.append((message, num_bytes))
+        self._count(peer_, num_bytes)
         return self._drop() if self.num_bytes > self._max_bytes else []
 
     def discard(self, peer: bytes) -> None:
         """Drop all that waits of a peer that is gone."""
-        own = self._waiting.pop(peer, None)
-        if own is not None:
-            self._count(own, -own.num_bytes)
-            own.waiting.clear()
+        queue = self._waiting.pop(peer, None)
+        if queue is not None:
+            self._count(queue, -queue.num_bytes)
+            queue.waiting.clear()
 
     def _drop(self) -> list[tuple[bytes, T]]:
         dropped = []
         while self.num_bytes > self._max_bytes:
-            peer, own = max(self._waiting.items(), key=lambda item: item[1].num_bytes)
-            message, num_bytes = own.waiting.pop()
-            self._count(own, -num_bytes)
+            peer, queue = max(self._waiting.items(), key=lambda item: item[1].num_bytes)
+            message, num_bytes = queue.waiting.pop()
+            self._count(queue, -num_bytes)
             dropped.append((peer, message))
-            if not own.waiting:
+            if not queue.waiting:
                 del self._waiting[peer]
         self.num_dropped += len(dropped)
         return dropped
 
-    def _count(self, own: _Peer[T], num_bytes: int) -> None:
-        own.num_bytes += num_bytes
+    def _count(self, peer: _Peer[T], num_bytes: int) -> None:
+        peer.num_bytes += num_bytes
         self.num_bytes += num_bytes
 
     def turn(self, work_s: float) -> Iterator[tuple[bytes, T]]:
@@ -157,7 +157,9 @@ class FairQueue(Generic[T]):
         with it, what is as dear waits.
         """
         self._settle(work_s)
-        order = [(own.served_s, own.group.expected_s, peer) for peer, own in self._waiting.items()]
+        order = [
+            (queue.served_s, queue.group.expected_s, peer) for peer, queue in self._waiting.items()
+        ]
         heapq.heapify(order)
         if order:
             self._floor_s = max(self._floor_s, order[0][0])
@@ -165,29 +167,29 @@ class FairQueue(Generic[T]):
         num_skipped = 0
         while order and planned_s < work_s and num_skipped < MAX_SKIPPED:
             _, _, peer = heapq.heappop(order)
-            own = self._waiting.get(peer)
-            if own is None:  # its connection is gone since the turn began
+            queue = self._waiting.get(peer)
+            if queue is None:  # its connection is gone since the turn began
                 continue
-            expected_s = own.group.expected_s
+            expected_s = queue.group.expected_s
             counted_s = min(expected_s, work_s / 2)
             if planned_s + counted_s > work_s or (planned_s and expected_s > work_s):
                 num_skipped += 1
                 continue
             planned_s += counted_s
-            yield peer, self._take(peer, own)
-            if own.waiting:
-                heapq.heappush(order, (own.served_s, own.group.expected_s, peer))
+            yield peer, self._take(peer, queue)
+            if queue.waiting:
+                heapq.heappush(order, (queue.served_s, queue.group.expected_s, peer))
 
-    def _take(self, peer: bytes, own: _Peer[T]) -> T:
-        message, num_bytes = own.waiting.popleft()
-        self._count(own, -num_bytes)
-        if not own.waiting:
+    def _take(self, peer: bytes, taken: _Peer[T]) -> T:
+        message, num_bytes = taken.waiting.popleft()
+        self._count(taken, -num_bytes)
+        if not taken.waiting:
             del self._waiting[peer]
-        own.served_s += own.group.expected_s
-        own.planned_s += own.group.expected_s
-        own.num_taken += 1
-        own.group.num_taken += 1
-        self._served[peer] = own
+        taken.served_s += taken.group.expected_s
+        taken.planned_s += taken.group.expected_s
+        taken.num_taken += 1
+        taken.group.num_taken += 1
+        self._served[peer] = taken
         return message
 
     def charge(self, peer: bytes, seconds: float, messages: int = 1) -> None:
@@ -196,42 +198,42 @@ class FairQueue(Generic[T]):
         Args:
             seconds: Time that was spent on all of these messages, or a part of that time.
         """
-        own = self._served.get(peer)
-        if own is not None:
-            own.group.spent_s += seconds
-            own.group.largest_s = max(own.group.largest_s, seconds / messages)
+        served = self._served.get(peer)
+        if served is not None:
+            served.group.spent_s += seconds
+            served.group.largest_s = max(served.group.largest_s, seconds / messages)
 
     def join(self, peer: bytes, group: str) -> None:
         """Say which group a peer is of; until then it is one of its own."""
-        own = self._peers.get(peer)
-        if own is None or self._groups.get(group) is own.group:
+        peer_ = self._peers.get(peer)
+        if peer_ is None or self._groups.get(group) is peer_.group:
             return
         joined = self._groups.get(group)
         if joined is None:
             joined = self._groups[group] = _CostGroup()
-        if own.num_taken:
-            own.group.num_taken -= own.num_taken
-            joined.num_taken += own.num_taken
-        own.group.num_peers -= 1
+        if peer_.num_taken:
+            peer_.group.num_taken -= peer_.num_taken
+            joined.num_taken += peer_.num_taken
+        peer_.group.num_peers -= 1
         joined.num_peers += 1
-        own.group = joined
+        peer_.group = joined
 
     def _settle(self, work_s: float) -> None:
         """Put what the last turn cost in the place of what was expected."""
-        for group in {id(own.group): own.group for own in self._served.values()}.values():
+        for group in {id(served.group): served.group for served in self._served.values()}.values():
             group.settle(work_s)
-        for own in self._served.values():
-            own.served_s += own.num_taken * own.group.usual_s - own.planned_s
-            own.planned_s = 0.0
-            own.num_taken = 0
+        for served in self._served.values():
+            served.served_s += served.num_taken * served.group.usual_s - served.planned_s
+            served.planned_s = 0.0
+            served.num_taken = 0
         self._served.clear()
         if len(self._peers) - len(self._waiting) > MAX_IDLE:
             self._forget_idle()
 
     def _forget_idle(self) -> None:
         """Forget half of the peers without messages: those that would be the first to be served."""
-        idle = (own for own in self._peers.items() if not own[1].waiting)
-        kept = dict(heapq.nlargest(MAX_IDLE // 2, idle, key=lambda own: own[1].served_s))
-        for peer, own in self._peers.items():
-            own.group.num_peers -= not own.waiting and peer not in kept
+        idle = (each for each in self._peers.items() if not each[1].waiting)
+        kept = dict(heapq.nlargest(MAX_IDLE // 2, idle, key=lambda item: item[1].served_s))
+        for peer, each in self._peers.items():
+            each.group.num_peers -= not each.waiting and peer not in kept
         self._peers = self._waiting | kept

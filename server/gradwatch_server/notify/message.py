@@ -43,8 +43,8 @@ class Message:
 def compose(notice: Notice) -> Message:
     entries = notice.batch.entries
     worst: Severity | None = None
-    for own in (Severity(own.severity) for own in entries if not own.is_over):
-        worst = own if worst is None or is_worse(own, worst) else worst
+    for each in (Severity(entry.severity) for entry in entries if not entry.is_over):
+        worst = each if worst is None or is_worse(each, worst) else worst
     named = sorted(entries, key=_importance)[:MAX_NAMED]
     blocks = ["\n".join(_lines(notice, entry)) for entry in named]
     if rest := len(entries) - len(named):
@@ -62,7 +62,7 @@ def _importance(entry: DeliveryState) -> tuple[bool, int, int]:
 
 def _title(notice: Notice, first: DeliveryState, worst: Severity | None) -> str:
     batch = notice.batch
-    runs = {own.run for own in batch.entries}
+    runs = {entry.run for entry in batch.entries}
     where = harmless(first.run) if len(runs) == 1 else f"{len(runs):,} runs"
     what = f"[{worst or RESOLVED}] {where}: "
     if len(batch.entries) > 1:
@@ -75,17 +75,17 @@ def _title(notice: Notice, first: DeliveryState, worst: Severity | None) -> str:
 
 
 def _rules(entries: Sequence[DeliveryState]) -> str:
-    counted = Counter(own.rule for own in entries).most_common()
+    counted = Counter(entry.rule for entry in entries).most_common()
     shown = [f"{count:,} {harmless(rule)}" for rule, count in counted[:3]]
     return ", ".join(shown) + (", …" if len(counted) > 3 else "")
 
 
 def _counts(entries: Sequence[DeliveryState]) -> str:
     counted: Counter[str] = Counter()
-    for own in entries:
-        counted[RESOLVED if own.is_over else own.severity] += 1
-    order = [*(str(own) for own in reversed(Severity)), RESOLVED]
-    return ", ".join(f"{counted[own]:,} {own}" for own in order if counted[own])
+    for entry in entries:
+        counted[RESOLVED if entry.is_over else entry.severity] += 1
+    order = [*(str(severity) for severity in reversed(Severity)), RESOLVED]
+    return ", ".join(f"{counted[severity]:,} {severity}" for severity in order if counted[severity])
 
 
 def _place(facts: Facts) -> str:

@@ -53,12 +53,12 @@ class NotificationQueue:
         max_entries: int = MAX_ENTRIES,
     ) -> None:
         self._policy = policy
-        self._entries = {own.alert_id: own for own in entries}
+        self._entries = {entry.alert_id: entry for entry in entries}
         self._groups = dict(groups or {})
         self._max_entries = max_entries
         self._members: defaultdict[str, dict[str, None]] = defaultdict(dict)
-        for own in entries:
-            self._members[own.group][own.alert_id] = None
+        for entry in entries:
+            self._members[entry.group][entry.alert_id] = None
         self._changed: set[str] = set()  # ids and groups that are to be saved
         self._changed_groups: set[str] = set()
         self._resent_s = 0.0
@@ -68,7 +68,7 @@ class NotificationQueue:
     @property
     def num_pending(self) -> int:
         """Events that are still to be told."""
-        return sum(own.is_pending for own in self._entries.values())
+        return sum(entry.is_pending for entry in self._entries.values())
 
     @property
     def entries(self) -> Sequence[DeliveryState]:
@@ -78,7 +78,7 @@ class NotificationQueue:
         """Make room for one more alert; return False if all of them still have to be told."""
         if len(self._entries) < self._max_entries:
             return True
-        oldest = next((own for own in self._entries.values() if not own.is_pending), None)
+        oldest = next((entry for entry in self._entries.values() if not entry.is_pending), None)
         if oldest is not None:
             self._forget(oldest)
         return oldest is not None
@@ -108,14 +108,14 @@ class NotificationQueue:
                 self._forget(known)
             return
         is_pending = is_told_now and (has_risen or known.is_pending)
-        own = self._entry(event, is_pending=is_pending)
-        self._put(replace(own, is_told=True), now_s)
+        entry = self._entry(event, is_pending=is_pending)
+        self._put(replace(entry, is_told=True), now_s)
 
     def _take_resolved(self, event: AlertEvent, known: DeliveryState, now_s: float) -> None:
         is_kept = self._policy.resolved if known.is_told else not event.alert.get("silenced")
         if is_kept:
-            own = self._entry(event, is_pending=True)
-            self._put(replace(own, is_told=known.is_told, group=known.group), now_s)
+            entry = self._entry(event, is_pending=True)
+            self._put(replace(entry, is_told=known.is_told, group=known.group), now_s)
         else:
             self._forget(known)
 
@@ -167,14 +167,14 @@ class NotificationQueue:
         Args:
             doubtful: The group of a message of which it is not known whether it arrived.
         """
-        ready = [own for own in self._members if now_s >= self._ready_s(own, now_s)]
-        due = [own for own in ready if self._pending_from_s(own, now_s) <= now_s]
+        ready = [group for group in self._members if now_s >= self._ready_s(group, now_s)]
+        due = [group for group in ready if self._pending_from_s(group, now_s) <= now_s]
         if due:
             group = doubtful if doubtful in due else due[0]
             pending = _by_cursor(
-                own
-                for own in self._of(group)
-                if own.is_pending and self._may_end_s(own, now_s) <= now_s
+                entry
+                for entry in self._of(group)
+                if entry.is_pending and self._may_end_s(entry, now_s) <= now_s
             )
             return NotificationBatch(group, pending, is_again=group == doubtful)
         standing = self._standing()
@@ -185,9 +185,9 @@ class NotificationQueue:
     def next_s(self, now_s: float) -> float | None:
         """Return when something may be due next, None if that takes an event."""
         found = [
-            max(self._ready_s(own, now_s), self._pending_from_s(own, now_s))
-            for own in self._members
-            if self._has_pending(own)
+            max(self._ready_s(group, now_s), self._pending_from_s(group, now_s))
+            for group in self._members
+            if self._has_pending(group)
         ]
         if self._standing():
             found.append(self._resend_due_s(now_s))
@@ -201,8 +201,8 @@ class NotificationQueue:
 
     def _pending_from_s(self, group: str, now_s: float) -> float:
         """Return when the first pending event of a group may be told, infinity without any."""
-        own = (self._may_end_s(own, now_s) for own in self._of(group) if own.is_pending)
-        return min(own, default=math.inf)
+        entry = (self._may_end_s(entry, now_s) for entry in self._of(group) if entry.is_pending)
+        return min(entry, default=math.inf)
 
     def _may_end_s(self, entry: DeliveryState, now_s: float) -> float:
         """Return when the end of an alert may be told; all else may be told at once."""
@@ -215,47 +215,47 @@ class NotificationQueue:
         return min(self._resent_s, now_s) + self._policy.resend_s
 
     def _of(self, group: str) -> Iterator[DeliveryState]:
-        return (self._entries[own] for own in self._members[group])
+        return (self._entries[alert_id] for alert_id in self._members[group])
 
     def _has_pending(self, group: str) -> bool:
-        return any(own.is_pending for own in self._of(group))
+        return any(entry.is_pending for entry in self._of(group))
 
     def _standing(self) -> tuple[DeliveryState, ...]:
         """Return what was told, fires on, and is to be sent again at some time."""
         if not self._policy.resend_s:
             return ()
-        told = (own for own in self._entries.values() if own.is_told)
-        return _by_cursor(own for own in told if own.state == AlertState.FIRING)
+        told = (entry for entry in self._entries.values() if entry.is_told)
+        return _by_cursor(entry for entry in told if entry.state == AlertState.FIRING)
 
     def settled(self, batch: NotificationBatch, now_s: float) -> None:
         """Note that a message was delivered, or that nothing is to be sent again now."""
         if batch.is_resend:
             self._resent_s = now_s
             return
-        for own in batch.entries:
-            self._settle(own, now_s)
+        for entry in batch.entries:
+            self._settle(entry, now_s)
         since_s = self._times(batch.group).since_s if self._has_pending(batch.group) else 0.0
         self._set_times(batch.group, GroupTimes(since_s, sent_s=now_s))
         self._resent_s = self._resent_s or now_s
 
     def _settle(self, told: DeliveryState, now_s: float) -> None:
-        own = self._entries.get(told.alert_id)
-        if own is None:
+        entry = self._entries.get(told.alert_id)
+        if entry is None:
             return
-        if own.state != AlertState.FIRING and own.cursor == told.cursor:
-            self._forget(own)
+        if entry.state != AlertState.FIRING and entry.cursor == told.cursor:
+            self._forget(entry)
             return
-        self._told_s[own.alert_id] = now_s
-        is_pending = own.is_pending and own.cursor != told.cursor
-        self._entries[own.alert_id] = replace(own, is_told=True, is_pending=is_pending)
-        self._changed.add(own.alert_id)
+        self._told_s[entry.alert_id] = now_s
+        is_pending = entry.is_pending and entry.cursor != told.cursor
+        self._entries[entry.alert_id] = replace(entry, is_told=True, is_pending=is_pending)
+        self._changed.add(entry.alert_id)
 
     def drop(self, entries: Sequence[DeliveryState]) -> None:
         """Forget alerts: they were given up, or are not to be told any more."""
         for told in entries:
-            own = self._entries.get(told.alert_id)
-            if own is not None:
-                self._forget(own)
+            entry = self._entries.get(told.alert_id)
+            if entry is not None:
+                self._forget(entry)
 
     def changes(self, progress: DeliveryProgress, now_s: float) -> TargetChange:
         """Return what is to be saved with how far the target is; it is not returned again."""
@@ -263,10 +263,10 @@ class NotificationQueue:
         groups, entries = self._groups, self._entries
         change = TargetChange(
             progress,
-            entries=[entries[own] for own in self._changed if own in entries],
-            forgotten=[own for own in self._changed if own not in entries],
-            groups={own: groups[own] for own in self._changed_groups if own in groups},
-            ended=[own for own in self._changed_groups if own not in groups],
+            entries=[entries[alert_id] for alert_id in self._changed if alert_id in entries],
+            forgotten=[alert_id for alert_id in self._changed if alert_id not in entries],
+            groups={group: groups[group] for group in self._changed_groups if group in groups},
+            ended=[group for group in self._changed_groups if group not in groups],
         )
         self._changed.clear()
         self._changed_groups.clear()
@@ -274,7 +274,7 @@ class NotificationQueue:
 
     def keep_changes(self, change: TargetChange) -> None:
         """Return changes again the next time: they could not be saved."""
-        self._changed.update(own.alert_id for own in change.entries)
+        self._changed.update(entry.alert_id for entry in change.entries)
         self._changed.update(change.forgotten)
         self._changed_groups.update(change.groups, change.ended)
 
@@ -289,4 +289,4 @@ class NotificationQueue:
 
 
 def _by_cursor(entries: Iterable[DeliveryState]) -> tuple[DeliveryState, ...]:
-    return tuple(sorted(entries, key=lambda own: own.cursor))
+    return tuple(sorted(entries, key=lambda entry: entry.cursor))

@@ -59,9 +59,9 @@ def redacted(text: str, url: str) -> str:
     """Return a text without anything of a URL, as written, decoded or shortened."""
     _, _, rest = url.partition("://")
     written = _PARTS.split(rest)
-    parts = {own for part in written for own in (part, unquote(part), unquote_plus(part))}
-    hidden = {url, rest, *(own for own in parts if len(own) >= _MIN_SECRET)}
-    for own in sorted(hidden, key=len, reverse=True):
-        if own:
-            text = text.replace(own, HIDDEN)
+    parts = {text for part in written for text in (part, unquote(part), unquote_plus(part))}
+    hidden = {url, rest, *(text for text in parts if len(text) >= _MIN_SECRET)}
+    for form in sorted(hidden, key=len, reverse=True):
+        if form:
+            text = text.replace(form, HIDDEN)
     return _ANY_URL.sub(HIDDEN, text)

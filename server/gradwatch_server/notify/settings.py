@@ -92,7 +92,7 @@ class Target(BaseModel):
         Raises:
             GradwatchError: If its URL is missing or wrong, or a library is.
         """
-        key = next(own for own in (URL, "url_env", "url_file") if getattr(self, own))
+        key = next(each for each in (URL, "url_env", "url_file") if getattr(self, each))
         try:
             return NOTIFIERS[self.type](self._url())
         except GradwatchError as error:

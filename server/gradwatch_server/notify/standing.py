@@ -50,4 +50,4 @@ class Standing:
 
 def _find(view: RunView | None, alert_id: str) -> Alert | None:
     alerts = () if view is None else view.alerts
-    return next((own for own in alerts if own.id == alert_id), None)
+    return next((alert for alert in alerts if alert.id == alert_id), None)

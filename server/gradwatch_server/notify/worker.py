@@ -180,12 +180,14 @@ class TargetWorker:
         """Leave out what is silenced, known or over by now, as far as that is known."""
         if batch.is_resend:  # of an alert that is not in memory nobody knows that it fires
             is_resent = self._standing.is_resent
-            wanted = [own for own in batch.entries if is_resent(own.run, own.alert_id, now_s)]
+            wanted = [
+                entry for entry in batch.entries if is_resent(entry.run, entry.alert_id, now_s)
+            ]
             if not wanted:
                 self._plan.settled(batch, now_s)
         else:
-            wanted = [own for own in batch.entries if self._is_wanted(own)]
-            self._plan.drop([own for own in batch.entries if own not in wanted])
+            wanted = [entry for entry in batch.entries if self._is_wanted(entry)]
+            self._plan.drop([entry for entry in batch.entries if entry not in wanted])
         return replace(batch, entries=tuple(wanted))
 
     def _is_wanted(self, entry: DeliveryState) -> bool:
@@ -256,14 +258,14 @@ class TargetWorker:
 
     def _show(self, now_s: float) -> None:
         next_s = self._plan.next_s(now_s)
-        own = self._progress
+        progress = self._progress
         self.status = replace(
             self.status,
-            cursor=own.cursor,
+            cursor=progress.cursor,
             num_pending=self._plan.num_pending,
-            num_attempts=own.num_attempts,
-            error=own.error,
-            succeeded_s=own.succeeded_s,
+            num_attempts=progress.num_attempts,
+            error=progress.error,
+            succeeded_s=progress.succeeded_s,
             next_s=None if next_s is None else max(next_s, self._retry_s),
             messages=dict(self._messages),
         )

@@ -70,9 +70,9 @@ class AlertEvents:
         if events:
             now_ns = self._clock.now_ns()
             with self._db.transaction():
-                for own in events:
-                    facts = own.alert_id, own.change, own.run, own.body
-                    num_bytes = len(own.run) + len(own.body) + ROW_BYTES
+                for event in events:
+                    facts = event.alert_id, event.change, event.run, event.body
+                    num_bytes = len(event.run) + len(event.body) + ROW_BYTES
                     row = (last + 1, *facts, now_ns, num_bytes, of_event(*facts))
                     last += self._db.execute(_ADD, row)
                 if last > self.last_cursor:

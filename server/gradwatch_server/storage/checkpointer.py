@@ -150,7 +150,7 @@ class Checkpointer:
             unsaved = _Unsaved(position, covered, self._clock.now_ns())
             self._unsaved[name] = unsaved
         if run is not None:
-            unsaved.attempts.update(own.number for own in run.judged)
+            unsaved.attempts.update(attempt.number for attempt in run.judged)
 
     def end(self, name: str, run: Run | None) -> None:
         """Record which attempts of a run the entries changed, None if it left memory."""
@@ -188,7 +188,9 @@ class Checkpointer:
         too_old_ns = now - round(self._policy.checkpoint_s * 1e9)
         tail = self._tail(state)
         is_long = at_end or tail >= MAX_TAIL
-        due = [n for n, own in self._unsaved.items() if is_long or own.since_ns <= too_old_ns]
+        due = [
+            n for n, unsaved in self._unsaved.items() if is_long or unsaved.since_ns <= too_old_ns
+        ]
         saves = self.encode(due, state)
         self.is_done = len(saves) == len(due)
         if saves:

@@ -64,9 +64,9 @@ def encode_run(run: Run, newest: int | None, touched: Collection[int], now_ns: i
         newest: Number of its newest attempt that is saved; None if nothing is.
     """
     changed = [
-        own
-        for own in run.attempts
-        if newest is None or own.number > newest or own.number in touched
+        attempt
+        for attempt in run.attempts
+        if newest is None or attempt.number > newest or attempt.number in touched
     ]
     summary = None
     if not run.is_expected:
@@ -76,6 +76,6 @@ def encode_run(run: Run, newest: int | None, touched: Collection[int], now_ns: i
         body=encode(run),
         whole=newest is None,
         summary=summary,
-        attempts={own.number: encode(own) for own in changed},
+        attempts={attempt.number: encode(attempt) for attempt in changed},
         first_attempt=run.attempts[0].number,
     )

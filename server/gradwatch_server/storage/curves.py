@@ -105,10 +105,17 @@ class CurveStore:
 
     def _save(self, curve: int, block: SavedBlock) -> int:
         """Write a block; return how many bytes more it is than what it replaces."""
-        own, num_bytes = block.facts, len(block.head) + len(block.body)
-        place = curve, own.level, own.number
+        block_facts, num_bytes = block.facts, len(block.head) + len(block.body)
+        place = curve, block_facts.level, block_facts.number
         before = self._db.row(f"SELECT num_bytes {_OF_LEVEL} AND number = ?", place)
-        facts = own.epoch, own.first_step, own.last_step, own.entries, int(own.is_closed), own.upto
+        facts = (
+            block_facts.epoch,
+            block_facts.first_step,
+            block_facts.last_step,
+            block_facts.entries,
+            int(block_facts.is_closed),
+            block_facts.upto,
+        )
         self._db.execute(_SAVE, (*place, *facts, num_bytes, block.head, block.body))
         return num_bytes - (0 if before is None else int(before[0]))
 
@@ -209,8 +216,8 @@ class StoredBlocks:
             f"SELECT id, head, {_FACTS} {_OF_LEVEL} AND epoch = ? AND last_step >= ?"
             " AND number > ? AND number <= ? ORDER BY last_step"
         )
-        own = self._curve, level, epoch, first_step, after, upto
-        return map(self._block, self._rows(select, *own))
+        key = self._curve, level, epoch, first_step, after, upto
+        return map(self._block, self._rows(select, *key))
 
     def heads(self, level: int, epoch: int, before: int) -> Iterator[tuple[int, bytes]]:
         """Yield entries and head of the blocks with numbers below one, the newest first."""
@@ -219,13 +226,13 @@ class StoredBlocks:
 
     def epochs(self, level: int, most: int) -> list[int]:
         """Return up to *most* epochs of which there are blocks of a level, the newest first."""
-        own = self._curve, level
-        return [epoch for (epoch,) in self._rows(_EPOCHS, *own, *own, most)]
+        key = self._curve, level
+        return [epoch for (epoch,) in self._rows(_EPOCHS, *key, *key, most)]
 
     def ends(self, level: int, epoch: int) -> tuple[int, int] | None:
         """Return the first and the last step of the blocks of a level that have entries."""
-        own = self._curve, level, epoch
-        oldest, newest = self._row(_ENDS, *own, *own)
+        key = self._curve, level, epoch
+        oldest, newest = self._row(_ENDS, *key, *key)
         return None if oldest is None else (int(oldest), int(newest))
 
     def stood_for(self, level: int, epoch: int, before: int) -> tuple[int, int]:
@@ -238,12 +245,12 @@ class StoredBlocks:
         return (-1, -1) if row is None else (int(row[0]), int(row[1]))
 
     def _block(self, row: Sequence[Any]) -> StoredBlock:
-        place, head, *own = row
+        place, head, *rest = row
 
         def read(offset: int, length: int) -> bytes:
             return self._reader.part("blocks", "body", place, offset, length)
 
-        return StoredBlock(_facts_of(own), head, read)
+        return StoredBlock(_facts_of(rest), head, read)
 
     def _row(self, sql: str, *values: Any) -> Any:
         return self._reader.row(sql, values)

@@ -101,7 +101,8 @@ NumberedEntry: TypeAlias = tuple[int, EncodedEntry]
 def pack_entries(entries: Sequence[NumberedEntry]) -> bytes:
     """Return entries, packed as a whole: what ranks say of a step is mostly the same."""
     plain = [
-        (number, own.received_ns, own.kind, own.session, own.payload) for number, own in entries
+        (number, entry.received_ns, entry.kind, entry.session, entry.payload)
+        for number, entry in entries
     ]
     packed: bytes = zstandard.ZstdCompressor(level=LEVEL).compress(msgpack.packb(plain))
     return packed
@@ -114,7 +115,7 @@ def unpack_entries(body: bytes) -> list[NumberedEntry]:
         Exception: Of any kind if they are damaged.
     """
     plain = msgpack.unpackb(zstandard.ZstdDecompressor().decompress(body), use_list=False)
-    return [(number, EncodedEntry(*own)) for number, *own in plain]
+    return [(number, EncodedEntry(*rest)) for number, *rest in plain]
 
 
 def encode_entry(line: Line) -> EncodedEntry:
@@ -156,7 +157,7 @@ def _encode_notice(
 ) -> tuple[int, None, bytes | None]:
     match notice:
         case Beats(progress):
-            return _BEATS, None, msgpack.packb([_plain(own) for own in progress])
+            return _BEATS, None, msgpack.packb([_plain(each) for each in progress])
         case Resumed():
             return _RESUMED, None, None
         case Tick():
@@ -184,8 +185,8 @@ def _encode_request(request: Request) -> tuple[int, bytes]:
             return _SILENCE_REMOVED, silence_id.encode()
 
 
-def _plain(own: BeatProgress) -> tuple[bytes, int, float, bool | None]:
-    return own.session, own.last_step, own.since_s, own.training
+def _plain(progress: BeatProgress) -> tuple[bytes, int, float, bool | None]:
+    return progress.session, progress.last_step, progress.since_s, progress.training
 
 
 def _hello_message(session: bytes, hello: Hello) -> bytes:
@@ -222,7 +223,7 @@ def _decode_body(kind: int, session: bytes, payload: bytes) -> Body:
 
 def _decode_notice(kind: int, payload: bytes) -> Notice:
     if kind == _BEATS:
-        return Beats(tuple(BeatProgress(*own[:4]) for own in msgpack.unpackb(payload)))
+        return Beats(tuple(BeatProgress(*part[:4]) for part in msgpack.unpackb(payload)))
     if kind == _RESUMED:
         return Resumed()
     if kind == _TICK:

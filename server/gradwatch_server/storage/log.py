@@ -74,17 +74,17 @@ class Records:
         # A row that begins before the entry and ends after it is the last of these at most.
         rows = self._rows(f"{_ROWS} AND first <= ? ORDER BY last DESC", run, number - most, number)
         for entries in rows:
-            for own, encoded in reversed(entries):
-                if number - most < own <= number and session in (None, encoded.session):
-                    yield from _records(own, encoded)
+            for number_, encoded in reversed(entries):
+                if number - most < number_ <= number and session in (None, encoded.session):
+                    yield from _records(number_, encoded)
 
     def after(self, run: str, number: int, most: int) -> Iterator[KeptRecord]:
         """Yield the statistics after an entry, oldest first, of the next *most* entries."""
         rows = self._rows(f"{_ROWS} AND first <= ? ORDER BY last", run, number, number + most)
         for entries in rows:
-            for own, encoded in entries:
-                if number < own <= number + most:
-                    yield from _records(own, encoded)
+            for number_, encoded in entries:
+                if number < number_ <= number + most:
+                    yield from _records(number_, encoded)
 
     def _rows(self, sql: str, run: str, after: int, upto: int) -> Iterator[list[NumberedEntry]]:
         with self._db.reading() as reader:
@@ -214,7 +214,7 @@ class Log:
                     "entries %s to %s of run %s cannot be read: %s", row[2], row[3], run, error
                 )
             else:
-                yield from (own for own in entries if own[0] > after)
+                yield from (entry for entry in entries if entry[0] > after)
 
     def oldest(self, after: int, most: int) -> list[LogRow]:
         """Return up to *most* rows of all runs after a row, oldest first, without heads."""
@@ -291,15 +291,15 @@ def _is_of_others(body: bytes, sessions: Collection[bytes]) -> bool:
         entries = unpack_entries(body)
     except Exception:  # noqa: BLE001 - `entries` tells of it
         return False
-    return all(own.session is not None and own.session not in sessions for _, own in entries)
+    return all(entry.session is not None and entry.session not in sessions for _, entry in entries)
 
 
 def _pieces(entries: Sequence[NumberedEntry]) -> Iterator[Sequence[NumberedEntry]]:
     """Yield entries in pieces of at most `BODY_BYTES`, of one entry at least."""
     first = size = 0
-    for index, (_, own) in enumerate(entries):
-        size += len(own.payload or b"")
+    for index, (_, entry) in enumerate(entries):
+        size += len(entry.payload or b"")
         if size > BODY_BYTES and index > first:
             yield entries[first:index]
-            first, size = index, len(own.payload or b"")
+            first, size = index, len(entry.payload or b"")
     yield entries[first:]

@@ -78,7 +78,7 @@ class Retention:
             # One that is stamped in the future came before the next one that is not.
             future.append(row)
             if row.received_ns < too_old_ns:
-                num_bytes += sum(own.num_bytes for own in future)
+                num_bytes += sum(row.num_bytes for row in future)
                 gone, future = gone + future, []
         if gone:
             self._store.log.delete([row.number for row in gone])

@@ -78,4 +78,4 @@ def statements(tables: str, types: Mapping[str, str]) -> list[str]:
             is given; `number`, 64 bits; `real`, a float64; `flag`; `text`, compared by bytes;
             `bytes`.
     """
-    return [own.strip() for own in tables.format_map(types).split(";")]
+    return [statement.strip() for statement in tables.format_map(types).split(";")]

@@ -93,19 +93,19 @@ class Tools:
     ) -> str:
         """List the runs: those that are in trouble first, each with the reason."""
         found = await self._get("/runs", sort="worst", q=name or None, limit=limit, spark=1)
-        return _text([pick(own, RUN_KEYS) | _page(context, own["run"]) for own in found])
+        return _text([pick(run, RUN_KEYS) | _page(context, run["run"]) for run in found])
 
     async def health(self, context: Context, run: Run) -> str:
         """Tell how a run is: status and reasons, where it went wrong first, which ranks are bad."""
         answer = await self._health(run)
-        bad = [own for own in answer["ranks"] if own["state"] not in {"alive", "ended"}]
+        bad = [rank for rank in answer["ranks"] if rank["state"] not in {"alive", "ended"}]
         return _text(
             {
                 **pick(answer, HEALTH_KEYS),
                 "worst_layers": answer["worst_layers"][:MAX_NAMES],
                 "num_bad_ranks": len(bad),
-                "bad_ranks": [pick(own, RANK_KEYS) for own in bad[:MAX_NAMES]],
-                "alerts": [pick(own, ALERT_KEYS) for own in answer["alerts"]["items"]],
+                "bad_ranks": [pick(rank, RANK_KEYS) for rank in bad[:MAX_NAMES]],
+                "alerts": [pick(alert, ALERT_KEYS) for alert in answer["alerts"]["items"]],
                 **_page(context, run),
             }
         )
@@ -120,8 +120,8 @@ class Tools:
         """List alert events since a cursor, oldest first, and the cursor to go on from."""
         events = await self._get("/alerts", after=after, run=run, limit=limit)
         found = [
-            pick(own, ("cursor", *ALERT_KEYS)) | _page(context, own["run"], alert=own["id"])
-            for own in events
+            pick(event, ("cursor", *ALERT_KEYS)) | _page(context, event["run"], alert=event["id"])
+            for event in events
         ]
         newest = events[-1]["cursor"] if events else after
         return _text({"events": found, "cursor": newest})
@@ -156,12 +156,14 @@ class Tools:
         """Explain an alert: cause, norms before and after, last good step, hints, its rule."""
         answer = await self._get(f"/alerts/{quote(alert, safe='')}")
         rules = (await self._get("/rules"))["rules"]
-        rule: Answer = next((own for own in rules if own["rule"] == answer["rule"]), {})
+        rule: Answer = next((each for each in rules if each["rule"] == answer["rule"]), {})
         return _text(
             {
                 **pick(answer, (*ALERT_KEYS, "last_good_step", "hints")),
                 "layers": answer["layers"][:MAX_NAMES],
-                "origin": {key: own for key, own in answer["origin"].items() if own not in EMPTY},
+                "origin": {
+                    key: value for key, value in answer["origin"].items() if value not in EMPTY
+                },
                 **pick(rule, ("raised_when", "to_tune_it")),
                 **_page(context, answer["run"], alert=answer["id"]),
             }
@@ -177,19 +179,21 @@ class Tools:
         """Compare two runs over the steps that both have: loss, norm, learning rate, faults."""
         names = (run, beside)
         known = {name: await self._health(name) for name in names}
-        last = min(own["step"] if own["step"] is not None else -1 for own in known.values())
+        last = min(
+            report["step"] if report["step"] is not None else -1 for report in known.values()
+        )
         curves: Answer = {}
         if last >= 0:
             query: Answer = {"column": list(COMPARED), "from": 0, "to": last, "points": points}
             for name in names:
                 answer = await self._get(_path(name, "series"), **query)
-                series = {own["column"]: own["last"] for own in answer["series"]}
+                series = {series_["column"]: series_["last"] for series_ in answer["series"]}
                 curves[name] = {"step": answer["step"], **series}
         keys = ("status", "reasons", "step", "first_bad", "loss", "lr")
         return _text(
             {
                 "last_common_step": last if last >= 0 else None,
-                "health": {name: pick(own, keys) for name, own in known.items()},
+                "health": {name: pick(report, keys) for name, report in known.items()},
                 "curves": curves,
                 "pages": [_page(context, name)["page"] for name in names],
             }

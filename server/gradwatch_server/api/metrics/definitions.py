@@ -89,7 +89,7 @@ def _each(read: Callable[[RunSummary], float | None]) -> Read:
     """Return a reader of a number of each run in which that number is known."""
 
     def values(snapshot: Snapshot) -> Iterable[Value]:
-        found = ((own.name, read(own)) for own in snapshot.labelled)
+        found = ((run.name, read(run)) for run in snapshot.labelled)
         return [((run,), value) for run, value in found if value is not None]
 
     return values
@@ -100,28 +100,30 @@ def _each_by(count: Callable[[RunSummary], Mapping[Any, int]], words: Iterable[s
     known = tuple(words)
 
     def values(snapshot: Snapshot) -> Iterable[Value]:
-        for own in snapshot.labelled:
-            counts = count(own)
-            yield from (((own.name, str(word)), counts.get(word, 0)) for word in known)
+        for run in snapshot.labelled:
+            counts = count(run)
+            yield from (((run.name, str(word)), counts.get(word, 0)) for word in known)
 
     return values
 
 
 def _rules(snapshot: Snapshot) -> Iterable[Value]:
-    for own in snapshot.labelled:
-        for rule, counts in own.rules.items():
-            yield from (((own.name, rule, severity), count) for severity, count in counts.items())
+    for run in snapshot.labelled:
+        for rule, counts in run.rules.items():
+            yield from (((run.name, rule, severity), count) for severity, count in counts.items())
 
 
 def _messages(snapshot: Snapshot) -> Iterable[Value]:
-    for own in snapshot.targets:
-        yield from (((own.name, str(one)), own.messages.get(one, 0)) for one in DeliveryResult)
+    for target in snapshot.targets:
+        yield from (
+            ((target.name, str(one)), target.messages.get(one, 0)) for one in DeliveryResult
+        )
 
 
 def _age(snapshot: Snapshot) -> Iterable[Value]:
-    for own in snapshot.targets:
-        if own.succeeded_s is not None:
-            yield (own.name,), max(time.time() - own.succeeded_s, 0.0)
+    for target in snapshot.targets:
+        if target.succeeded_s is not None:
+            yield (target.name,), max(time.time() - target.succeeded_s, 0.0)
 
 
 _AGGREGATOR: Final = (
@@ -177,19 +179,19 @@ _AGGREGATOR: Final = (
         "gradwatch_budget_used",
         "What is used of it; where each has his own, what the one uses that uses most; absent "
         "where it is a time.",
-        _use(lambda own: own.used),
+        _use(lambda use: use.used),
         ("budget",),
     ),
     Metric(
         "gradwatch_budget_evicted_total",
         "What went to make room, since the start.",
-        _use(lambda own: own.num_evicted),
+        _use(lambda use: use.num_evicted),
         ("budget",),
     ),
     Metric(
         "gradwatch_budget_refused_total",
         "What was not taken, or had to wait, since the start.",
-        _use(lambda own: own.num_refused),
+        _use(lambda use: use.num_refused),
         ("budget",),
     ),
 )
@@ -198,13 +200,13 @@ _RUNS: Final = (
     Metric(
         "gradwatch_runs",
         "Runs in memory by status.",
-        _counts(lambda runs: Counter(own.status for own in runs), Status),
+        _counts(lambda runs: Counter(run.status for run in runs), Status),
         ("status",),
     ),
     Metric(
         "gradwatch_runs_in_phase",
         "Runs in memory by phase.",
-        _counts(lambda runs: Counter(own.phase for own in runs), Phase),
+        _counts(lambda runs: Counter(run.phase for run in runs), Phase),
         ("phase",),
     ),
     Metric(
@@ -215,14 +217,14 @@ _RUNS: Final = (
     Metric(
         "gradwatch_ranks",
         "Ranks of the current attempts of all runs by state.",
-        _counts(lambda runs: sum((Counter(own.ranks) for own in runs), Counter()), RankState),
+        _counts(lambda runs: sum((Counter(run.ranks) for run in runs), Counter()), RankState),
         ("state",),
     ),
     Metric(
         "gradwatch_alerts_firing",
         "Firing alerts by severity, of all runs that have not ended.",
         _counts(
-            lambda runs: sum((Counter(own.firing) for own in runs if not own.has_ended), Counter()),
+            lambda runs: sum((Counter(run.firing) for run in runs if not run.has_ended), Counter()),
             Severity,
         ),
         ("severity",),
@@ -230,13 +232,13 @@ _RUNS: Final = (
     Metric(
         "gradwatch_run_status",
         "1 for the status that the run has, 0 for the others.",
-        _each_by(lambda own: {own.status: 1}, Status),
+        _each_by(lambda run: {run.status: 1}, Status),
         ("run", "status"),
     ),
     Metric(
         "gradwatch_run_phase",
         "1 for the phase that the run is in, 0 for the others.",
-        _each_by(lambda own: {own.phase: 1}, Phase),
+        _each_by(lambda run: {run.phase: 1}, Phase),
         ("run", "phase"),
     ),
 )
@@ -244,44 +246,44 @@ _RUNS: Final = (
 _RUN_NUMBERS: Final[Mapping[str, tuple[str, Callable[[RunSummary], float | None]]]] = {
     "attempt": (
         "Number of the current attempt, from 1: it rises when a job is started again.",
-        lambda own: own.attempt,
+        lambda run: run.attempt,
     ),
     "step": (
         "The last step that is complete, or was closed without ranks that are missing.",
-        lambda own: None if own.step < 0 else own.step,
+        lambda run: None if run.step < 0 else run.step,
     ),
     "step_time_seconds": (
         "Time from the step before to the last one, by the slowest rank.",
-        lambda own: own.step_time_s,
+        lambda run: run.step_time_s,
     ),
     "usual_step_time_seconds": (
         "Median of the newest gaps between steps; absent while they are too few.",
-        lambda own: own.usual_step_time_s,
+        lambda run: run.usual_step_time_s,
     ),
     "last_record_timestamp_seconds": (
         "When the run was last heard of, since the epoch.",
-        lambda own: own.updated_ns / 1e9,
+        lambda run: run.updated_ns / 1e9,
     ),
     "gradient_norm": (
         (
             "L2 norm of the whole gradient at the last step, over all layers and ranks; NaN or Inf "
             "where it was; absent where it is not known."
         ),
-        lambda own: own.norm,
+        lambda run: run.norm,
     ),
     "nonfinite_steps": (
         "Steps of the rolling window whose gradient norm was NaN or Inf.",
-        lambda own: own.nonfinite_steps,
+        lambda run: run.nonfinite_steps,
     ),
-    "loss": ("Loss at the last step: the mean over the ranks that gave one.", lambda own: own.loss),
+    "loss": ("Loss at the last step: the mean over the ranks that gave one.", lambda run: run.loss),
     "learning_rate": (
         "Learning rate at the last step, the largest that any rank gave.",
-        lambda own: own.lr,
+        lambda run: run.lr,
     ),
-    "score": ("Health score of the last step, from 0 to 1.", lambda own: own.score),
+    "score": ("Health score of the last step, from 0 to 1.", lambda run: run.score),
     "lowest_score": (
         "The lowest health score of the rolling window.",
-        lambda own: own.lowest_score,
+        lambda run: run.lowest_score,
     ),
 }
 """Gauge of each run to its description and number."""
@@ -290,13 +292,13 @@ _RUN_COUNTS: Final = (
     Metric(
         "gradwatch_run_ranks",
         "Ranks of the current attempt by state.",
-        _each_by(lambda own: own.ranks, RankState),
+        _each_by(lambda run: run.ranks, RankState),
         ("run", "state"),
     ),
     Metric(
         "gradwatch_run_alerts_firing",
         "Firing alerts of the current attempt by severity.",
-        _each_by(lambda own: own.firing, Severity),
+        _each_by(lambda run: run.firing, Severity),
         ("run", "severity"),
     ),
     Metric(
@@ -308,7 +310,7 @@ _RUN_COUNTS: Final = (
     Metric(
         "gradwatch_run_records_total",
         "Records of the run, also of before a restart, by what became of them: stored, or lost.",
-        _each_by(lambda own: own.records, ("stored", "lost")),
+        _each_by(lambda run: run.records, ("stored", "lost")),
         ("run", "outcome"),
     ),
 )
@@ -324,7 +326,7 @@ _NOTIFICATIONS: Final = (
     Metric(
         "gradwatch_notifications_pending",
         "Alerts that a target is still to be told of.",
-        lambda snapshot: [((own.name,), own.num_pending) for own in snapshot.targets],
+        lambda snapshot: [((target.name,), target.num_pending) for target in snapshot.targets],
         ("target",),
     ),
     Metric(

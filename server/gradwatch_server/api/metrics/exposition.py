@@ -49,5 +49,5 @@ def _family(metric: Metric, snapshot: Snapshot) -> Family:
 def _without_created(histogram: Histogram) -> Family:
     """Return the family of a histogram without the time of its making, a metric of its own."""
     (family,) = histogram.collect()
-    family.samples = [own for own in family.samples if not own.name.endswith("_created")]
+    family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
     return family

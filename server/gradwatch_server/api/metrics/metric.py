@@ -34,7 +34,7 @@ class Snapshot:
     @property
     def labelled(self) -> Sequence[RunSummary]:
         """Runs with numbers of their own: those that live first, then the last ended."""
-        return sorted(self.runs, key=lambda own: own.has_ended)[:METRIC_RUNS]
+        return sorted(self.runs, key=lambda run: run.has_ended)[:METRIC_RUNS]
 
 
 Value: TypeAlias = tuple[tuple[str, ...], float]

@@ -35,7 +35,9 @@ _NORM: Final = RUN_COLUMNS.index("norm")
 def describe_events(events: Sequence[AlertEvent]) -> list[dict[str, Any]]:
     """Return what happened to an alert, oldest first."""
     keys = ("state", "severity", "updated_at", "message", "num_layers")
-    return [{"cursor": own.cursor} | {key: own.alert.get(key) for key in keys} for own in events]
+    return [
+        {"cursor": event.cursor} | {key: event.alert.get(key) for key in keys} for event in events
+    ]
 
 
 def add_steps(alert: dict[str, Any], history: History) -> None:
@@ -63,7 +65,7 @@ def add_steps(alert: dict[str, Any], history: History) -> None:
 
 def _span_of(history: History, step: int) -> Span | None:
     """Return the one epoch that has a step; None if it is not known which one is meant."""
-    spans = [own for own in history.spans() if own.first <= step <= own.last]
+    spans = [span for span in history.spans() if span.first <= step <= span.last]
     return spans[0] if len(spans) == 1 else None
 
 
@@ -118,7 +120,7 @@ async def _find(alert: str, api: ApiState) -> tuple[dict[str, Any], list[AlertEv
 def _read(found: dict[str, Any], events: list[AlertEvent], api: ApiState) -> Json:
     run, attempt = found["run"], found["attempt"]
     view = api.published.views.get(run)
-    if view is not None and any(own.number == attempt for own in view.attempts):
+    if view is not None and any(line.number == attempt for line in view.attempts):
         with api.engine.curves.history(run, attempt) as history:
             add_steps(found, history)
     found["events"] = describe_events(events)
@@ -151,7 +153,9 @@ def _silences(alert: dict[str, Any], api: ApiState) -> list[dict[str, Any]]:
     """Return the silences in force that fit the run and the rule of an alert."""
     now_ns = api.now_ns()
     return [
-        describe(own)
-        for own in api.published.silences
-        if own.until_ns > now_ns and fits(own.run, alert["run"]) and fits(own.rule, alert["rule"])
+        describe(silence)
+        for silence in api.published.silences
+        if silence.until_ns > now_ns
+        and fits(silence.run, alert["run"])
+        and fits(silence.rule, alert["rule"])
     ]

@@ -59,7 +59,9 @@ async def run_alerts(
         return unchanged(tag)
     # Those of all attempts, as they stand.
     wanted = [
-        own for own in view.alerts if state in (None, own.state) and attempt in (None, own.attempt)
+        alert
+        for alert in view.alerts
+        if state in (None, alert.state) and attempt in (None, alert.attempt)
     ]
     return tagged(Json([alert.to_dict() for alert in wanted]), tag)
 
@@ -90,9 +92,11 @@ async def latest(
     limit: Limit = 200,
 ) -> Json:
     runs = await api.listing.all()
-    phases = {own.name: own.phase for own in runs}
+    phases = {name.name: name.phase for name in runs}
     living = [
-        own.name for own in runs if own.firing and not own.has_ended and run in (None, own.name)
+        name.name
+        for name in runs
+        if name.firing and not name.has_ended and run in (None, name.name)
     ]
 
     def read() -> list[AlertEvent]:
@@ -100,10 +104,10 @@ async def latest(
             return api.alert_events.latest(before, run, limit)
         # Of all alerts that are kept few fire: those of their runs are found by themselves.
         found = [api.alert_events.latest(before, name, limit, "firing") for name in living]
-        return sorted(chain(*found), key=lambda own: -own.cursor)[:limit]
+        return sorted(chain(*found), key=lambda alert: -alert.cursor)[:limit]
 
     events = await run_in_threadpool(read)
-    return Json([describe_event(own) | {"phase": phases.get(own.run)} for own in events])
+    return Json([describe_event(event) | {"phase": phases.get(event.run)} for event in events])
 
 
 @router.post("/alerts/{alert}/ack", summary="Acknowledge an alert that fires")

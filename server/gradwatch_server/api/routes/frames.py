@@ -15,7 +15,7 @@ from gradwatch_server.api.rank_parts import RankParts
 from gradwatch_server.api.rank_rows import Rank, rank_of
 from gradwatch_server.api.rank_stretch import ClosedStep
 from gradwatch_server.api.routes.layers import layers_of
-from gradwatch_server.api.series_range import AskedSteps, Epoch, Range, find_range
+from gradwatch_server.api.series_range import Epoch, Range, StepRange, find_range
 from gradwatch_server.api.state import Api, View
 from gradwatch_server.api.subjects import place_of
 from gradwatch_server.core.alerting.alert import isotime
@@ -64,9 +64,9 @@ async def frame(
 
     def read() -> Response:
         with api.history(view) as history:
-            own = find_range(view, api, history, AskedSteps(epoch))
-            found = _describe_step(own, layers_of(view, history.layers), step, worst, layer)
-            closed = ClosedStep.find(own, step)
+            range_ = find_range(view, api, history, StepRange(epoch))
+            found = _describe_step(range_, layers_of(view, history.layers), step, worst, layer)
+            closed = ClosedStep.find(range_, step)
         if closed is not None:
             parts = RankParts.find(view, layouts, api.engine.records, closed)
             _add_ranks(found, parts, rank)
@@ -77,33 +77,33 @@ async def frame(
 
 def _add_ranks(found: dict[str, Any], parts: RankParts, rank: int | None) -> None:
     """Add what each rank sent, of one if one is asked for."""
-    found["ranks"] = [own for own in parts.describe() if rank in (None, own["rank"])]
+    found["ranks"] = [each for each in parts.describe() if rank in (None, each["rank"])]
     layers = found["layers"]
-    of_layers = parts.of_layers([own["index"] for own in layers])
+    of_layers = parts.of_layers([layer_["index"] for layer_ in layers])
     for layer, ranks in zip(layers, of_layers, strict=True):
-        layer["ranks"] = ranks and [own for own in ranks if rank in (None, own["rank"])]
+        layer["ranks"] = ranks and [each for each in ranks if rank in (None, each["rank"])]
 
 
 def _describe_step(
-    own: Range, known: KnownLayers, step: int, worst: int, layer: list[str] | None
+    range_: Range, known: KnownLayers, step: int, worst: int, layer: list[str] | None
 ) -> dict[str, Any]:
-    run = _row(own, RUN_TABLE, all_run_columns(), step)
+    run = _row(range_, RUN_TABLE, all_run_columns(), step)
     if run is None:
-        raise HTTPException(404, _missing(own, step))
+        raise HTTPException(404, _missing(range_, step))
     places = np.arange(len(known), dtype=np.int64)
-    l2 = _row(own, L2, places, step) or _unknown(run, len(known))
-    usual = _row(own, USUAL_TABLE, places, step) or _unknown(run, len(known))
+    l2 = _row(range_, L2, places, step) or _unknown(run, len(known))
+    usual = _row(range_, USUAL_TABLE, places, step) or _unknown(run, len(known))
     if layer is not None:
         places = np.array([place_of(name, known) for name in layer], dtype=np.int64)
     else:
         places = _worst(l2, usual)[:worst]
-    columns = {name: _row(own, name, places, step) for name in (*FRAME_COLUMNS, SPREAD_TABLE)}
+    columns = {name: _row(range_, name, places, step) for name in (*FRAME_COLUMNS, SPREAD_TABLE)}
     values = [_number(run, at) for at in range(len(RUN_COLUMNS))]
     numbers = dict[str, Any](zip(RUN_COLUMNS, values, strict=True))
     numbers["step_time_s"] = numbers.pop("step_time")
     numbers["skipped"] = bool(run.skipped[0])
     return {
-        **{name: own.numbers[name] for name in ("run", "attempt", "boot", "epoch")},
+        **{name: range_.numbers[name] for name in ("run", "attempt", "boot", "epoch")},
         "step": step,
         "received_at": isotime(int(run.times_ns[0])),
         **numbers,
@@ -116,9 +116,9 @@ def _describe_step(
     }
 
 
-def _row(own: Range, table: str, items: IndexArray, step: int) -> Rows | None:
-    epoch = own.span.epoch if own.span else 0
-    return own.history.row(SeriesQuery(epoch, table, items, step, step))
+def _row(range_: Range, table: str, items: IndexArray, step: int) -> Rows | None:
+    epoch = range_.span.epoch if range_.span else 0
+    return range_.history.row(SeriesQuery(epoch, table, items, step, step))
 
 
 def _unknown(run: Rows, num_layers: int) -> Rows:
@@ -126,14 +126,14 @@ def _unknown(run: Rows, num_layers: int) -> Rows:
     return Rows(run.steps, run.times_ns, run.skipped, values, np.zeros((1, num_layers), np.bool_))
 
 
-def _missing(own: Range, step: int) -> str:
+def _missing(range_: Range, step: int) -> str:
     """Say why there is no such step, and which are near."""
-    if own.span is None:
-        return f"no step {step} of run {own.view.name!a}; it has none yet"
-    first, last = own.span.first, own.span.last
+    if range_.span is None:
+        return f"no step {step} of run {range_.view.name!a}; it has none yet"
+    first, last = range_.span.first, range_.span.last
     if not first <= step <= last:
-        return f"no step {step} of run {own.view.name!a}; kept are {first} to {last}"
-    finest = own.history.finest(own.span.epoch, step)
+        return f"no step {step} of run {range_.view.name!a}; kept are {first} to {last}"
+    finest = range_.history.finest(range_.span.epoch, step)
     if finest > 1:
         return f"step {step} is not kept by itself any more; /series has buckets of {finest} steps"
     return f"no record of step {step}; kept are steps from {first} to {last} that had one"

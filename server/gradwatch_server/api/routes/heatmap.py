@@ -15,10 +15,10 @@ from gradwatch_server.api.bucket_reader import BucketReader
 from gradwatch_server.api.curves import steps_as_array
 from gradwatch_server.api.etags import has_tag, tag_of, tagged, unchanged
 from gradwatch_server.api.problems import Json
-from gradwatch_server.api.rank_rows import Own, OwnRank, read_rank
+from gradwatch_server.api.rank_rows import Selected, SelectedRank, read_rank
 from gradwatch_server.api.routes.layers import layers_of
 from gradwatch_server.api.routes.series import Form
-from gradwatch_server.api.series_range import AskedSteps, Range, Steps, check_cells, find_range
+from gradwatch_server.api.series_range import Range, StepRange, Steps, check_cells, find_range
 from gradwatch_server.api.state import Api, ApiState, View
 from gradwatch_server.core.arrays import FloatArray, IndexArray
 from gradwatch_server.core.views.snapshot import RunView
@@ -47,8 +47,8 @@ _COVERAGE, _SKIPPED = RUN_COLUMNS.index("coverage"), RUN_COLUMNS.index("skipped"
 class _HeatmapRequest:
     """Parameters of a request."""
 
-    steps: AskedSteps
-    rank: OwnRank | None
+    steps: StepRange
+    rank: SelectedRank | None
     column: str
     columns: int
     layer: str | None
@@ -63,7 +63,7 @@ async def heatmap(
     api: Api,
     request: Request,
     steps: Steps,
-    rank: Own,
+    rank: Selected,
     column: Annotated[str, Query(description="Column of the layers.")] = L2,
     columns: Columns = DEFAULT_COLUMNS,
     layer: Pattern = None,
@@ -83,15 +83,15 @@ async def heatmap(
 
 def _answer(view: RunView, api: ApiState, asked: _HeatmapRequest) -> Response:
     with api.history(view) as history:
-        own = find_range(view, api, history, asked.steps)
+        range_ = find_range(view, api, history, asked.steps)
         known = layers_of(view, history.layers)
-        picture = _Picture(own, known, asked.column, _reader(own, known, api, asked))
+        picture = _Picture(range_, known, asked.column, _reader(range_, known, api, asked))
         places = _places(known, asked.layer)
         advice = "ask for fewer columns, or layer=PATTERN, or format=safetensors"
         num_cells = len(places) * picture.num_columns
         check_cells(num_cells, as_json=asked.as_json, advice=advice)
         arrays = picture.arrays(places)
-    facts = own.numbers | picture.facts() | {"columns": asked.columns}
+    facts = range_.numbers | picture.facts() | {"columns": asked.columns}
     if asked.steps.after is None:
         facts["layers"] = [known.names[place] for place in places.tolist()]
     if asked.as_json:
@@ -99,12 +99,14 @@ def _answer(view: RunView, api: ApiState, asked: _HeatmapRequest) -> Response:
     return safetensors.SafeTensors(safetensors.encode(arrays, facts))
 
 
-def _reader(own: Range, known: KnownLayers, api: ApiState, asked: _HeatmapRequest) -> BucketReader:
+def _reader(
+    range_: Range, known: KnownLayers, api: ApiState, asked: _HeatmapRequest
+) -> BucketReader:
     if asked.rank is None:
-        return BucketReader(own, own.width(asked.columns))
+        return BucketReader(range_, range_.width(asked.columns))
     columns = [LAYER_COLUMNS[asked.column].stored]
-    own, rows = read_rank(asked.rank, own, len(known), columns, api.engine.records)
-    return BucketReader(own, own.width(asked.columns), rows)
+    range_, rows = read_rank(asked.rank, range_, len(known), columns, api.engine.records)
+    return BucketReader(range_, range_.width(asked.columns), rows)
 
 
 def _places(known: KnownLayers, pattern: str | None) -> IndexArray:
@@ -124,8 +126,10 @@ def _places(known: KnownLayers, pattern: str | None) -> IndexArray:
 class _Picture:
     """Reads one picture."""
 
-    def __init__(self, own: Range, known: KnownLayers, column: str, reader: BucketReader) -> None:
-        self._own, self._known, self._reader = own, known, reader
+    def __init__(
+        self, range_: Range, known: KnownLayers, column: str, reader: BucketReader
+    ) -> None:
+        self._range, self._known, self._reader = range_, known, reader
         self._column = LAYER_COLUMNS[column]
 
     def facts(self) -> dict[str, Any]:
@@ -174,7 +178,7 @@ class _Picture:
             found = self._scaled(self._reader.read(USUAL_TABLE, places), places)
             judged: FloatArray = found.stats[MEAN]
             return judged
-        if self._own.after is not None:
+        if self._range.after is not None:
             cells = self._scaled(self._reader.whole().read(self._column.stored, places), places)
         return np.broadcast_to(codes.medians(cells), (self.num_columns, len(places)))
 
@@ -195,4 +199,4 @@ def _plain(arrays: dict[str, npt.NDArray[Any]]) -> dict[str, Any]:
 
 
 def _numbers(values: npt.NDArray[Any]) -> list[float | None]:
-    return [None if own != own else own for own in values.tolist()]  # noqa: PLR0124 - NaN
+    return [None if value != value else value for value in values.tolist()]  # noqa: PLR0124 - NaN

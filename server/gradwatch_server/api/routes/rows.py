@@ -11,7 +11,7 @@ from starlette.responses import Response
 from gradwatch_server.api import safetensors
 from gradwatch_server.api.kept_pages import MAX_STEPS, KeptPages
 from gradwatch_server.api.routes.layers import layers_of
-from gradwatch_server.api.series_range import AskedSteps, Epoch, Range, find_range
+from gradwatch_server.api.series_range import Epoch, Range, StepRange, find_range
 from gradwatch_server.api.state import Api, ApiState, View
 from gradwatch_server.core.arrays import IndexArray
 from gradwatch_server.core.frames.rows import FRAME_COLUMNS
@@ -57,41 +57,49 @@ async def rows(
     if from_ > to:
         raise HTTPException(422, f"query from: a step up to `to`, {to}, got {from_}")
     columns = list(dict.fromkeys(column or FRAME_COLUMNS))
-    asked = AskedSteps(epoch, from_)
+    asked = StepRange(epoch, from_)
     return await api.curve_reads.run(lambda: _answer(view, api, asked, to, layer, columns, limit))
 
 
 def _answer(
     view: RunView,
     api: ApiState,
-    asked: AskedSteps,
+    asked: StepRange,
     to: int,
     pattern: str,
     columns: list[str],
     limit: int,
 ) -> Response:
     with api.history(view) as history:
-        own = _until(find_range(view, api, history, asked), to)
+        range_ = _until(find_range(view, api, history, asked), to)
         known = layers_of(view, history.layers)
         places = _places(known, pattern)
         if pattern != NO_LAYER and len(known) and not len(places):
             raise HTTPException(422, f"query layer: no layer of run {view.name} fits {pattern!a}")
-        facts = own.numbers | {
+        facts = range_.numbers | {
             "epochs": [[one.epoch, one.first, one.last] for one in history.spans()],
             "run_columns": RUN_COLUMNS,
             "layer_columns": columns,
         }
         arrays: dict[str, Any] = {"place": places}
         page: dict[str, Any] = {"width": 1, "next": None}
-        if own.first <= own.last:
-            found, page = KeptPages(own, columns, places).page(limit)
+        if range_.first <= range_.last:
+            found, page = KeptPages(range_, columns, places).page(limit)
             arrays |= found
     return safetensors.SafeTensors(safetensors.encode(arrays, facts | page))
 
 
-def _until(own: Range, last: int) -> Range:
+def _until(range_: Range, last: int) -> Range:
     """Return a range that ends at a step, also where nothing is kept up to it any more."""
-    return Range(own.view, own.history, own.span, own.first, min(own.last, last), None, own.numbers)
+    return Range(
+        range_.view,
+        range_.history,
+        range_.span,
+        range_.first,
+        min(range_.last, last),
+        None,
+        range_.numbers,
+    )
 
 
 def _places(known: KnownLayers, pattern: str) -> IndexArray:

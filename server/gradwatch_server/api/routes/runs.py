@@ -65,17 +65,17 @@ Order = Literal["heard", "worst", "name", "step"]
 _STATUSES: Final = list(Status)
 
 
-def _badness(own: RunSummary) -> tuple[Any, ...]:
-    badness = _STATUSES.index(own.status)
+def _badness(summary: RunSummary) -> tuple[Any, ...]:
+    badness = _STATUSES.index(summary.status)
     is_well = badness <= _STATUSES.index(Status.HEALTHY)
-    return is_well, own.has_ended, -badness, -own.updated_ns, own.name
+    return is_well, summary.has_ended, -badness, -summary.updated_ns, summary.name
 
 
 _KEYS: Final[Mapping[Order, Callable[[RunSummary], tuple[Any, ...]]]] = {
-    "heard": lambda own: (-own.updated_ns, own.name),
+    "heard": lambda summary: (-summary.updated_ns, summary.name),
     "worst": _badness,
-    "name": lambda own: (own.name,),
-    "step": lambda own: (-own.step, own.name),
+    "name": lambda summary: (summary.name,),
+    "step": lambda summary: (-summary.step, summary.name),
 }
 """Sort keys of the orders, the least first; no two runs have the same key."""
 
@@ -96,16 +96,16 @@ class RunSelection:
     def of(self, runs: Sequence[RunSummary]) -> tuple[RunSummary, ...]:
         text = None if self.q is None else self.q.casefold()
         found = [
-            own
-            for own in runs
-            if (text is None or text in own.name.casefold())
-            and self.status in (None, own.status)
-            and self.phase in (None, own.phase)
+            summary
+            for summary in runs
+            if (text is None or text in summary.name.casefold())
+            and self.status in (None, summary.status)
+            and self.phase in (None, summary.phase)
         ]
         return tuple(sorted(found, key=self.key))
 
-    def key(self, own: RunSummary) -> tuple[Any, ...]:
-        return _KEYS[self.sort](own)
+    def key(self, summary: RunSummary) -> tuple[Any, ...]:
+        return _KEYS[self.sort](summary)
 
 
 def cursor_of(sort: Order, last: RunSummary) -> str:
@@ -157,16 +157,20 @@ async def runs(
     found = choice.of(listed)
     if cursor is not None:
         last = parse_cursor(cursor, sort)
-        found = tuple(own for own in found if choice.key(own) > last)
+        found = tuple(summary for summary in found if choice.key(summary) > last)
     page = found if limit is None else found[:limit]
     rows = (
-        [api.listing.row(own) for own in page] if spark is None else await _curves(api, page, spark)
+        [api.listing.row(summary) for summary in page]
+        if spark is None
+        else await _curves(api, page, spark)
     )
     body = b"[" + b",".join(rows) + b"]"
     answer = tagged(Response(body, media_type="application/json"), tag)
     if len(page) < len(found):
         given = {"q": q, "status": status, "phase": phase, "sort": sort, "spark": spark}
-        more = "".join(f"&{name}={quote(str(own), safe='')}" for name, own in given.items() if own)
+        more = "".join(
+            f"&{name}={quote(str(value), safe='')}" for name, value in given.items() if value
+        )
         path = f"/runs?limit={limit}&cursor={cursor_of(sort, page[-1])}{more}"
         answer.headers["Link"] = f'<{path}>; rel="next"'
     return answer
@@ -174,18 +178,18 @@ async def runs(
 
 async def _curves(api: ApiState, page: Sequence[RunSummary], spark: int) -> list[bytes]:
     """Return the rows of runs with their small curves, JSON; a run that is gone has none."""
-    views = {view.name: view for view in await api.views.find_all(own.name for own in page)}
+    views = {view.name: view for view in await api.views.find_all(summary.name for summary in page)}
     rows = []
-    for own in page:
-        curve = small_curve(views[own.name], spark) if own.name in views else []
+    for summary in page:
+        curve = small_curve(views[summary.name], spark) if summary.name in views else []
         more = {
-            "norm": own.norm,
-            "step_time_s": own.step_time_s,
-            "live_attempts": own.live_attempts,
-            "alerts": own.firing,
+            "norm": summary.norm,
+            "step_time_s": summary.step_time_s,
+            "live_attempts": summary.live_attempts,
+            "alerts": summary.firing,
             "spark": curve,
         }
-        rows.append(encode(own.row() | more))
+        rows.append(encode(summary.row() | more))
     return rows
 
 

@@ -14,18 +14,18 @@ from gradwatch_server.api.bucket_reader import BucketReader
 from gradwatch_server.api.curves import as_arrays, as_plain
 from gradwatch_server.api.etags import has_tag, tag_of, tagged, unchanged
 from gradwatch_server.api.problems import Json
-from gradwatch_server.api.rank_rows import Own, OwnRank, check_columns, read_rank
+from gradwatch_server.api.rank_rows import Selected, SelectedRank, check_columns, read_rank
 from gradwatch_server.api.routes.layers import layers_of
 from gradwatch_server.api.series_range import (
     MAX_NEWEST,
-    AskedSteps,
     Range,
+    StepRange,
     Steps,
     check_cells,
     find_range,
 )
 from gradwatch_server.api.state import Api, ApiState, View
-from gradwatch_server.api.subjects import Question, WantedTable
+from gradwatch_server.api.subjects import SeriesRequest, WantedTable
 from gradwatch_server.core.views.snapshot import RunView
 from gradwatch_server.curves.columns import LAYER_COLUMNS, RUN_TABLE
 from gradwatch_server.curves.layers import KnownLayers
@@ -69,7 +69,7 @@ async def series(
     api: Api,
     request: Request,
     steps: Steps,
-    rank: Own,
+    rank: Selected,
     layer: Layer = None,
     group: Group = None,
     module: Module = None,
@@ -82,32 +82,32 @@ async def series(
     if has_tag(request, tag):
         return unchanged(tag)
     names = {"layer": layer, "group": group, "module": module, "block": block}
-    wanted = Question(column or (), {own: given for own, given in names.items() if given})
+    wanted = SeriesRequest(column or (), {name: given for name, given in names.items() if given})
     wanted.check()
     if rank is not None:
         check_columns(wanted.of_run, wanted.names)
-    asked = _SeriesRequest(wanted, steps, rank, points, format_ == "json")
+    asked = _Request(wanted, steps, rank, points, format_ == "json")
     return await api.curve_reads.run(lambda: tagged(_answer(view, api, asked), tag))
 
 
 @dataclass(frozen=True, slots=True)
-class _SeriesRequest:
+class _Request:
     """Parameters of a request."""
 
-    wanted: Question
-    steps: AskedSteps
-    rank: OwnRank | None
+    wanted: SeriesRequest
+    steps: StepRange
+    rank: SelectedRank | None
     points: int
     as_json: bool
 
 
-def _answer(view: RunView, api: ApiState, asked: _SeriesRequest) -> Response:
+def _answer(view: RunView, api: ApiState, asked: _Request) -> Response:
     wanted = asked.wanted
     with api.history(view) as history:
-        own = find_range(view, api, history, asked.steps)
+        range_ = find_range(view, api, history, asked.steps)
         known = layers_of(view, history.layers)
         tables = wanted.tables(known)
-        reader = _reader(own, known, api, asked, tables)
+        reader = _reader(range_, known, api, asked, tables)
         num_series = len(wanted.of_run) + sum(len(each.subjects) for each in tables)
         cells = reader.num_buckets * num_series * PER_BUCKET
         check_cells(
@@ -117,7 +117,7 @@ def _answer(view: RunView, api: ApiState, asked: _SeriesRequest) -> Response:
         for each in tables:
             curves += reader.curves(each, known)
         frame = curves[0].buckets  # all are of the same steps
-    facts = own.numbers | reader.rank_facts | {"width": reader.width, "points": asked.points}
+    facts = range_.numbers | reader.rank_facts | {"width": reader.width, "points": asked.points}
     if asked.as_json:
         return Json(facts | as_plain(curves, frame.steps, frame.times_ns))
     facts["series"] = [curve.label for curve in curves]
@@ -126,15 +126,15 @@ def _answer(view: RunView, api: ApiState, asked: _SeriesRequest) -> Response:
 
 
 def _reader(
-    own: Range,
+    range_: Range,
     known: KnownLayers,
     api: ApiState,
-    asked: _SeriesRequest,
+    asked: _Request,
     tables: Sequence[WantedTable],
 ) -> BucketReader:
     if asked.rank is None:
         names = {each.table for each in tables} | ({RUN_TABLE} if asked.wanted.of_run else set())
-        return BucketReader(own, own.width(asked.points, names))
+        return BucketReader(range_, range_.width(asked.points, names))
     columns = [LAYER_COLUMNS[each.column].stored for each in tables]
-    own, rows = read_rank(asked.rank, own, len(known), columns, api.engine.records)
-    return BucketReader(own, own.width(asked.points), rows)
+    range_, rows = read_rank(asked.rank, range_, len(known), columns, api.engine.records)
+    return BucketReader(range_, range_.width(asked.points), rows)

@@ -56,7 +56,7 @@ async def metrics_(api: Api) -> Response:
 
 @router.get("/notifiers", summary="Targets of notifications, and the state of each")
 async def notifiers(api: Api) -> Json:
-    return Json([own.to_dict() for own in api.notifications.statuses()])
+    return Json([status.to_dict() for status in api.notifications.statuses()])
 
 
 @router.get("/openapi.json", include_in_schema=False)

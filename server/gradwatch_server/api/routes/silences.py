@@ -72,7 +72,9 @@ class NewSilence(BaseModel):
 @router.get("/silences", summary="Silences in force, oldest first")
 async def silences(api: Api) -> Json:
     now_ns = api.now_ns()
-    return Json([describe(own) for own in api.published.silences if own.until_ns > now_ns])
+    return Json(
+        [describe(silence) for silence in api.published.silences if silence.until_ns > now_ns]
+    )
 
 
 @router.post("/silences", status_code=201, summary="Silence the alerts that fit the patterns")

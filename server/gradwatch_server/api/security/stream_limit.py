@@ -98,8 +98,8 @@ class StreamLimit:
             self._note()
 
     def _evict(self, caller: str, budget: str) -> None:
-        own = [place for place in self._places if place.caller == caller]
-        gone = max(own, key=Place.idle_s)  # the oldest of those who took all
+        places = [place for place in self._places if place.caller == caller]
+        gone = max(places, key=Place.idle_s)  # the oldest of those who took all
         self._places.remove(gone)
         gone.evict()
         self._use[budget].num_evicted += 1

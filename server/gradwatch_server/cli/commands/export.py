@@ -54,15 +54,15 @@ def export(
 ) -> None:
     """Write what is kept of a run into files that others read."""
     check_name(out, "--out")
-    own = FORMATS.get(to)
-    if own is None:
+    format_ = FORMATS.get(to)
+    if format_ is None:
         raise typer.BadParameter(f"one of {', '.join(FORMATS)}", param_hint="--to")
-    choice = _choice(own, from_, to_step, layers, column)
-    own.check()
+    choice = _choice(format_, from_, to_step, layers, column)
+    format_.check()
     place = out or Path(default_name(run, attempt, to))
     number = attempt or int(get(url, run_path(run, "health") + query_of())["attempt"])
     with contextlib.closing(Source(url, run, number)) as source, _progress() as on_progress:
-        job = Job(source=source, format=own, choice=choice, out=place, on_progress=on_progress)
+        job = Job(source=source, format=format_, choice=choice, out=place, on_progress=on_progress)
         metadata = job.run()
     if as_json:
         print(json.dumps({"path": str(place)} | metadata))
@@ -71,9 +71,13 @@ def export(
 
 
 def _choice(
-    own: type[Format], first: int, last: int | None, layers: str | None, column: list[str] | None
+    format_: type[Format],
+    first: int,
+    last: int | None,
+    layers: str | None,
+    column: list[str] | None,
 ) -> ExportSelection:
-    columns = tuple(column or own.columns)
+    columns = tuple(column or format_.columns)
     if not set(columns) <= set(FRAME_COLUMNS):
         raise typer.BadParameter(f"one of {', '.join(FRAME_COLUMNS)}", param_hint="--column")
     if last is not None and last < first:
@@ -90,9 +94,9 @@ def default_name(run: str, attempt: int | None, ending: str) -> str:
 
 def _said(place: Path, metadata: dict[str, Any]) -> str:
     texts = [
-        f"steps {own['first_step']} to {own['last_step']}"
-        + ("" if own["steps_per_row"] == 1 else f" in buckets of {own['steps_per_row']}")
-        for own in metadata["kept"]
+        f"steps {part['first_step']} to {part['last_step']}"
+        + ("" if part["steps_per_row"] == 1 else f" in buckets of {part['steps_per_row']}")
+        for part in metadata["kept"]
     ]
     live = "; the run is live: what came later is not in it" if metadata["live"] else ""
     of = f"run {metadata['run']}, attempt {metadata['attempt']}"
@@ -105,4 +109,4 @@ def _progress() -> Iterator[Callable[[ExportProgress], None]]:
     errors = Console(stderr=True)
     with Bar(console=errors, transient=True, disable=not errors.is_terminal) as bar:
         task = bar.add_task("exporting", total=None)
-        yield lambda own: bar.update(task, completed=own.step, total=own.last)
+        yield lambda progress: bar.update(task, completed=progress.step, total=progress.last)

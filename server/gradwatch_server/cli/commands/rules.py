@@ -61,28 +61,30 @@ def _rules_table(items: list[dict[str, Any]], run: str | None) -> Table:
     if run is not None:
         table.add_column("watches")
     for item in items:
-        own = item["settings"]
+        settings = item["settings"]
         row: list[Text | str] = [
             plain(item["rule"]),
-            coloured(own["severity"]) if own["enabled"] else plain("off"),
-            str(own["for_steps"]),
-            str(own["clear_steps"]),
-            plain(_settings(own)),
+            coloured(settings["severity"]) if settings["enabled"] else plain("off"),
+            str(settings["for_steps"]),
+            str(settings["clear_steps"]),
+            plain(_settings(settings)),
         ]
-        table.add_row(*row, *(plain(_watches(own)) for own in [item.get("watches")] if own))
+        table.add_row(
+            *row, *(plain(_watches(watched)) for watched in [item.get("watches")] if watched)
+        )
     return table
 
 
-def _settings(own: dict[str, Any]) -> str:
-    limits = {key: own[key] for key in ("runs", "layers", "groups") if own.get(key)}
-    rest = {key: value for key, value in own.items() if key not in COMMON}
+def _settings(settings: dict[str, Any]) -> str:
+    limits = {key: settings[key] for key in ("runs", "layers", "groups") if settings.get(key)}
+    rest = {key: value for key, value in settings.items() if key not in COMMON}
     return ", ".join(f"{key} {value}" for key, value in (rest | limits).items())
 
 
-def _watches(own: dict[str, Any]) -> str:
-    if not own["run"]:
+def _watches(watched: dict[str, Any]) -> str:
+    if not watched["run"]:
         return "not this run"
-    return "the run" if own["layers"] is None else f"{own['layers']} layers"
+    return "the run" if watched["layers"] is None else f"{watched['layers']} layers"
 
 
 @rules.command()

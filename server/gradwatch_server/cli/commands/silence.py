@@ -68,12 +68,12 @@ def _seconds(duration: str) -> int:
 
 
 def _show(silences: list[dict[str, Any]], *, as_json: bool) -> None:
-    for own in silences:
+    for each in silences:
         if as_json:
-            print(json.dumps(own))
+            print(json.dumps(each))
             continue
-        what = f"run {own['run']}, rule {own['rule']}, layers {own['layers']}"
-        why = f": {own['comment']}" if own["comment"] else ""
-        print(printable(f"{own['id']} {what}, until {own['until'][:19]}, by {own['by']}{why}"))
+        what = f"run {each['run']}, rule {each['rule']}, layers {each['layers']}"
+        why = f": {each['comment']}" if each["comment"] else ""
+        print(printable(f"{each['id']} {what}, until {each['until'][:19]}, by {each['by']}{why}"))
     if not silences and not as_json:
         print("no silences")

@@ -69,10 +69,12 @@ class Job:
             writer = self.format(part, about)
             with contextlib.closing(writer):
                 kept = [
-                    own for epoch in about.facts["epochs"] for own in self._epoch(epoch, writer)
+                    part for epoch in about.facts["epochs"] for part in self._epoch(epoch, writer)
                 ]
-                writer.add_alerts([own for own in self.source.alerts() if self._is_wanted(own)])
-            layers = [dict(own.described) for own in about.layers]
+                writer.add_alerts(
+                    [alert for alert in self.source.alerts() if self._is_wanted(alert)]
+                )
+            layers = [dict(layer.described) for layer in about.layers]
             metadata = {**about.facts, "kept": kept, "layers": layers}
             (part / "metadata.json").write_text(json.dumps(metadata, indent=1), "utf-8")
         return metadata
@@ -82,7 +84,7 @@ class Job:
         source, choice = self.source, self.choice
         health = source.health()
         spans = map(self._within, source.first_page(choice).facts["epochs"])
-        epochs = [own for own in spans if own is not None]
+        epochs = [span for span in spans if span is not None]
         if not epochs:
             where = "" if choice.is_all else " among the steps that are asked for"
             msg = f"run {source.run} has no closed step to export{where}"
@@ -127,8 +129,8 @@ class Job:
                     kept[-1]["last_step"] = end
                 else:
                     first = max(int(page.steps[0]), 0)
-                    own = {"epoch": epoch, "first_step": first, "last_step": end}
-                    kept.append(own | {"steps_per_row": page.width})
+                    part = {"epoch": epoch, "first_step": first, "last_step": end}
+                    kept.append(part | {"steps_per_row": page.width})
             step = end + 1
             self.on_progress(ExportProgress(epoch, end, last))
         return kept

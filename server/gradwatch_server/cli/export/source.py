@@ -112,7 +112,10 @@ class Source:
             answer = get(self.url, self._path("layers", *parts))
             found += answer["layers"]
             cursor = answer["next"]
-        return [ExportedLayer(name=own["name"], numel=own["numel"], described=own) for own in found]
+        return [
+            ExportedLayer(name=layer["name"], numel=layer["numel"], described=layer)
+            for layer in found
+        ]
 
     def first_page(self, choice: ExportSelection) -> Page:
         """Return a page of one step: it says which epochs there are."""
@@ -137,5 +140,5 @@ class Source:
         yield from found.values()
 
     def _path(self, rest: str, *parameters: tuple[str, object]) -> str:
-        own = ("attempt", self.attempt)
-        return run_path(self.run, rest) + query_of(own, *parameters)
+        attempt = ("attempt", self.attempt)
+        return run_path(self.run, rest) + query_of(attempt, *parameters)

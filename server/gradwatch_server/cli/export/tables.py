@@ -75,7 +75,7 @@ def tables_of(
         return
     yield STEP_BUCKETS, _buckets(page, [RUN], "column", _OF_RUN)
     if choice.layers is not None:
-        names = [own.name for own in layers]
+        names = [layer.name for layer in layers]
         yield LAYER_BUCKETS, _buckets(page, choice.columns, "layer", names)
 
 
@@ -104,10 +104,10 @@ def _steps(page: Page) -> Table:
         "time": TableColumn(_times(page.times_ns)),
         "skipped": TableColumn(page.skipped),
     }
-    own = page.rows[RUN]
+    run = page.rows[RUN]
     for place, name in enumerate(RUN_NAMES):
         if name in _OF_RUN:
-            found[name] = TableColumn(own.values[:, place], own.known[:, place])
+            found[name] = TableColumn(run.values[:, place], run.known[:, place])
     return found
 
 
@@ -117,15 +117,15 @@ def _layers(page: Page, layers: Sequence[ExportedLayer], columns: Sequence[str])
     tables = {name: page.rows[name].of(items) for name in columns if name in page.rows}
     shape = len(page.steps), len(places)
     there = np.zeros(shape, dtype=np.bool_)
-    for own in tables.values():
-        there |= own.known
+    for table in tables.values():
+        there |= table.known
     rows = np.flatnonzero(there.ravel())
     place = np.tile(places, shape[0])[rows]
-    numel = np.array([own.numel for own in layers], dtype=np.float64)
+    numel = np.array([layer.numel for layer in layers], dtype=np.float64)
     found = {
         "epoch": TableColumn(np.full(len(rows), page.epoch)),
         "step": TableColumn(np.repeat(page.steps, shape[1])[rows]),
-        "layer": TableColumn(place, words=[own.name for own in layers]),
+        "layer": TableColumn(place, words=[layer.name for layer in layers]),
         "numel": _integers(numel[place]),
     }
     for name in columns:
@@ -140,8 +140,8 @@ def _layers(page: Page, layers: Sequence[ExportedLayer], columns: Sequence[str])
 
 def _integers(values: npt.NDArray[Any], known: BoolArray | None = None) -> TableColumn:
     fits = np.isfinite(values) & (values < _MAX_INTEGER)
-    own = fits if known is None else fits & known
-    return TableColumn(np.where(own, values, 0.0).astype(np.int64), own)
+    is_there = fits if known is None else fits & known
+    return TableColumn(np.where(is_there, values, 0.0).astype(np.int64), is_there)
 
 
 def _buckets(page: Page, tables: Sequence[str], what: str, words: Sequence[str]) -> Table:
@@ -178,15 +178,15 @@ def _buckets(page: Page, tables: Sequence[str], what: str, words: Sequence[str])
 def _long(
     page: Page, table: str, items: IndexArray, places: IndexArray
 ) -> dict[str, npt.NDArray[Any]]:
-    own = page.buckets[table]
-    rows = np.flatnonzero(own["n"][:, items].ravel())
+    buckets = page.buckets[table]
+    rows = np.flatnonzero(buckets["n"][:, items].ravel())
     found = {
         "step": np.repeat(page.steps, len(items))[rows],
         "time": np.repeat(page.times_ns, len(items))[rows],
         "place": np.tile(places, len(page.steps))[rows],
     }
     for name in (*STATS, *COUNTS):
-        values = own[name][:, items].ravel()[rows]
+        values = buckets[name][:, items].ravel()[rows]
         found[name] = values.astype(np.float64) if name in STATS else values
     return found
 

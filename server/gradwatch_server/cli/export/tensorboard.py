@@ -40,23 +40,23 @@ class TensorBoard(Format):
         for row, step in enumerate(page.steps.tolist()):
             found = [
                 summary.Value(tag=tag, simple_value=value)
-                for own in series
-                for tag, value in own.at(row)
+                for series_ in series
+                for tag, value in series_.at(row)
             ]
             self._event(page.epoch, step, times_s[row], summary=summary(value=found))
 
     def add_alerts(self, alerts: Sequence[Mapping[str, Any]]) -> None:
         """Write each alert as a text at the step at which it fired, and where its page is."""
         text = _library("summary").text
-        last = max((own[0] for own in self._about.facts["epochs"]), default=0)
+        last = max((epoch[0] for epoch in self._about.facts["epochs"]), default=0)
         note = f"exported from [gradwatch]({self._about.page})"
         self._event(last, 0, 0.0, summary=text(f"{PREFIX}/run", note))
-        for own in alerts:
-            step = own["fired_step"] if own["fired_step"] is not None else own["first_step"]
-            link = f"{self._about.page}&alert={own['id']}"
-            body = f"**{own['severity']}** {own['message']} ([{own['id']}]({link}))"
-            summary = text(f"{PREFIX}/alerts/{own['rule']}", body)
-            self._event(last, step or 0, _seconds(own["updated_at"]), summary=summary)
+        for alert in alerts:
+            step = alert["fired_step"] if alert["fired_step"] is not None else alert["first_step"]
+            link = f"{self._about.page}&alert={alert['id']}"
+            body = f"**{alert['severity']}** {alert['message']} ([{alert['id']}]({link}))"
+            summary = text(f"{PREFIX}/alerts/{alert['rule']}", body)
+            self._event(last, step or 0, _seconds(alert["updated_at"]), summary=summary)
 
     def _event(self, epoch: int, step: int, time_s: float, **body: Any) -> None:
         event = _library("proto.event_pb2").Event(wall_time=time_s, step=step, **body)
@@ -98,7 +98,7 @@ def _all_series(page: Page, about: About) -> Iterator[_Series]:
     yield from _of_table(page, RUN, tags, slice(None))
     if about.choice.layers is None:
         return
-    names = [own.name for own in about.layers]
+    names = [layer.name for layer in about.layers]
     items = np.flatnonzero(page.places < len(names))  # later ones joined after the export began
     for column in about.choice.columns:
         tags = [f"{PREFIX}/layer/{names[place]}/{column}" for place in page.places[items]]
@@ -109,8 +109,8 @@ def _of_table(
     page: Page, table: str, tags: Sequence[str], items: slice | IndexArray
 ) -> Iterator[_Series]:
     if table in page.rows:
-        own = page.rows[table]
-        yield _Series(tags, TableNumbers(own.values[:, items], own.known[:, items]))
+        numbers = page.rows[table]
+        yield _Series(tags, TableNumbers(numbers.values[:, items], numbers.known[:, items]))
     elif table in page.buckets:
         for stat in STATS[:-1]:
             values = page.buckets[table][stat].astype(np.float64)[:, items]

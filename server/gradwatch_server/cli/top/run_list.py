@@ -144,9 +144,12 @@ def _norm_cell(row: dict[str, Any]) -> Text:
 def _alerts(counts: dict[str, int]) -> Text:
     """Return how many fire of each severity: `1c 2w`."""
     return Text(" ").join(
-        Text(f"{counts[own]}{own[0]}", style="bold red" if own == Severity.CRITICAL else "")
-        for own in reversed(Severity)
-        if counts.get(own)
+        Text(
+            f"{counts[severity]}{severity[0]}",
+            style="bold red" if severity == Severity.CRITICAL else "",
+        )
+        for severity in reversed(Severity)
+        if counts.get(severity)
     )
 
 

@@ -53,11 +53,11 @@ def gone_wrong(report: dict[str, Any]) -> dict[str, list[str]]:
     The origins of critical alerts come first, then those of others, then the worst of the last
     step, then what else alerts name.
     """
-    alerts = [own for own in report["alerts"]["items"] if own["state"] == "firing"]
-    alerts.sort(key=lambda own: own["severity"] != "critical")
-    told = [(own["origin"]["layer"], own["rule"]) for own in alerts]
-    told += [(own["name"], own["why"]) for own in report["worst_layers"]]
-    told += [(name, own["rule"]) for own in alerts for name in own["layers"]]
+    alerts = [alert for alert in report["alerts"]["items"] if alert["state"] == "firing"]
+    alerts.sort(key=lambda alert: alert["severity"] != "critical")
+    told = [(alert["origin"]["layer"], alert["rule"]) for alert in alerts]
+    told += [(layer["name"], layer["why"]) for layer in report["worst_layers"]]
+    told += [(name, alert["rule"]) for alert in alerts for name in alert["layers"]]
     found: dict[str, list[str]] = {}
     for name, rule in told:
         rules = found.setdefault(name, []) if name is not None else []
@@ -82,7 +82,7 @@ async def read_run(client: AsyncClient, run: str, text: str) -> dict[str, Any]:
     path = run_path(run, "series") + query_of(*columns, ("last", STEPS), ("points", STEPS))
     # One after the other: of two at once, one that fails leaves the other to a closed client.
     report, series = await client.get(run_path(run, "health")), await client.get(path)
-    curves = {own["column"]: _curve_of(own) for own in series["series"]}
+    curves = {each["column"]: _curve_of(each) for each in series["series"]}
     step = series["last_step"]
     layers = [] if step is None else await _read_layers(client, run, step, report, text)
     return {"health": report, "curves": curves, "layers": layers}
@@ -95,7 +95,7 @@ async def _read_layers(
     found: dict[str, dict[str, Any]] = {}
     if text:
         known = run_path(run, "layers") + query_of(("q", text), ("limit", MAX_LAYERS))
-        names = [own["name"] for own in (await client.get(known))["layers"]]
+        names = [layer["name"] for layer in (await client.get(known))["layers"]]
     else:
         found = await _at_step(client, run, step, ("worst", MAX_LAYERS))
         names = list({**wrong, **found})[:MAX_LAYERS]
@@ -112,7 +112,7 @@ async def _at_step(
 ) -> dict[str, dict[str, Any]]:
     """Return layers as they stand at a step, by their names."""
     answer = await client.get(run_path(run, f"frames/{step}") + query_of(*asked))
-    return {own["name"]: own for own in answer["layers"]}
+    return {layer["name"]: layer for layer in answer["layers"]}
 
 
 async def _read_curves(client: AsyncClient, run: str, names: list[str]) -> dict[str, list[Any]]:
@@ -120,7 +120,7 @@ async def _read_curves(client: AsyncClient, run: str, names: list[str]) -> dict[
         return {}
     asked = (("column", "l2"), ("last", STEPS), ("points", STEPS))
     path = run_path(run, "series") + query_of(*(("layer", name) for name in names), *asked)
-    return {own["layer"]: _curve_of(own) for own in (await client.get(path))["series"]}
+    return {each["layer"]: _curve_of(each) for each in (await client.get(path))["series"]}
 
 
 def _curve_of(series: dict[str, Any]) -> list[float | str | None]:
@@ -180,9 +180,9 @@ def _parts(snapshot: dict[str, Any], width: int, *, is_old: bool) -> Iterator[Te
         parts = [_narrow_layers(snapshot["layers"], width), Text(), *curves]
     yield Text()
     yield from parts
-    firing = [own for own in report["alerts"]["items"] if own["state"] == "firing"]
+    firing = [alert for alert in report["alerts"]["items"] if alert["state"] == "firing"]
     if firing:
-        firing.sort(key=lambda own: own["severity"] != "critical")
+        firing.sort(key=lambda alert: alert["severity"] != "critical")
         alerts = map(_alert, firing)
         yield Text()
         if width < WIDE:
@@ -198,7 +198,7 @@ def _parts(snapshot: dict[str, Any], width: int, *, is_old: bool) -> Iterator[Te
 def _reasons(report: dict[str, Any]) -> Iterator[Text]:
     """Yield why it is so, and the numbers that go with that."""
     yield from (Text(f"  {printable(reason)}") for reason in sentences(report))
-    states = [own["state"] for own in report["ranks"]]
+    states = [rank["state"] for rank in report["ranks"]]
     facts = {
         "step": report["step"],
         "score": report["score"]["last"],
@@ -236,11 +236,11 @@ def _table(columns: Iterable[str], rows: Iterable[list[Text]]) -> Table:
 
 def _layers(layers: list[dict[str, Any]], width: int) -> Table:
     """Return the layers; their curves have the room that the other columns leave."""
-    rows = [_layer(own) for own in layers]
+    rows = [_layer(layer) for layer in layers]
     columns = zip(LAYER_COLUMNS, *rows, strict=False)
     beside = sum(GAP + max(cell_len(str(cell)) for cell in column) for column in columns)
     room = min(max(width - beside - GAP, MIN_CURVE), STEPS)
-    curves = (sparkline(own["curve"], room) for own in layers)
+    curves = (sparkline(layer["curve"], room) for layer in layers)
     return _table(LAYER_COLUMNS, ([*row, curve] for row, curve in zip(rows, curves, strict=True)))
 
 
@@ -248,29 +248,29 @@ def _narrow_layers(layers: list[dict[str, Any]], width: int) -> Table:
     """Return the layers with their numbers alone; what has gone wrong in one colours its name."""
     most = max(width - NUMBERS_WIDTH, MIN_NAME)
     rows = []
-    for own in layers:
-        _, wrong, now, usual = _layer(own)
-        name = name_cell(own["name"], most)
+    for layer in layers:
+        _, wrong, now, usual = _layer(layer)
+        name = name_cell(layer["name"], most)
         name.stylize(wrong.style if wrong.plain else "")
         rows.append([name, now, usual])
     return _table((LAYER_COLUMNS[0], *LAYER_COLUMNS[2:4]), rows)
 
 
-def _layer(own: dict[str, Any]) -> list[Text]:
+def _layer(layer: dict[str, Any]) -> list[Text]:
     return [
-        name_cell(own["name"], MAX_NAME),
-        Text(printable(", ".join(own["gone_wrong"])), style="bold red"),
-        number_cell(own["l2"]),
-        number_cell(own["usual"]),
+        name_cell(layer["name"], MAX_NAME),
+        Text(printable(", ".join(layer["gone_wrong"])), style="bold red"),
+        number_cell(layer["l2"]),
+        number_cell(layer["usual"]),
     ]
 
 
-def _alert(own: dict[str, Any]) -> list[Text]:
-    by = own["acknowledged"]["by"] if own["acknowledged"] else "nobody yet"
+def _alert(alert: dict[str, Any]) -> list[Text]:
+    by = alert["acknowledged"]["by"] if alert["acknowledged"] else "nobody yet"
     return [
-        marked(own["severity"]),
-        Text(printable(own["rule"])),
-        Text(str(own["first_step"]), justify="right"),
-        Text(printable("silenced" if own["silenced"] else by)),
-        Text(printable(own["message"])),
+        marked(alert["severity"]),
+        Text(printable(alert["rule"])),
+        Text(str(alert["first_step"]), justify="right"),
+        Text(printable("silenced" if alert["silenced"] else by)),
+        Text(printable(alert["message"])),
     ]

@@ -106,8 +106,8 @@ def as_consequence(
     def capped(in_a_row: int) -> Severity:
         if goes_on:
             return Severity.INFO
-        own = severity(in_a_row)
-        return own if is_worse(own, cause.severity) else Severity.INFO
+        by_itself = severity(in_a_row)
+        return by_itself if is_worse(by_itself, cause.severity) else Severity.INFO
 
     return capped
 
@@ -147,38 +147,38 @@ class Allowance:
     def __post_init__(self) -> None:
         self.budget = AlertBudget()
 
-    def may_tell(self, own: ActiveAlert, severity: Severity, now_ns: int) -> bool:
+    def may_tell(self, active: ActiveAlert, severity: Severity, now_ns: int) -> bool:
         """Tell whether an event may be told now, and count it if it may.
 
         The first critical one of a rule is told in any case.
         """
         is_first = (
             severity is Severity.CRITICAL
-            and not own.alert.silenced
-            and own.alert.rule not in self.critical
+            and not active.alert.silenced
+            and active.alert.rule not in self.critical
         )
         if not self.budget.acquire(now_ns, severity) and not is_first:
-            self.budget.num_delayed += not own.waits
-            own.waits = True
+            self.budget.num_delayed += not active.waits
+            active.waits = True
             return False
         if is_first:
-            self.critical.add(own.alert.rule)
+            self.critical.add(active.alert.rule)
         return True
 
-    def may_update(self, own: ActiveAlert, news: tuple[News, ...], now_ns: int) -> bool:
+    def may_update(self, active: ActiveAlert, news: tuple[News, ...], now_ns: int) -> bool:
         """Tell whether news may be told now; if not, they are told with the next ones.
 
         A higher severity is no matter of how often the alert told of itself: there are not many.
         """
         if News.SILENCE_ENDED in news:
-            self.take(own, now_ns)
+            self.take(active, now_ns)
             return True
-        is_due = News.SEVERITY in news or own.told.limit.allows(now_ns)
-        return is_due and self.may_tell(own, own.alert.severity, now_ns)
+        is_due = News.SEVERITY in news or active.told.limit.allows(now_ns)
+        return is_due and self.may_tell(active, active.alert.severity, now_ns)
 
-    def take(self, own: ActiveAlert, now_ns: int) -> None:
+    def take(self, active: ActiveAlert, now_ns: int) -> None:
         """Count an event that is told in any case: somebody asked for it, and it comes once."""
-        self.budget.acquire(now_ns, own.alert.severity)
+        self.budget.acquire(now_ns, active.alert.severity)
 
 
 @dataclass
@@ -196,12 +196,12 @@ class ActiveAlerts:
 
     def __post_init__(self) -> None:
         self.silences = Silences()
-        for own in self.active.values():
-            own.silences_version = -1  # versions do not outlive a restart
+        for active in self.active.values():
+            active.silences_version = -1  # versions do not outlive a restart
 
     def alerts(self) -> tuple[Alert, ...]:
         """Return pending and firing alerts, then resolved ones, newest first."""
-        active = [own.as_it_stands() for own in self.active.values()]
+        active = [active.as_it_stands() for active in self.active.values()]
         active.sort(key=lambda alert: (alert.first_step, alert.id), reverse=True)
         return (*active, *reversed(self._resolved))
 
@@ -210,7 +210,7 @@ class ActiveAlerts:
 
         (1,) of a rule about the run.
         """
-        found = (own.layers for own in self.active.values() if own.alert.id == alert_id)
+        found = (active.layers for active in self.active.values() if active.alert.id == alert_id)
         return next(found, None)
 
     def __bool__(self) -> bool:
@@ -230,9 +230,9 @@ class ActiveAlerts:
             # Most frames end here. To count is ten times as fast as `any`.
             if not rule.enabled or not (name in active or np.count_nonzero(raised)):
                 continue
-            own = context.of(name)
+            limited = context.of(name)
             frame = _dated(observation, rule)
-            for evaluation in rule.evaluate(observation, raised, own):
+            for evaluation in rule.evaluate(observation, raised, limited):
                 if frame is not None:
                     find = partial(_origin_of, evaluation.origin, frame, context)
                     evaluation = replace(evaluation, origin=find)  # noqa: PLW2901 - the same
@@ -240,17 +240,19 @@ class ActiveAlerts:
 
     def acknowledge(self, alert_id: str, who: Acknowledgement) -> Iterator[Alert]:
         """Note that somebody knows of an alert that fires; yield the event of it."""
-        for own in self.active.values():
-            if own.alert.id == alert_id and own.alert.state is AlertState.FIRING:
-                own.alert = replace(own.alert, acknowledged=who)
-                self.allowance.take(own, who.at_ns)
-                yield telling.mention(own, News.ACKNOWLEDGED, who.at_ns)
+        for active in self.active.values():
+            if active.alert.id == alert_id and active.alert.state is AlertState.FIRING:
+                active.alert = replace(active.alert, acknowledged=who)
+                self.allowance.take(active, who.at_ns)
+                yield telling.mention(active, News.ACKNOWLEDGED, who.at_ns)
 
     def look_for_silences(self, names: tuple[str, ...], now_ns: int) -> None:
         """Show at once what new silences keep; that one ended is told at the next step."""
-        for own in self.active.values():
-            if not own.alert.silenced:
-                own.look_for_silences(self.silences, names if own.alert.num_layers else (), now_ns)
+        for active in self.active.values():
+            if not active.alert.silenced:
+                active.look_for_silences(
+                    self.silences, names if active.alert.num_layers else (), now_ns
+                )
 
     def _step(
         self, name: str, rules: Rules, evaluation: Evaluation, context: Context
@@ -264,20 +266,20 @@ class ActiveAlerts:
         if cause is not None:
             severity = as_consequence(by_itself, cause, goes_on=root is not None)
             evaluation = replace(evaluation, severity=severity)
-        own = self._follow(key, evaluation, context)
-        if cause is not None and own.alert.state is AlertState.PENDING:
-            own.explain(cause.alert_id, evaluation)
+        active = self._follow(key, evaluation, context)
+        if cause is not None and active.alert.state is AlertState.PENDING:
+            active.explain(cause.alert_id, evaluation)
         yield from self._transition(key, rule, evaluation)
-        if own.alert.state is not AlertState.FIRING:
+        if active.alert.state is not AlertState.FIRING:
             return
-        self._incidents.note(own.alert.rule, own.alert, own.last_step)
-        severity_now = by_itself(own.bad_steps)
+        self._incidents.note(active.alert.rule, active.alert, active.last_step)
+        severity_now = by_itself(active.bad_steps)
         if (
             root is not None
             and is_worse(severity_now, root.alert.severity)
             and self.allowance.may_tell(root, severity_now, evaluation.received_ns)
         ):
-            part = RelatedAlert(name, headline(own.alert))
+            part = RelatedAlert(name, headline(active.alert))
             yield telling.escalate(root, severity_now, part, evaluation)
             self._incidents.note(root.alert.rule, root.alert, root.last_step)
 
@@ -286,75 +288,75 @@ class ActiveAlerts:
         if evaluation.is_alone:
             return None
         name, group = key
-        own = self.active.get(key)
+        active = self.active.get(key)
         return self._incidents.cause_of(
             rule.follows,
             evaluation.step,
-            of="" if own is None else own.alert.id,
+            of="" if active is None else active.alert.id,
             again=(name, group) if rule.recurs else None,
         )
 
     def _follow(self, key: _Key, evaluation: Evaluation, context: Context) -> ActiveAlert:
         """Return the alert with what an evaluation adds to it, or begins it."""
-        own, verdict = self.active.get(key), evaluation.verdict
-        if own is None:
+        active, verdict = self.active.get(key), evaluation.verdict
+        if active is None:
             taken = {alert.id for alert in self._resolved if alert.rule == key[0]}
             most = self.allowance.budget.limits.alert_bytes
-            own = ActiveAlert.begin(key[0], evaluation, context, taken, most)
-            self.active[key] = own
-        elif np.count_nonzero(bad := self._bad(own, evaluation)):
-            own.extend(bad, evaluation)
-        elif np.count_nonzero(own.among(verdict.seen)):
-            own.rest()
-        elif _is_absent(own, evaluation):
-            own.miss()
-        return own
+            active = ActiveAlert.begin(key[0], evaluation, context, taken, most)
+            self.active[key] = active
+        elif np.count_nonzero(bad := self._bad(active, evaluation)):
+            active.extend(bad, evaluation)
+        elif np.count_nonzero(active.among(verdict.seen)):
+            active.rest()
+        elif _is_absent(active, evaluation):
+            active.miss()
+        return active
 
     def _firing(self, alert_id: str) -> ActiveAlert | None:
         """Return an alert that fires, None if it does not any more."""
-        for own in self.active.values():
-            if own.alert.id == alert_id:
-                return own if own.alert.state is AlertState.FIRING else None
+        for active in self.active.values():
+            if active.alert.id == alert_id:
+                return active if active.alert.state is AlertState.FIRING else None
         return None
 
-    def _bad(self, own: ActiveAlert, evaluation: Evaluation) -> BoolArray:
+    def _bad(self, active: ActiveAlert, evaluation: Evaluation) -> BoolArray:
         """Return the layers that keep an alert: to fire, it has to be raised again and again."""
         verdict = evaluation.verdict
-        if own.alert.state is AlertState.PENDING:
+        if active.alert.state is AlertState.PENDING:
             return verdict.raised
-        return verdict.raised | own.among(verdict.held)
+        return verdict.raised | active.among(verdict.held)
 
     def _transition(self, key: _Key, rule: Rule, evaluation: Evaluation) -> Iterator[Alert]:
-        own, now_ns = self.active[key], evaluation.received_ns
-        ended = own.look_for_silences(self.silences, evaluation.names, now_ns)
-        gone = own.absent_steps >= GONE_STEPS
-        is_over = own.good_steps >= (evaluation.clear_steps or rule.clear_steps) or gone
-        if own.alert.state is AlertState.PENDING:
-            if own.held_steps >= (evaluation.for_steps or rule.for_steps):
-                if self.allowance.may_tell(own, own.alert.severity, now_ns):
-                    yield telling.fire(own, evaluation)
+        active, now_ns = self.active[key], evaluation.received_ns
+        ended = active.look_for_silences(self.silences, evaluation.names, now_ns)
+        gone = active.absent_steps >= GONE_STEPS
+        is_over = active.good_steps >= (evaluation.clear_steps or rule.clear_steps) or gone
+        if active.alert.state is AlertState.PENDING:
+            if active.held_steps >= (evaluation.for_steps or rule.for_steps):
+                if self.allowance.may_tell(active, active.alert.severity, now_ns):
+                    yield telling.fire(active, evaluation)
                 else:
-                    own.is_over = is_over
-            elif own.good_steps > FORGIVEN_STEPS or gone:
+                    active.is_over = is_over
+            elif active.good_steps > FORGIVEN_STEPS or gone:
                 del self.active[key]
         elif is_over:
-            if self.allowance.may_tell(own, own.alert.severity, now_ns):
-                why = _why_gone(own, evaluation) if gone else ResolvedBy.CLEAR
+            if self.allowance.may_tell(active, active.alert.severity, now_ns):
+                why = _why_gone(active, evaluation) if gone else ResolvedBy.CLEAR
                 yield self._resolve(key, why, evaluation.step, now_ns)
             else:
-                own.is_over = True
+                active.is_over = True
         else:
-            news = (*own.news(), *((News.SILENCE_ENDED,) if ended else ()))
-            if news and self.allowance.may_update(own, news, now_ns):
-                yield telling.update(own, news, evaluation)
+            news = (*active.news(), *((News.SILENCE_ENDED,) if ended else ()))
+            if news and self.allowance.may_update(active, news, now_ns):
+                yield telling.update(active, news, evaluation)
 
     def _end_of_rules(self, rules: Rules, frame: Frame) -> Iterator[Alert]:
         """End the alerts of rules that are off, or that do not watch the run any more."""
-        for key, own in list(self.active.items()):
+        for key, active in list(self.active.items()):
             rule = rules.root.get(key[0])
             if rule is not None and rule.enabled:
                 continue
-            if own.alert.state is AlertState.PENDING:
+            if active.alert.state is AlertState.PENDING:
                 del self.active[key]
                 continue
             yield self._resolve(key, ResolvedBy.RULE_OFF, frame.step, frame.received_ns)
@@ -365,16 +367,16 @@ class ActiveAlerts:
         return resolved
 
 
-def _is_absent(own: ActiveAlert, evaluation: Evaluation) -> bool:
+def _is_absent(active: ActiveAlert, evaluation: Evaluation) -> bool:
     """Tell whether none of an alert's layers is there, though others are."""
     present = evaluation.verdict.present
-    return present is not None and bool(present.any()) and not own.among(present).any()
+    return present is not None and bool(present.any()) and not active.among(present).any()
 
 
-def _why_gone(own: ActiveAlert, evaluation: Evaluation) -> ResolvedBy:
+def _why_gone(active: ActiveAlert, evaluation: Evaluation) -> ResolvedBy:
     """Return why none of an alert's layers is there any more."""
     frozen = evaluation.verdict.frozen
-    if frozen is None or np.count_nonzero(own.among(frozen)) < np.count_nonzero(own.layers):
+    if frozen is None or np.count_nonzero(active.among(frozen)) < np.count_nonzero(active.layers):
         return ResolvedBy.GONE
     return ResolvedBy.FROZEN
 

@@ -195,11 +195,11 @@ class ActiveAlert:
         excess = largest_of(evaluation.excess, raised)
         worth = origin.value if excess is None else excess
         told = ReportedState(np.zeros_like(raised), worth, severity, origin.kind)
-        own = cls(alert, raised.copy(), told, evaluation.step)
-        own._name_layers(evaluation)
-        own.alert = with_spread(own.alert, evaluation.step)
-        own.alert = replace(own.alert, message=message(own.alert))
-        return own
+        active = cls(alert, raised.copy(), told, evaluation.step)
+        active._name_layers(evaluation)
+        active.alert = with_spread(active.alert, evaluation.step)
+        active.alert = replace(active.alert, message=message(active.alert))
+        return active
 
     def among(self, flagged: BoolArray) -> BoolArray:
         """Return those flagged layers that were bad before; more layers may exist by now."""

@@ -221,9 +221,12 @@ class Alert:
             {"step": step, "magnitude": magnitude}
             for step, magnitude in self.origin.magnitudes_before
         ]
-        for own in (plain, origin, plain["worst"]):
-            if own is not None:
-                own["num_ranks"], own["ranks"] = len(own["ranks"]), own["ranks"][:MAX_RANKS]
+        for fields_ in (plain, origin, plain["worst"]):
+            if fields_ is not None:
+                fields_["num_ranks"], fields_["ranks"] = (
+                    len(fields_["ranks"]),
+                    fields_["ranks"][:MAX_RANKS],
+                )
         if self.acknowledged is not None:
             comment = cut_bytes(self.acknowledged.comment, MAX_TEXT_BYTES)
             at = isotime(self.acknowledged.at_ns)
@@ -238,12 +241,12 @@ class Alert:
         plain["worst"] = None if self.worst is None else _fields_of(self.worst)
         plain["update"] = None if self.update is None else asdict(self.update)
         plain["acknowledged"] = None if self.acknowledged is None else asdict(self.acknowledged)
-        plain["spread"] = tuple(_fields_of(own) for own in self.spread)
+        plain["spread"] = tuple(_fields_of(spread) for spread in self.spread)
         return plain
 
 
-def _fields_of(own: Alert | Origin | Worst | Spread) -> dict[str, Any]:
-    return {name: getattr(own, name) for name in own.__slots__}
+def _fields_of(facts: Alert | Origin | Worst | Spread) -> dict[str, Any]:
+    return {name: getattr(facts, name) for name in facts.__slots__}
 
 
 def isotime(time_ns: int) -> str:

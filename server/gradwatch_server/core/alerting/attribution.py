@@ -58,9 +58,9 @@ def first_computed(frame: Frame, flagged: BoolArray) -> int | None:
     last: set[int] = set()
     for part in frame.parts:
         index = part.layout.index
-        own = index[flagged[index]]
-        if part.ordered and len(own) == len(indices):
-            last.add(int(own[-1]))
+        flagged_index = index[flagged[index]]
+        if part.ordered and len(flagged_index) == len(indices):
+            last.add(int(flagged_index[-1]))
     return last.pop() if len(last) == 1 else None
 
 
@@ -124,11 +124,11 @@ def rising_ranks(frame: Frame, layers: BoolArray, usual_loss: float | None) -> t
     """
     if frame.coverage < 1.0 or len(ranks_of(frame.parts)) < 2:
         return ()
-    own = _norms_of(frame.parts, layers, local=True)
-    if len(own) == len({p.rank for p in frame.parts if layers[p.layout.index].any()}):
+    norms = _norms_of(frame.parts, layers, local=True)
+    if len(norms) == len({p.rank for p in frame.parts if layers[p.layout.index].any()}):
         # A norm that no rank had before the reduction came later: it is of none of them.
         together = math.hypot(*frame.l2_max[layers & frame.present].tolist())
-        return standing_out(own) if together <= len(own) * max(own.values()) else ()
+        return standing_out(norms) if together <= len(norms) * max(norms.values()) else ()
     if frame.disagreement is not None and (frame.disagreement.sums[layers] > 0.0).any():
         return standing_out(_norms_of(frame.parts, layers, local=False))
     return high_loss_ranks(frame, usual_loss)
@@ -155,8 +155,8 @@ def standing_out(values: Mapping[int, float]) -> tuple[int, ...]:
 def explosion_ranks(frame: Frame, index: int, limit: float) -> tuple[int, ...]:
     """Return the ranks whose own gradient of a layer breaks a limit."""
     only = np.arange(len(frame.present)) == index
-    own = _norms_of(frame.parts, only, local=True)
-    return tuple(sorted(rank for rank, norm in own.items() if norm > limit))
+    norms = _norms_of(frame.parts, only, local=True)
+    return tuple(sorted(rank for rank, norm in norms.items() if norm > limit))
 
 
 def _norms_of(parts: Iterable[RankPart], layers: BoolArray, *, local: bool) -> dict[int, float]:

@@ -66,8 +66,8 @@ def _batch_of_one_rank(frame: Frame, context: Context) -> str:
         return ""
     losses = {part.rank: part.scalars.get(Scalar.LOSS, math.nan) for part in frame.parts}
     others = max(loss for rank, loss in losses.items() if rank not in found)
-    own = losses[found[0]]
-    return f"the loss of rank {found[0]} is {own:.3g}, of the others at most {others:.3g}"
+    worst = losses[found[0]]
+    return f"the loss of rank {found[0]} is {worst:.3g}, of the others at most {others:.3g}"
 
 
 def _large_update(context: Context, step: int) -> str:

@@ -55,7 +55,7 @@ def _bounded(key: str, value: Any, bound: int) -> Any:
     if isinstance(value, str):
         return _cut(value, 3 * bound if key == "message" else bound)
     if isinstance(value, Mapping):
-        return {own: _bounded(own, item, bound) for own, item in value.items()}
+        return {key: _bounded(key, item, bound) for key, item in value.items()}
     if isinstance(value, Sequence):
         return _bounded_list(key, value, bound)
     return value

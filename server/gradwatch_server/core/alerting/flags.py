@@ -60,12 +60,12 @@ def find_flags(observation: object, rules: Rules, context: Context) -> Flags:
     limited = context.limited
     with np.errstate(invalid="ignore"):
         for name, rule in rules_asked:
-            own = limited.get(name, context) if limited else context
-            raised = rule.raised(observation, own)
+            rule_context = limited.get(name, context) if limited else context
+            raised = rule.raised(observation, rule_context)
             if raised is None:
                 continue
-            if own.watched is not None and own.watched.shape == raised.shape:
-                raised = raised & own.watched
+            if rule_context.watched is not None and rule_context.watched.shape == raised.shape:
+                raised = raised & rule_context.watched
             if any_true(raised):  # hardly ever
                 for other in rule.yields_to:
                     if other in found.masks:

@@ -27,7 +27,7 @@ class LimitedRules:
         if not masks:
             return context
         return replace(
-            context, limited={name: _within(context, own) for name, own in masks.items()}
+            context, limited={name: _within(context, mask) for name, mask in masks.items()}
         )
 
     def _masks_of(self, context: Context, rules: Rules) -> Mapping[str, BoolArray]:

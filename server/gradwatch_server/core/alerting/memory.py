@@ -55,7 +55,7 @@ class Memories(Shared):
                 self._memories[name] = memory.resumed(step, num_frames)
 
     def to_state(self) -> MemoriesState:
-        known = {name: encode(own) for name, own in self._memories.items()}
+        known = {name: encode(memory) for name, memory in self._memories.items()}
         return MemoriesState({**self._saved, **known})
 
     @classmethod

@@ -248,7 +248,7 @@ def _layers(alert: Alert, most: int) -> str:
     if name is not None or origin.farthest is not None:
         which = "among them" if has_grown else "worst"
         return f"{text}, {which} {_name(name or origin.farthest, most)}"
-    names = ", ".join(_name(own, most) for own in alert.layers[:MAX_LISTED])
+    names = ", ".join(_name(name, most) for name in alert.layers[:MAX_LISTED])
     return f"{text} ({names}{', …' if alert.num_layers > MAX_LISTED else ''})"
 
 

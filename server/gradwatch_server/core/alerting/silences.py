@@ -74,7 +74,7 @@ class Silences:
     def add(self, silence: Silence) -> None:
         """Add one, and drop those that have ended."""
         now_ns = silence.created_ns
-        kept = {own.id: own for own in self if own.until_ns > now_ns}
+        kept = {silence.id: silence for silence in self if silence.until_ns > now_ns}
         self._silences = {**kept, silence.id: silence}
         self.version += 1
 
@@ -84,17 +84,17 @@ class Silences:
 
     def replace(self, state: Sequence[Mapping[str, Any]]) -> None:
         """Hold those that `state_dict` described, and no other."""
-        self._silences = {own["id"]: Silence(**own) for own in state}
+        self._silences = {each["id"]: Silence(**each) for each in state}
         self.version += 1
 
     def silenced_until_ns(self, run: str, rule: str, layers: Sequence[str]) -> int:
         """Return when the last silence ends that an alert fits, 0 if it fits none."""
-        fitting = (own.until_ns for own in self if own.fits(run, rule, layers))
+        fitting = (silence.until_ns for silence in self if silence.fits(run, rule, layers))
         return max(fitting, default=0)
 
     def state_dict(self) -> list[dict[str, Any]]:
         """Return plain data for `replace`."""
-        return [asdict(own) for own in self]
+        return [asdict(silence) for silence in self]
 
 
 def fits(pattern: str, name: str) -> bool:

@@ -22,85 +22,85 @@ from gradwatch_server.core.alerting.sentences import message
 from gradwatch_wire.health import AlertState, Severity
 
 
-def fire(own: ActiveAlert, evaluation: Evaluation) -> Alert:
-    worst = own.peak.worst if own.peak is not None else None
-    own.alert = replace(
-        own.alert,
+def fire(active: ActiveAlert, evaluation: Evaluation) -> Alert:
+    worst = active.peak.worst if active.peak is not None else None
+    active.alert = replace(
+        active.alert,
         state=AlertState.FIRING,
         fired_step=evaluation.step,
         fired_ns=evaluation.received_ns,
         worst=worst,
     )
-    return _tell(own, evaluation.received_ns)
+    return _tell(active, evaluation.received_ns)
 
 
-def update(own: ActiveAlert, news: tuple[News, ...], evaluation: Evaluation) -> Alert:
+def update(active: ActiveAlert, news: tuple[News, ...], evaluation: Evaluation) -> Alert:
     now_ns = evaluation.received_ns
-    own.told.limit.acquire(now_ns)
-    joined = own.layers & ~own.told.layers
+    active.told.limit.acquire(now_ns)
+    joined = active.layers & ~active.told.layers
     step, names = evaluation.step, evaluation.names
-    _number(own, news, step, [names[i] for i in np.flatnonzero(joined)] if names else ())
-    raised_step = step if News.SEVERITY in news else own.alert.raised_step
-    worst = own.peak.worst if own.peak is not None else own.alert.worst
-    own.alert = replace(own.alert, raised_step=raised_step, worst=worst)
-    return _tell(own, now_ns)
+    _number(active, news, step, [names[i] for i in np.flatnonzero(joined)] if names else ())
+    raised_step = step if News.SEVERITY in news else active.alert.raised_step
+    worst = active.peak.worst if active.peak is not None else active.alert.worst
+    active.alert = replace(active.alert, raised_step=raised_step, worst=worst)
+    return _tell(active, now_ns)
 
 
 def escalate(
-    own: ActiveAlert, severity: Severity, part: RelatedAlert, evaluation: Evaluation
+    active: ActiveAlert, severity: Severity, part: RelatedAlert, evaluation: Evaluation
 ) -> Alert:
     """Return the event that a consequence made it matter more."""
-    _number(own, (News.SEVERITY,), evaluation.step, (), part)
-    own.told.severity = severity
-    own.alert = replace(own.alert, severity=severity, raised_step=evaluation.step)
-    return _restate(own, evaluation.received_ns)
+    _number(active, (News.SEVERITY,), evaluation.step, (), part)
+    active.told.severity = severity
+    active.alert = replace(active.alert, severity=severity, raised_step=evaluation.step)
+    return _restate(active, evaluation.received_ns)
 
 
-def mention(own: ActiveAlert, news: News, now_ns: int) -> Alert:
+def mention(active: ActiveAlert, news: News, now_ns: int) -> Alert:
     """Return the event of something that is no step."""
-    _number(own, (news,), own.last_step, ())
-    return _restate(own, now_ns)
+    _number(active, (news,), active.last_step, ())
+    return _restate(active, now_ns)
 
 
-def resolve(own: ActiveAlert, why: ResolvedBy, step: int, now_ns: int) -> Alert:
-    worst = own.peak.worst if own.peak is not None else own.alert.worst
-    own.alert = replace(
-        own.alert,
+def resolve(active: ActiveAlert, why: ResolvedBy, step: int, now_ns: int) -> Alert:
+    worst = active.peak.worst if active.peak is not None else active.alert.worst
+    active.alert = replace(
+        active.alert,
         state=AlertState.RESOLVED,
         resolved_step=step,
         resolved_by=why,
         worst=worst,
         # Who was told that it fires is told that it is over, and nobody else.
-        silenced=not own.told.loudly,
+        silenced=not active.told.loudly,
     )
-    return _restate(own, now_ns)
+    return _restate(active, now_ns)
 
 
-def _tell(own: ActiveAlert, now_ns: int) -> Alert:
-    told = own.told
-    told.layers, told.severity = own.layers.copy(), own.alert.severity
-    told.kind = own.alert.origin.kind
-    if own.peak is not None:
-        told.excess, own.peak = own.peak.excess, None
-    return _restate(own, now_ns)
+def _tell(active: ActiveAlert, now_ns: int) -> Alert:
+    told = active.told
+    told.layers, told.severity = active.layers.copy(), active.alert.severity
+    told.kind = active.alert.origin.kind
+    if active.peak is not None:
+        told.excess, active.peak = active.peak.excess, None
+    return _restate(active, now_ns)
 
 
-def _restate(own: ActiveAlert, now_ns: int) -> Alert:
-    own.told.loudly |= not own.alert.silenced
-    own.waits = False
-    changed = replace(own.as_it_stands(), updated_ns=now_ns)
-    own.alert = replace(changed, message=message(changed))
-    return own.alert
+def _restate(active: ActiveAlert, now_ns: int) -> Alert:
+    active.told.loudly |= not active.alert.silenced
+    active.waits = False
+    changed = replace(active.as_it_stands(), updated_ns=now_ns)
+    active.alert = replace(changed, message=message(changed))
+    return active.alert
 
 
 def _number(
-    own: ActiveAlert,
+    active: ActiveAlert,
     news: tuple[News, ...],
     step: int,
     joined: Iterable[str],
     part: RelatedAlert | None = None,
 ) -> None:
     names = tuple(joined)
-    number = 1 if own.alert.update is None else own.alert.update.number + 1
+    number = 1 if active.alert.update is None else active.alert.update.number + 1
     named = first_names(names, MAX_NAMED_LAYERS)
-    own.alert = replace(own.alert, update=Update(number, step, news, named, len(names), part))
+    active.alert = replace(active.alert, update=Update(number, step, news, named, len(names), part))

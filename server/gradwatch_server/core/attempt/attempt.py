@@ -118,7 +118,7 @@ class Attempt:
     @property
     def may_return(self) -> bool:
         """Presence of a rank that was lost and did not end."""
-        return any(own.state is RankState.LOST for own in self.sessions.values())
+        return any(session.state is RankState.LOST for session in self.sessions.values())
 
     @property
     def waiting(self) -> bool:
@@ -138,7 +138,7 @@ class Attempt:
     @property
     def sessions_bytes(self) -> int:
         """Memory of its sessions, and of the attempt beside them."""
-        sizes = (session_bytes(own.hello) for own in self.sessions.values())
+        sizes = (session_bytes(session.hello) for session in self.sessions.values())
         return ATTEMPT_BYTES + sum(sizes)
 
     @property
@@ -267,8 +267,10 @@ class Attempt:
         self.counts.add_event(event.name)
         session.add_event(event)
         if event.name == EventName.PACE:
-            living = [own for own in self.sessions.values() if own.state is RankState.ALIVE]
-            self.every = max((own.every for own in living), default=1)
+            living = [
+                session for session in self.sessions.values() if session.state is RankState.ALIVE
+            ]
+            self.every = max((session.every for session in living), default=1)
 
     def add_stats(
         self, session: RankSession, stats: Stats, entry: int, now_ns: int, rules: Rules
@@ -330,8 +332,10 @@ class Attempt:
         self.counts.unresolved.add(self.num_frames)
 
     def add_gains(self, session: RankSession, gains: Gains, received_ns: int) -> None:
-        own = RankGains(session.hello.rank, gains.blocks, gains.norm_type, numbers(gains.norms))
-        if self.retired or not self.open.add_gains(own, gains.step, received_ns):
+        rank_gains = RankGains(
+            session.hello.rank, gains.blocks, gains.norm_type, numbers(gains.norms)
+        )
+        if self.retired or not self.open.add_gains(rank_gains, gains.step, received_ns):
             self.counts.add_late(self.num_frames)
 
     def add_loss(
@@ -380,8 +384,8 @@ class Attempt:
             last_frame = self.closed.last_frame
             if last_frame is not None and (last_frame.coverage < 1.0 or self.ranks.behind):
                 self.ranks.note_behind(last_frame)
-        for own in gains:
-            yield from self.closed.add_gains(own, rules)
+        for step_gains in gains:
+            yield from self.closed.add_gains(step_gains, rules)
 
     def retire(self, now_ns: int, rules: Rules) -> Iterator[Alert]:
         """Close open frames, and free what only an attempt that goes on needs."""

@@ -183,7 +183,7 @@ class ClosedFrames:
         """Look whether anything is non-finite in a record that no frame takes."""
         with np.errstate(all="ignore"):
             merged = self._merge(Gathered(place[1], -1, now_ns, (part,)))
-        late = LateFrame(**{own.name: getattr(merged, own.name) for own in fields(merged)})
+        late = LateFrame(**{field_.name: getattr(merged, field_.name) for field_ in fields(merged)})
         if self.first_bad is None or place < self.first_bad_at:
             self.first_bad = find_first_bad(late, self._describe().names) or self.first_bad
             self.first_bad_at = place

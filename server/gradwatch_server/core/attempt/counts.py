@@ -32,8 +32,8 @@ class Counts:
 
     def add_event(self, name: str) -> None:
         known = name in self.events or len(self.events) < MAX_EVENT_NAMES
-        own = name if known else "other"
-        self.events[own] = self.events.get(own, 0) + 1
+        counted = name if known else "other"
+        self.events[counted] = self.events.get(counted, 0) + 1
 
     def add_late(self, num_frames: int) -> None:
         """Count a late record when so many frames had closed."""

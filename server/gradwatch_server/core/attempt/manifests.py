@@ -37,10 +37,10 @@ class DeclaredManifests:
 
         The newest manifest of each session stays: it is needed for what comes.
         """
-        droppable = [own for own in sessions if len(own.manifests) > 1]
+        droppable = [session for session in sessions if len(session.manifests) > 1]
         if not droppable:
             return False
-        session = max(droppable, key=lambda own: own.manifests_bytes)
+        session = max(droppable, key=lambda session: session.manifests_bytes)
         self._drop(session, next(iter(session.manifests)), "run_bytes")
         return True
 

@@ -78,11 +78,11 @@ class OpenFrames:
     def come_to(self, rank: int, place: Place) -> None:
         self.gains.note(rank, place)
 
-    def add_gains(self, own: RankGains, step: int, now_ns: int) -> bool:
+    def add_gains(self, gains: RankGains, step: int, now_ns: int) -> bool:
         """Take in the gains of one rank; return False if they are late, or far ahead."""
         self.has_gains = True
-        place = self.order.place(own.rank, GAINS, step, self.gains.last_closed)
-        return place is not None and self.gains.add(own.rank, own, step=place, now_ns=now_ns)
+        place = self.order.place(gains.rank, GAINS, step, self.gains.last_closed)
+        return place is not None and self.gains.add(gains.rank, gains, step=place, now_ns=now_ns)
 
     def release_held(self, limit: int) -> Placed[RankPart]:
         """Return all that is held if it is what takes too much, see `close_early`."""

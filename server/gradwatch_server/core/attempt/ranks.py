@@ -30,10 +30,10 @@ class Ranks:
     sessions: dict[int, RankSession] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        own = self.sessions.items()
-        self.alive = {rank for rank, session in own if session.state is RankState.ALIVE}
-        self.behind = {rank for rank, session in own if session.behind_frames}
-        self.bare = {rank for rank, session in own if session.is_bare}
+        sessions = self.sessions.items()
+        self.alive = {rank for rank, session in sessions if session.state is RankState.ALIVE}
+        self.behind = {rank for rank, session in sessions if session.behind_frames}
+        self.bare = {rank for rank, session in sessions if session.is_bare}
         self._await_ranks()
 
     def join(self, session: RankSession) -> None:

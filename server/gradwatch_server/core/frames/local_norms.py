@@ -30,9 +30,9 @@ def local_norms(frame: Frame) -> list[RankNorms]:
     if not frame.has_local_norms:  # nearly always
         return found
     for alike in by_layout(frame.parts):
-        own = [(part.rank, norms) for part in alike if (norms := part.local_l2) is not None]
-        if own:
-            ranks = np.array([rank for rank, _ in own], dtype=np.int64)
-            l2 = np.stack([norms for _, norms in own])
+        known = [(part.rank, norms) for part in alike if (norms := part.local_l2) is not None]
+        if known:
+            ranks = np.array([rank for rank, _ in known], dtype=np.int64)
+            l2 = np.stack([norms for _, norms in known])
             found.append(RankNorms(alike[0].layout.index, ranks, l2))
     return found

@@ -103,10 +103,10 @@ def _side_by_side(layouts: Sequence[Layout]) -> tuple[IndexArray, Shards]:
     """Return layer and shard of all entries of the layouts, (all own layers,) each."""
     shards = [layout.shards for layout in layouts if layout.shards is not None]
     return np.concatenate([layout.index for layout in layouts]), Shards(
-        partition=np.concatenate([own.partition for own in shards]),
-        number=np.concatenate([own.number for own in shards]),
-        count=np.concatenate([own.count for own in shards]),
-        expert=np.concatenate([own.expert for own in shards]),
+        partition=np.concatenate([shard.partition for shard in shards]),
+        number=np.concatenate([shard.number for shard in shards]),
+        count=np.concatenate([shard.count for shard in shards]),
+        expert=np.concatenate([shard.expert for shard in shards]),
     )
 
 
@@ -130,7 +130,7 @@ def merge(
     """
     parts = gathered.items
     replicas = gather_replicas(parts)
-    blocks = [(own.parts[0].layout, _merge_alike(own.distinct)) for own in replicas]
+    blocks = [(replica.parts[0].layout, _merge_alike(replica.distinct)) for replica in replicas]
     whole, num_partial = not [layout for layout, _ in blocks if layout.shards is not None], 0
     if not whole:
         blocks, num_partial = join(blocks, partial(_has_all, parts, world))
@@ -149,7 +149,7 @@ def merge(
         array.setflags(write=False)  # readers in other threads hold them
     l2 = rows[ROW_OF[L2]]
     scalars = _scalars_of(parts)
-    columns = {tuple(part.record.columns) for own in replicas for part in own.distinct}
+    columns = {tuple(part.record.columns) for replica in replicas for part in replica.distinct}
     loss = _loss(parts, scalars) if Scalar.LOSS in scalars else None
     has_nonfinite = any_true(bad)
     bad_step = _bad_step(gathered, scalars)
@@ -174,7 +174,7 @@ def merge(
         if whole and counted is present and _hold_all(replicas, present)
         else _joined(l2[counted], num_partial),
         loss=loss,
-        point=_common({own.get(Label.POINT) for alike in replicas for own in alike.labels}),
+        point=_common({label.get(Label.POINT) for alike in replicas for label in alike.labels}),
         loss_scale=_smallest(scalars[Scalar.LOSS_SCALE]) if Scalar.LOSS_SCALE in scalars else None,
         coverage=len({part.rank for part in parts}) / world,
         lr=_largest(scalars[Scalar.LR]) if Scalar.LR in scalars else None,
@@ -186,7 +186,7 @@ def merge(
         is_finite=not has_nonfinite and math.isfinite(loss or 0.0),
         has_all_layers=0 not in present.tobytes(),
         has_local_norms=bool([names for names in columns if LOCAL_L2 in names]),
-        has_outputs=bool([own for own in replicas if own.parts[0].layout.modules]),
+        has_outputs=bool([replica for replica in replicas if replica.parts[0].layout.modules]),
         last_good_step=last_good_step if 0 <= last_good_step < bad_step else None,
     )
 
@@ -210,7 +210,7 @@ def _scalars_of(parts: Sequence[RankPart]) -> dict[str, list[float]]:
         return {name: [number] for name, number in parts[0].scalars.items()}
     given = [part.scalars for part in parts]
     names = set[str]().union(*given)
-    return {name: [own[name] for own in given if name in own] for name in names}
+    return {name: [value[name] for value in given if name in value] for name in names}
 
 
 def _common(labels: set[object]) -> str | None:
@@ -297,8 +297,8 @@ def _hold_all(replicas: Sequence[Replicas], present: BoolArray) -> bool:
     if len(replicas) == 1:
         return True
     held: dict[int, int] = {}
-    for own in replicas:
-        for part in own.parts:
+    for replica in replicas:
+        for part in replica.parts:
             held[part.rank] = held.get(part.rank, 0) + part.layout.num_layers
     return min(held.values()) == np.count_nonzero(present)
 
@@ -309,11 +309,11 @@ def _of_ranks(replicas: Sequence[Replicas]) -> float:
     if is_one and len(replicas[0].distinct) == 1:  # nearly always
         return _total_norm(replicas[0].distinct[0].values[L2])
     layers: dict[int, list[FloatArray]] = {}
-    for own in replicas:
-        for part in own.distinct if is_one else own.parts:
+    for replica in replicas:
+        for part in replica.distinct if is_one else replica.parts:
             layers.setdefault(part.rank, []).append(part.values[L2])
-    of_ranks = [own[0] if len(own) == 1 else np.concatenate(own) for own in layers.values()]
-    return _largest([_total_norm(own) for own in of_ranks])
+    of_ranks = [layer[0] if len(layer) == 1 else np.concatenate(layer) for layer in layers.values()]
+    return _largest([_total_norm(norm) for norm in of_ranks])
 
 
 def _joined(l2: FloatArray, num_partial: int) -> float | None:
@@ -363,14 +363,14 @@ def _loss(parts: Sequence[RankPart], scalars: Mapping[str, list[float]]) -> floa
     sizes: list[float] = []
     if Scalar.BATCH_SIZE in scalars:
         given = [part.scalars for part in parts if Scalar.LOSS in part.scalars]
-        sizes = [own.get(Scalar.BATCH_SIZE, 0.0) for own in given]
+        sizes = [loss.get(Scalar.BATCH_SIZE, 0.0) for loss in given]
     if not sizes or not all(0.0 < size < math.inf for size in sizes):
         sizes = [1.0] * len(losses)
     # Divided first: the sum of finite losses, or sizes, may overflow.
     largest = max(sizes)
     shares = [size / largest for size in sizes]
     total = math.fsum(shares)
-    mean = sum([loss * (own / total) for loss, own in zip(losses, shares, strict=True)])
+    mean = sum([loss * (share / total) for loss, share in zip(losses, shares, strict=True)])
     if not all(map(math.isfinite, losses)):
         return mean
     return max(min(losses), min(mean, max(losses)))  # which rounding may leave

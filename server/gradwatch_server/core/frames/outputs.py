@@ -49,13 +49,13 @@ class OutputHistory:
     def before(self, rank: int, module: str) -> tuple[tuple[int, float], ...]:
         """Return `(step, magnitude)` of a module's output on a rank, oldest first."""
         found = (
-            (step, _largest([own for own in ranks if own.rank == rank], module))
+            (step, _largest([output for output in ranks if output.rank == rank], module))
             for step, ranks in self._frames
         )
         return tuple((step, largest) for step, largest in found if largest != NOT_SEEN)
 
     def _size(self) -> int:
-        return sum(len(own.magnitudes) for _, ranks in self._frames for own in ranks)
+        return sum(len(output.magnitudes) for _, ranks in self._frames for output in ranks)
 
 
 def magnitude_of(layout: Layout, magnitudes: FloatArray, module: str) -> float:
@@ -66,5 +66,5 @@ def magnitude_of(layout: Layout, magnitudes: FloatArray, module: str) -> float:
 
 
 def _largest(ranks: Sequence[_RankOutputs], module: str) -> float:
-    found = [magnitude_of(own.layout, own.magnitudes, module) for own in ranks]
+    found = [magnitude_of(output.layout, output.magnitudes, module) for output in ranks]
     return math.nan if any(map(math.isnan, found)) else max(found, default=NOT_SEEN)

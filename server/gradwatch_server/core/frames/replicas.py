@@ -77,8 +77,8 @@ def gather_replicas(parts: Sequence[RankPart]) -> list[Replicas]:
     for alike in by_layout(parts):
         first, others = alike[0], alike[1:]
         columns = first.record.columns
-        distinct = [first, *(own for own in others if own.record.columns != columns)]
-        labels = [first.labels, *(own.labels for own in others if own.labels != first.labels)]
+        distinct = [first, *(other for other in others if other.record.columns != columns)]
+        labels = [first.labels, *(other.labels for other in others if other.labels != first.labels)]
         found.append(Replicas(alike, distinct, labels))
     return found
 
@@ -95,19 +95,19 @@ def compare(gathered: Sequence[Replicas], num_layers: int) -> Disagreement | Non
     """
     found: Disagreement | None = None
     firsts: list[RankPart] = []
-    for own in gathered:
-        digested = [part for part in own.parts if part.weight_bits is not None]
+    for alike in gathered:
+        digested = [part for part in alike.parts if part.weight_bits is not None]
         firsts += digested[:1]
-        if len(own.parts) < 2:
+        if len(alike.parts) < 2:
             continue
-        is_reduced = all(labels.get(Label.REDUCTION) == Reduction.MEAN for labels in own.labels)
+        is_reduced = all(labels.get(Label.REDUCTION) == Reduction.MEAN for labels in alike.labels)
         if not is_reduced and len(digested) < 2:
             continue
         if found is None:
             found = Disagreement.of_nothing(num_layers)
-        index = own.parts[0].layout.index
-        if is_reduced and _is_one_moment(own.labels):
-            _compare_gradients(own, found)
+        index = alike.parts[0].layout.index
+        if is_reduced and _is_one_moment(alike.labels):
+            _compare_gradients(alike, found)
         if len(digested) > 1:
             found.weights[index] |= _digests_differ(digested)
             found.weights_seen[index] = True
@@ -115,18 +115,18 @@ def compare(gathered: Sequence[Replicas], num_layers: int) -> Disagreement | Non
         found = found or Disagreement.of_nothing(num_layers)
         _compare_layouts(firsts, found)
     if found is not None:
-        paths = {labels.get(Label.PATH) for own in gathered for labels in own.labels}
+        paths = {labels.get(Label.PATH) for alike in gathered for labels in alike.labels}
         found.is_uniform = len(paths) < 2
-        is_alike = not [own for own in gathered if len(own.distinct) > 1]
+        is_alike = not [alike for alike in gathered if len(alike.distinct) > 1]
         found.is_equal = is_alike and not np.count_nonzero(found.weights_seen)
     return found
 
 
-def _compare_gradients(own: Replicas, found: Disagreement) -> None:
+def _compare_gradients(alike: Replicas, found: Disagreement) -> None:
     """Add the differences between the ranks of one layout; another may have other shards."""
-    layout = own.parts[0].layout
+    layout = alike.parts[0].layout
     for kept, names in ((found.exact, EXACT), (found.sums, SUMS)):
-        new = _largest(own.distinct, names)
+        new = _largest(alike.distinct, names)
         if layout.shards is not None:
             new[layout.shards.expert] = np.nan
         kept[layout.index] = np.fmax(kept[layout.index], new)
@@ -190,7 +190,7 @@ def unreduced_ranks(parts: Iterable[RankPart], layer: int) -> tuple[int, ...]:
     The mean over ranks that have different gradients has the norm of none of them but by a chance
     of about one in a hundred thousand. Needs norms from before the reduction.
     """
-    own: dict[int, bool] = {}
+    holders: dict[int, bool] = {}
     for part in parts:
         norms, places = part.local_l2, np.flatnonzero(part.layout.index == layer)
         if not len(places):
@@ -199,9 +199,9 @@ def unreduced_ranks(parts: Iterable[RankPart], layer: int) -> tuple[int, ...]:
         if not 0.0 < before < np.inf:
             return ()
         after = float(part.values[L2][places[0]])
-        own[part.rank] = abs(after - before) <= SAME_NORM * before
-    found = tuple(sorted(rank for rank, is_own in own.items() if is_own))
-    return found if len(found) < len(own) else ()
+        holders[part.rank] = abs(after - before) <= SAME_NORM * before
+    found = tuple(sorted(rank for rank, is_own in holders.items() if is_own))
+    return found if len(found) < len(holders) else ()
 
 
 def moved_ranks(parts: Iterable[RankPart], layer: int, last: FloatArray) -> tuple[int, ...]:
@@ -276,7 +276,7 @@ def _is_one_moment(labels: Sequence[Mapping[str, object]]) -> bool:
     """Tell whether all gradients were read at the same point of a step that was taken."""
     first = labels[0].get(Label.POINT)
     return all(
-        own.get(Label.POINT) == first and own.get(Label.TAKEN) is not False for own in labels
+        label.get(Label.POINT) == first and label.get(Label.TAKEN) is not False for label in labels
     )
 
 

@@ -110,16 +110,16 @@ _UNKNOWN_IF_PARTIAL: Final = _numbers(
 def merge_two(one: FloatArray, other: FloatArray) -> FloatArray:
     """Put two replicas' rows of the same layers together."""
     merged = np.full_like(one, np.nan)
-    for ufunc, own in _BY_REPLICAS.items():
-        merged[own] = ufunc(one[own], other[own])
+    for ufunc, rows_ in _BY_REPLICAS.items():
+        merged[rows_] = ufunc(one[rows_], other[rows_])
     return merged
 
 
 def merge_replicas(rows: FloatArray, starts: IndexArray) -> FloatArray:
     """Do the same for replicas that stand side by side: those of each begin at *starts*."""
     merged = np.full((len(rows), len(starts)), np.nan)
-    for ufunc, own in _BY_REPLICAS.items():
-        merged[own] = ufunc.reduceat(rows[own], starts, axis=1)
+    for ufunc, rows_ in _BY_REPLICAS.items():
+        merged[rows_] = ufunc.reduceat(rows[rows_], starts, axis=1)
     return merged
 
 
@@ -134,8 +134,8 @@ def merge_shards(rows: FloatArray, starts: IndexArray) -> FloatArray:
     rows[_COUNTS_NONFINITE] = np.where(known, rows[_COUNTS_NONFINITE], 0.0)
     merged = np.full((len(rows), len(starts)), np.nan)
     with np.errstate(over="ignore", invalid="ignore"):
-        for combine, own in _BY_SHARDS.items():
-            merged[own] = _MERGE_SHARDS[combine](rows[own], starts)
+        for combine, rows_ in _BY_SHARDS.items():
+            merged[rows_] = _MERGE_SHARDS[combine](rows[rows_], starts)
     counted = np.logical_or.reduceat(known, starts, axis=1)
     merged[_COUNTS_NONFINITE] = np.where(counted, merged[_COUNTS_NONFINITE], np.nan)
     return merged

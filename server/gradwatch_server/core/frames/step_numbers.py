@@ -37,10 +37,10 @@ class StepNumbers:
         if "step" not in columns:
             return None
         given = {name: numbers(column) for name, column in columns.items()}
-        own = np.flatnonzero((given["step"] >= 0) & (given["step"] < before))
+        before_it = np.flatnonzero((given["step"] >= 0) & (given["step"] < before))
         # Steps that a client numbers anew may come twice.
-        steps, first = np.unique(given["step"][own].astype(np.int64), return_index=True)
-        found = {name: values[own[first]] for name, values in given.items()}
+        steps, first = np.unique(given["step"][before_it].astype(np.int64), return_index=True)
+        found = {name: values[before_it[first]] for name, values in given.items()}
         unknown = np.full(len(steps), np.nan)
         has_loss = found.get("has_loss", np.ones(len(steps))) != 0.0
         return cls(
@@ -76,19 +76,21 @@ def merge_steps(histories: Sequence[StepNumbers]) -> StepNumbers | None:
     """
     if len(histories) < 2:
         return histories[0] if histories else None
-    steps, places = np.unique(np.concatenate([own.steps for own in histories]), return_inverse=True)
+    steps, places = np.unique(
+        np.concatenate([history.steps for history in histories]), return_inverse=True
+    )
     total, count = np.zeros(len(steps)), np.zeros(len(steps))
     lr, step_time_s = np.full((2, len(steps)), np.nan)
     skipped = np.zeros(len(steps), dtype=np.bool_)
     begin = 0
-    for own in histories:
-        at = places[begin : begin + len(own.steps)]
-        begin += len(own.steps)
-        total[at] += np.where(own.has_loss, own.loss, 0.0)
-        count[at] += own.has_loss
-        lr[at] = np.fmax(lr[at], own.lr)
-        step_time_s[at] = np.fmax(step_time_s[at], own.step_time_s)
-        skipped[at] |= own.skipped
+    for history in histories:
+        at = places[begin : begin + len(history.steps)]
+        begin += len(history.steps)
+        total[at] += np.where(history.has_loss, history.loss, 0.0)
+        count[at] += history.has_loss
+        lr[at] = np.fmax(lr[at], history.lr)
+        step_time_s[at] = np.fmax(step_time_s[at], history.step_time_s)
+        skipped[at] |= history.skipped
     with np.errstate(invalid="ignore", divide="ignore"):
         loss = total / count
     return StepNumbers(steps, loss, count > 0, lr, step_time_s, skipped)

@@ -77,7 +77,9 @@ class StepOrder(Generic[T]):
     _newest: Place = NOWHERE
 
     def __post_init__(self) -> None:
-        self.num_bytes = sum(one.item.num_bytes for own in self._ranks.values() for one in own.held)
+        self.num_bytes = sum(
+            one.item.num_bytes for steps in self._ranks.values() for one in steps.held
+        )
 
     def take(self, rank: int, stream: int, step: int, item: T, closed: Place) -> Placed[T]:
         """Place a record, and what its coming decides of those that are held.
@@ -85,34 +87,38 @@ class StepOrder(Generic[T]):
         Args:
             stream: Which records of the rank these are, in each of which steps go on.
         """
-        own = self._rank(rank)
+        steps = self._rank(rank)
         found: Placed[T] = Placed()
-        if own.held:
-            self._decide(rank, own, step, closed, found)
-        if self._is_far(own, step) and len(own.held) < MAX_HELD and not self._is_near(rank, step):
-            own.held.append(Held(stream, step, item))
+        if steps.held:
+            self._decide(rank, steps, step, closed, found)
+        if (
+            self._is_far(steps, step)
+            and len(steps.held) < MAX_HELD
+            and not self._is_near(rank, step)
+        ):
+            steps.held.append(Held(stream, step, item))
             self.num_bytes += item.num_bytes
             return found
-        if self._is_far(own, step):
+        if self._is_far(steps, step):
             self._confirm_near(step, closed, found)
-        found.records.append((rank, self._place(own, stream, step, closed), item))
+        found.records.append((rank, self._place(steps, stream, step, closed), item))
         return found
 
     def place(self, rank: int, stream: int, step: int, closed: Place) -> Place | None:
         """Return the position of a record that is not to be held, None if it is far ahead."""
-        own = self._rank(rank)
-        return None if self._is_far(own, step) else self._place(own, stream, step, closed)
+        steps = self._rank(rank)
+        return None if self._is_far(steps, step) else self._place(steps, stream, step, closed)
 
     def place_at_once(self, rank: int, stream: int, step: int, closed: Place) -> Place | None:
         """Return the position of a record, None if `take` has to decide of it or of others."""
-        own = self._ranks[rank] if rank in self._ranks else self._rank(rank)
-        if own.held or (step >= FAR and self._is_far(own, step)):
+        steps = self._ranks[rank] if rank in self._ranks else self._rank(rank)
+        if steps.held or (step >= FAR and self._is_far(steps, step)):
             return None
-        last = own.last
-        if own.epoch < closed[0] or stream not in last or step < last[stream]:
-            return self._place(own, stream, step, closed)
+        last = steps.last
+        if steps.epoch < closed[0] or stream not in last or step < last[stream]:
+            return self._place(steps, stream, step, closed)
         last[stream] = step  # nearly always
-        place = own.epoch, step
+        place = steps.epoch, step
         if place != self._newest and place > self._newest:  # the first rank of a step alone
             self._newest = place
         return place
@@ -120,71 +126,71 @@ class StepOrder(Generic[T]):
     def release(self, rank: int, closed: Place, *, alone: bool) -> Placed[T]:
         """Settle what is held of a rank that has ended: right if it is *alone*, else refuted."""
         found: Placed[T] = Placed()
-        own = self._ranks.get(rank)
-        if own is not None:
-            self._settle(rank, own, closed, found, right=alone)
+        steps = self._ranks.get(rank)
+        if steps is not None:
+            self._settle(rank, steps, closed, found, right=alone)
         return found
 
     def release_all(self, closed: Place) -> Placed[T]:
         """Take all that is held for right, as beyond `MAX_HELD`: there is no room to wait."""
         found: Placed[T] = Placed()
-        for rank, own in self._ranks.items():
-            self._settle(rank, own, closed, found, right=True)
+        for rank, steps in self._ranks.items():
+            self._settle(rank, steps, closed, found, right=True)
         return found
 
     def _rank(self, rank: int) -> _RankSteps[T]:
-        own = self._ranks.get(rank)
-        if own is None:
-            own = self._ranks[rank] = _RankSteps(self._newest[0])
-        return own
+        steps = self._ranks.get(rank)
+        if steps is None:
+            steps = self._ranks[rank] = _RankSteps(self._newest[0])
+        return steps
 
     def _decide(
-        self, rank: int, own: _RankSteps[T], step: int, closed: Place, found: Placed[T]
+        self, rank: int, steps: _RankSteps[T], step: int, closed: Place, found: Placed[T]
     ) -> None:
-        ahead = own.held[0].step
+        ahead = steps.held[0].step
         if step != ahead:
-            self._settle(rank, own, closed, found, right=step > ahead)
+            self._settle(rank, steps, closed, found, right=step > ahead)
 
     def _confirm_near(self, step: int, closed: Place, found: Placed[T]) -> None:
-        for rank, own in self._ranks.items():
-            if own.held and abs(own.held[0].step - step) <= FAR:
-                self._settle(rank, own, closed, found, right=True)
+        for rank, steps in self._ranks.items():
+            if steps.held and abs(steps.held[0].step - step) <= FAR:
+                self._settle(rank, steps, closed, found, right=True)
 
     def _settle(
-        self, rank: int, own: _RankSteps[T], closed: Place, found: Placed[T], *, right: bool
+        self, rank: int, steps: _RankSteps[T], closed: Place, found: Placed[T], *, right: bool
     ) -> None:
-        held, own.held = own.held, []
+        held, steps.held = steps.held, []
         for one in held:
             self.num_bytes -= one.item.num_bytes
             if right:
-                place = self._place(own, one.stream, one.step, closed)
+                place = self._place(steps, one.stream, one.step, closed)
                 found.records.append((rank, place, one.item))
             else:
                 found.refuted.append((one.step, one.item))
 
-    def _is_far(self, own: _RankSteps[T], step: int) -> bool:
+    def _is_far(self, steps: _RankSteps[T], step: int) -> bool:
         return (
             self.holds
             and step >= FAR
-            and step - max(own.last.values(), default=self._newest[1]) > FAR
+            and step - max(steps.last.values(), default=self._newest[1]) > FAR
         )
 
     def _is_near(self, rank: int, step: int) -> bool:
         """Tell whether another rank's held record is near."""
         return any(
-            own.held and abs(own.held[0].step - step) <= FAR
-            for other, own in self._ranks.items()
+            steps.held and abs(steps.held[0].step - step) <= FAR
+            for other, steps in self._ranks.items()
             if other != rank
         )
 
-    def _place(self, own: _RankSteps[T], stream: int, step: int, closed: Place) -> Place:
-        if own.epoch < closed[0]:  # the others went back: this one goes on from here
-            own.epoch = closed[0]
-            own.last.clear()
-        elif step < own.last.get(stream, -1):
-            own.epoch += 1
-            own.last.clear()
-        own.last[stream] = step
-        place = own.epoch, step
+    def _place(self, steps: _RankSteps[T], stream: int, step: int, closed: Place) -> Place:
+        if steps.epoch < closed[0]:  # the others went back: this one goes on from here
+            steps.epoch = closed[0]
+            steps.last.clear()
+        elif step < steps.last.get(stream, -1):
+            steps.epoch += 1
+            steps.last.clear()
+        steps.last[stream] = step
+        place = steps.epoch, step
         self._newest = max(self._newest, place)
         return place

@@ -284,12 +284,12 @@ class _FrameState:
             return Deviation(DeviationKind.COLLAPSE, series, scale, part, rise, is_paged)
         if not _is_apart(series):
             return None
-        own = series - 1
+        apart = series - 1
         is_paged = (
             rise < -LN_6
-            and float(self._detector.rise[scale, own]) < -LN_6
+            and float(self._detector.rise[scale, apart]) < -LN_6
             and not self._is_better
-            and float(self._detector.mean[scale, own] - self._detector.rise[scale, own])
+            and float(self._detector.mean[scale, apart] - self._detector.rise[scale, apart])
             > MATERIAL_FALL + self._usual_total
         )
         return Deviation(DeviationKind.SHRINK, series, scale, part, rise, is_paged)

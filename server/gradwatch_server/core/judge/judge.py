@@ -196,19 +196,19 @@ class Judge:
         """Return the module in which a deviation began, None where none clearly stands out."""
         sign = 1.0 if deviation.rise > 0.0 else -1.0
         rise = sign * self.detector.rise[deviation.scale]
-        own, apart = rise[FIRST_MODULE::2], rise[FIRST_MODULE + 1 :: 2]
-        if len(own) == 1:
+        whole, apart = rise[FIRST_MODULE::2], rise[FIRST_MODULE + 1 :: 2]
+        if len(whole) == 1:
             return 0
         if deviation.kind in (DeviationKind.SPIKE, DeviationKind.GROWTH, DeviationKind.SHRINK):
             module = (deviation.series - FIRST_MODULE) // 2
             others = np.delete(apart, module)
             usual = float(self.detector.rise_deviation[deviation.scale, TOTAL])
             calm = CALM_DEVIATIONS * max(usual, LEAST_DEVIATION)
-            rest = float(np.nanmedian(np.delete(own, module)))
+            rest = float(np.nanmedian(np.delete(whole, module)))
             if apart[module] > _largest(others) + STANDS_OUT and rest < calm:
                 return module
-        module = int(np.nanargmax(own)) if not np.isnan(own).all() else -1
-        if module >= 0 and own[module] > TWICE * max(_largest(np.delete(own, module)), 0.0):
+        module = int(np.nanargmax(whole)) if not np.isnan(whole).all() else -1
+        if module >= 0 and whole[module] > TWICE * max(_largest(np.delete(whole, module)), 0.0):
             return module
         return None
 
@@ -243,12 +243,12 @@ class Judge:
             others: (layers,) the same names in the other order.
         """
         made = decode(encode(self), type(self))
-        own = Modules()
-        own.extend(names)
+        modules = Modules()
+        modules.extend(names)
         made.state.modules = Modules()
         made.modules.extend(others)
-        made._fit(len(own.names))
-        place = {name: number for number, name in enumerate(own.names)}
+        made._fit(len(modules.names))
+        place = {name: number for number, name in enumerate(modules.names)}
         order = np.array([place[name] for name in made.modules.names], dtype=np.int64)
         columns = list(range(FIRST_MODULE))
         for module in order.tolist():
@@ -362,8 +362,8 @@ class Judge:
             if away.any:
                 most = MAX_AWAY_FRAMES_BETTER if is_better else MAX_AWAY_FRAMES
                 still = away.follow(values, most)
-            own, signs = still[FIRST_MODULE::2], away.sign[FIRST_MODULE::2]
-            high, low = own & (signs > 0), own & (signs < 0)
+            whole, signs = still[FIRST_MODULE::2], away.sign[FIRST_MODULE::2]
+            high, low = whole & (signs > 0), whole & (signs < 0)
             is_loss_high, is_slow = bool(still[LOSS_SERIES]), bool(still[PACE])
         loss_part = float(np.maximum.reduce(self.detector.up[:, LOSS_SERIES]))
         young = self.state.series.num_samples[FIRST_MODULE::2] <= HISTORY_FRAMES

@@ -48,7 +48,7 @@ class Modules:
         """
         if self._are_single and len(l2) == len(self.names):
             return np.abs(l2)
-        own = self.of_layer[: len(l2)]
+        module_of = self.of_layer[: len(l2)]
         absent = np.isnan(l2)
         norms = np.abs(l2)  # a norm below 0 may come from the wire
         are_all = not any_true(absent) and len(l2) == len(self.of_layer)
@@ -56,13 +56,13 @@ class Modules:
             norms[absent] = 0.0
         # bincount adds one after the other, the same way on every processor.
         if _is_safe(norms):
-            squares = np.bincount(own, weights=norms * norms, minlength=len(self.names))
+            squares = np.bincount(module_of, weights=norms * norms, minlength=len(self.names))
             total: FloatArray = np.sqrt(squares)
         else:
-            total = self._scaled(norms, own)
+            total = self._scaled(norms, module_of)
         if are_all:
             return total
-        counts = np.bincount(own, weights=~absent, minlength=len(self.names))
+        counts = np.bincount(module_of, weights=~absent, minlength=len(self.names))
         return np.where(counts > 0, total, np.nan)
 
     def any_of(self, flagged: BoolArray) -> BoolArray:
@@ -80,17 +80,19 @@ class Modules:
         spread: BoolArray = modules[self.of_layer[:num_layers]]
         return spread
 
-    def _scaled(self, norms: FloatArray, own: IndexArray) -> FloatArray:
+    def _scaled(self, norms: FloatArray, of_layer: IndexArray) -> FloatArray:
         """Do the same for norms whose squares leave the range of float64."""
         num = len(self.names)
 
         def added(values: FloatArray) -> FloatArray:
-            sums: FloatArray = np.bincount(own, weights=values, minlength=num).astype(np.float64)
+            sums: FloatArray = np.bincount(of_layer, weights=values, minlength=num).astype(
+                np.float64
+            )
             return sums
 
         def largest(values: FloatArray) -> FloatArray:
             peaks = np.zeros(num)
-            np.maximum.at(peaks, own, values)
+            np.maximum.at(peaks, of_layer, values)
             return peaks
 
         with np.errstate(over="ignore"):  # it then gives the largest float
@@ -99,7 +101,7 @@ class Modules:
                 np,
                 largest=largest,
                 add=added,
-                spread=lambda scale: scale[own],
+                spread=lambda scale: scale[of_layer],
             )
 
     def _place(self, name: str) -> int:

@@ -105,9 +105,9 @@ class SeriesMaker:
         if self.is_raw_loss:
             logarithms[LOSS_SERIES] = min(max(frame.loss, -MAX_RAW_LOSS), MAX_RAW_LOSS)
         values[:FIRST_MODULE] = logarithms[:FIRST_MODULE]
-        own = logarithms[FIRST_MODULE:]
-        values[FIRST_MODULE::2] = own
-        values[FIRST_MODULE + 1 :: 2] = self._apart(own)
+        modules = logarithms[FIRST_MODULE:]
+        values[FIRST_MODULE::2] = modules
+        values[FIRST_MODULE + 1 :: 2] = self._apart(modules)
         return values
 
     def grow(self, num_modules: int) -> None:
@@ -139,11 +139,11 @@ class SeriesMaker:
             self.floor[ready] = floor.astype(np.float32)
         return logarithms
 
-    def _apart(self, own: FloatArray) -> FloatArray:
+    def _apart(self, modules: FloatArray) -> FloatArray:
         """Return (modules,) logarithms less the common factor, and learn the slow levels."""
-        present = ~np.isnan(own)
+        present = ~np.isnan(modules)
         known = present & (self.num_samples > 0)
-        moves = own - self.slow
+        moves = modules - self.slow
         factor: FloatArray | float = 0.0
         count = int(np.add.reduce(known))
         if count:
@@ -151,7 +151,7 @@ class SeriesMaker:
             factor = self.common
             if 1 < count <= LEAVE_ONE_OUT:
                 factor = self._of_others(moves, known)
-        apart = own - factor
+        apart = modules - factor
         new = present & ~known
         self.slow[new] = apart[new]
         weight = np.maximum(SLOW_WEIGHT, 1.0 / (self.num_samples + 1.0))

@@ -58,8 +58,8 @@ def find_status(
     if not view.frames:
         findings.append((Status.UNKNOWN, "no step yet"))
     order = list(Status)
-    told = [own for own in findings if own[0] is not Status.HEALTHY]
-    told.sort(key=lambda own: order.index(own[0]), reverse=True)
+    told = [finding for finding in findings if finding[0] is not Status.HEALTHY]
+    told.sort(key=lambda finding: order.index(finding[0]), reverse=True)
     status = told[0][0] if told else Status.HEALTHY
     return status, [why for _, why in told]
 
@@ -120,13 +120,13 @@ def last_good_step(series: Series, firing: Sequence[Alert]) -> int | None:
     such step, or began after the first bad one. Steps of before a jump back are left out, as their
     numbers came again. A fault is a warning or a critical alert of a rule that spoils steps.
     """
-    faults = (own for own in firing if own.severity is not Severity.INFO)
-    ends = [_last_good_of(own) for own in faults if REGISTRY[own.rule].spoils_steps]
+    faults = (alert for alert in firing if alert.severity is not Severity.INFO)
+    ends = [_last_good_of(fault) for fault in faults if REGISTRY[fault.rule].spoils_steps]
     end, is_certain = min(ends, default=(None, False))
     back = np.flatnonzero(np.diff(series.steps) <= 0)
-    own = slice(int(back[-1]) + 1 if len(back) else 0, None)
-    steps = series.steps[own]
-    good = steps[series.known[own] & np.isfinite(series.total_norm[own])]
+    since = slice(int(back[-1]) + 1 if len(back) else 0, None)
+    steps = series.steps[since]
+    good = steps[series.known[since] & np.isfinite(series.total_norm[since])]
     if is_certain:
         return end
     if end is not None:

@@ -135,11 +135,11 @@ def summarize(
         fault: Why the aggregator takes nothing in at the moment, None if it does.
     """
     report = health(view, last_seen, now_ns, fault)
-    firing = [own for own in report["alerts"]["items"] if own["state"] == AlertState.FIRING]
+    firing = [alert for alert in report["alerts"]["items"] if alert["state"] == AlertState.FIRING]
     rules: dict[str, dict[str, int]] = {}
-    for own in firing:
-        counts = rules.setdefault(own["rule"], {})
-        counts[own["severity"]] = counts.get(own["severity"], 0) + 1
+    for alert in firing:
+        counts = rules.setdefault(alert["rule"], {})
+        counts[alert["severity"]] = counts.get(alert["severity"], 0) + 1
     return RunSummary(
         name=view.name,
         attempt=view.attempt,
@@ -160,7 +160,7 @@ def summarize(
         usual_step_time_s=report["usual_step_time_s"],
         live_attempts=sum(each.is_live for each in (view, *view.others)),
         ranks=dict(Counter(rank["state"] for rank in report["ranks"])),
-        firing=dict(Counter(own["severity"] for own in firing)),
+        firing=dict(Counter(alert["severity"] for alert in firing)),
         rules=rules,
     )
 

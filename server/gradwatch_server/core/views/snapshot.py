@@ -136,10 +136,14 @@ def view_run(run: Run, rules: Rules | None = None, before: RunView | None = None
     current, live = run.current, run.live
 
     def view(attempt: Attempt) -> RunView:
-        own, is_live = known.get(attempt.number), attempt in live
-        if own is not None and own.is_live == is_live and _is_still(own, attempt, rules):
-            return of_run.put_into(own)
-        return _view_attempt(run, attempt, rules, of_run, own, is_live=is_live)
+        before_, is_live = known.get(attempt.number), attempt in live
+        if (
+            before_ is not None
+            and before_.is_live == is_live
+            and _is_still(before_, attempt, rules)
+        ):
+            return of_run.put_into(before_)
+        return _view_attempt(run, attempt, rules, of_run, before_, is_live=is_live)
 
     shown = view(current)
     others = tuple(view(attempt) for attempt in run.shown if attempt is not current)
@@ -149,7 +153,7 @@ def view_run(run: Run, rules: Rules | None = None, before: RunView | None = None
 
 def view_attempt(run: Run, number: int, rules: Rules) -> RunView | None:
     """Copy what readers need of one attempt that is over, None if there is none of this number."""
-    found = next((own for own in run.attempts if own.number == number), None)
+    found = next((attempt for attempt in run.attempts if attempt.number == number), None)
     if found is None:
         return None
     return _view_attempt(run, found, rules, _OfRun.of(run, None), None, is_live=False)
@@ -167,8 +171,8 @@ class _OfRun:
     @classmethod
     def of(cls, run: Run, before: RunView | None) -> _OfRun:
         known = {} if before is None else {line.number: line for line in before.attempts}
-        attempts = tuple(_view_line(own, known.get(own.number)) for own in run.attempts)
-        alerts = tuple(own for a in reversed(run.attempts) for own in a.active_alerts.alerts())
+        attempts = tuple(_view_line(attempt, known.get(attempt.number)) for attempt in run.attempts)
+        alerts = tuple(alert for a in reversed(run.attempts) for alert in a.active_alerts.alerts())
         if before is not None:
             attempts, alerts = _same(attempts, before.attempts), _same(alerts, before.alerts)
         return cls(attempts, alerts, run.num_stored, run.num_lost)

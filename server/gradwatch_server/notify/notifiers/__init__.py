@@ -5,8 +5,8 @@ from gradwatch_server.notify.notifiers.apprise import AppriseNotifier
 from gradwatch_server.notify.notifiers.base import Notifier
 
 NOTIFIERS: dict[str, type[Notifier]] = {
-    own.name: own
-    for own in (
+    notifier.name: notifier
+    for notifier in (
         AppriseNotifier,
         AlertmanagerNotifier,
     )

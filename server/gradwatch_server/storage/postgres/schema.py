@@ -65,7 +65,7 @@ def _upgrade(connection: sqlalchemy.Connection) -> None:
     config.attributes |= {"connection": connection, "options": _OPTIONS}
     scripts = ScriptDirectory.from_config(config)
     found = MigrationContext.configure(connection, opts=_OPTIONS).get_current_revision()
-    if found is not None and found not in {own.revision for own in scripts.walk_revisions()}:
+    if found is not None and found not in {script.revision for script in scripts.walk_revisions()}:
         msg = (
             f"the database has schema version {found}, this gradwatch knows up to "
             f"{scripts.get_current_head()}; use the gradwatch that made it, or another database"

@@ -83,7 +83,9 @@ class FilePresence:
     """The files as they were when they were opened, by device and inode."""
 
     def __init__(self, paths: Iterable[Path]) -> None:
-        self._files = {path: own for path in paths if (own := _identity(path)) is not None}
+        self._files = {
+            path: identity for path in paths if (identity := _identity(path)) is not None
+        }
 
     def check(self) -> None:
         """Look whether each is where it was; that takes a microsecond each.

@@ -49,7 +49,7 @@ def read_log(directory: Path, run: str | None = None) -> Iterator[EncodedEntry]:
             names = [name for (name,) in found] if run is None else [run]
             for name in names:
                 parts = (_read(connection, name, is_head) for is_head in (1, 0))
-                yield from (own for _, own in heapq.merge(*parts, key=itemgetter(0)))
+                yield from (part for _, part in heapq.merge(*parts, key=itemgetter(0)))
     except StorageError as error:
         msg = f"cannot read {path}: {error}"
         if error.fault is StorageFault.DAMAGED:

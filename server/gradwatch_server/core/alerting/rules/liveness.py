@@ -136,7 +136,9 @@ class LivenessRule(Rule):
 
     def _trouble(self, observation: Liveness) -> Trouble | None:
         lost_s = max((rank.silent_s for rank in observation.ranks if rank.is_lost), default=None)
-        failed_s = max((own.silent_s for own in observation.ranks if own.has_failed), default=None)
+        failed_s = max(
+            (rank.silent_s for rank in observation.ranks if rank.has_failed), default=None
+        )
         if failed_s is not None and lost_s is not None:
             # The last sign of life in the log may be so much older than the last one there was.
             is_lost_first = lost_s > failed_s + LOGGED_AFTER_S
@@ -158,7 +160,7 @@ class LivenessRule(Rule):
     def _passed(self, observation: Liveness) -> list[tuple[Severity, float]]:
         """Return the limits of a hang that are passed, the least first."""
         idle_s = observation.idle_s or 0.0
-        return [own for own in self.limits_s(observation).items() if idle_s > own[1]]
+        return [severity for severity in self.limits_s(observation).items() if idle_s > severity[1]]
 
     def _severity(self, observation: Liveness) -> Severity:
         found = Severity.INFO
@@ -166,8 +168,8 @@ class LivenessRule(Rule):
             found = Severity.CRITICAL
         elif self._silent(observation):
             found = Severity.WARNING
-        for own, _ in self._passed(observation):
-            found = worse(found, own)
+        for severity, _ in self._passed(observation):
+            found = worse(found, severity)
         return min(found, self.severity, key=list(Severity).index)
 
     def _key(self, observation: Liveness, trouble: Trouble | None) -> str:
@@ -259,11 +261,11 @@ def _last_steps(observation: Liveness) -> tuple[str, ...]:
 def _stuck(observation: Liveness) -> list[str]:
     """Return in which functions the ranks of a hang are, that of the fewest ranks first."""
     ranks_in: dict[str, list[int]] = {}
-    for own in observation.ranks:
-        if own.stack:
-            function, _, place = printable(own.stack.partition("\n")[0]).partition(" ")
+    for rank in observation.ranks:
+        if rank.stack:
+            function, _, place = printable(rank.stack.partition("\n")[0]).partition(" ")
             where = f"{function} at {place.rpartition('/')[2]}"
-            ranks_in.setdefault(where, []).append(own.rank)
+            ranks_in.setdefault(where, []).append(rank.rank)
     groups = sorted(ranks_in.items(), key=lambda group: len(group[1]))[:MAX_LISTED]
     return [f"{_listed(ranks)} in {where}" for where, ranks in groups]
 

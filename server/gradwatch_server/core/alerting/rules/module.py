@@ -203,10 +203,10 @@ def ranks_with(
     """
     found = []
     for part in frame.parts:
-        own = part.layout.index == index
-        if part.reduced and part.layout.is_sharded[own].any():
+        at_layer = part.layout.index == index
+        if part.reduced and part.layout.is_sharded[at_layer].any():
             return ()
-        if is_broken(part)[own].any():
+        if is_broken(part)[at_layer].any():
             found.append(part)
     return ranks_of(found)
 
@@ -243,7 +243,7 @@ def _before(step: int, origin: Origin, context: Context) -> tuple[tuple[int, flo
         return ()
     layer = context.names.index(origin.layer)
     known = context.window.before(layer, context.window.capacity)
-    return tuple(own for own in known if own[0] < step)[-NUM_BEFORE:]
+    return tuple(norm for norm in known if norm[0] < step)[-NUM_BEFORE:]
 
 
 def _deviations(context: Context, deviation: Deviation | None) -> float | None:

@@ -73,27 +73,29 @@ class OutlierMemory:
             weight = max(WEIGHT, 1.0 / (self.num_frames - FRAMES + 1))
             self.unsteady += weight * ((self.above[-1] != NOBODY) - self.unsteady)
         self.num_frames += 1
-        for own in gathered:
-            self._compare(own)
+        for norms in gathered:
+            self._compare(norms)
         self.above = np.roll(self.above, 1, axis=0)
         self.above[0] = NOBODY
         self.above[0, :num_layers] = np.where(self.ratio > ratio, self.rank, NOBODY)
         self.steps = np.roll(self.steps, 1)
         self.steps[0] = step
 
-    def _compare(self, own: RankNorms) -> None:
-        if len(own.ranks) < MIN_RANKS:
+    def _compare(self, ranks_norms: RankNorms) -> None:
+        if len(ranks_norms.ranks) < MIN_RANKS:
             return
-        known = np.isfinite(own.l2).all(axis=0) & (own.l2 >= 0.0).all(axis=0)
-        norms = np.where(known, own.l2, 0.0)
+        known = np.isfinite(ranks_norms.l2).all(axis=0) & (ranks_norms.l2 >= 0.0).all(axis=0)
+        norms = np.where(known, ranks_norms.l2, 0.0)
         usual = _medians_of_others(norms)
         known &= usual > MIN_SHARE * usual.max(initial=0.0)
         worst = norms.argmax(axis=0)
         largest = norms[worst, np.arange(norms.shape[1])]
         with np.errstate(over="ignore"):
-            self.ratio[own.index] = np.where(known, largest / np.where(known, usual, 1.0), 0.0)
-        self.rank[own.index] = own.ranks[worst]
-        self.norm[own.index] = largest
+            self.ratio[ranks_norms.index] = np.where(
+                known, largest / np.where(known, usual, 1.0), 0.0
+            )
+        self.rank[ranks_norms.index] = ranks_norms.ranks[worst]
+        self.norm[ranks_norms.index] = largest
 
     def lasting(self) -> BoolArray:
         """Return (layers,) whether one rank was above the others in 6 of the last 8 frames."""
@@ -103,8 +105,10 @@ class OutlierMemory:
 
     def first_step(self, layer: int) -> int:
         """Return the first of the last 8 frames in which the layer's rank was above the others."""
-        own = self.above[:, layer] == self.above[0, layer]
-        return int(self.steps[own].min()) if self.above[0, layer] != NOBODY else int(self.steps[0])
+        is_same = self.above[:, layer] == self.above[0, layer]
+        return (
+            int(self.steps[is_same].min()) if self.above[0, layer] != NOBODY else int(self.steps[0])
+        )
 
 
 class RankOutlierRule(LayerRule):
@@ -163,8 +167,8 @@ class RankOutlierRule(LayerRule):
     def seen(self, frame: Frame) -> BoolArray:
         """Return the layers whose local norms are known, (layers,)."""
         seen = np.zeros(len(frame.present), dtype=np.bool_)
-        for own in local_norms(frame):
-            seen[own.index] = True
+        for norms in local_norms(frame):
+            seen[norms.index] = True
         return seen
 
     def origin(self, frame: Frame, context: Context, raised: BoolArray) -> Origin:

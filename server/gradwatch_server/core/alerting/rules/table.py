@@ -95,12 +95,12 @@ class Rules(BaseModel):
         return max((rule.floor for rule in self.root.values()), default=0.0)
 
     def watching(self, run: str) -> Rules:
-        own = {name: rule for name, rule in self.root.items() if rule.watches(run)}
-        if len(own) == len(self.root):
+        rules = {name: rule for name, rule in self.root.items() if rule.watches(run)}
+        if len(rules) == len(self.root):
             return self
         # A copy would keep what is worked out from all rules.
         budget = self.false_alerts_per_100k_steps
-        return Rules.model_construct(false_alerts_per_100k_steps=budget, root=own)
+        return Rules.model_construct(false_alerts_per_100k_steps=budget, root=rules)
 
     def memories(self) -> Iterator[tuple[str, type | None]]:
         """Yield the name of each rule, and the class of its memory."""

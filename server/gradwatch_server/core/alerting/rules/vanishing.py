@@ -140,9 +140,9 @@ class VanishingRule(ModuleRule):
         """Return critical where nothing is left, info where nothing came down."""
         judge, found = context.judge, context.findings
         smallness = judge.state.smallness
-        own = judge.modules.any_of(raised)
+        modules = judge.modules.any_of(raised)
         came_down = smallness.largest > WAS_ALIVE * self.limit
-        if not (own & (came_down | smallness.is_deep)).any():
+        if not (modules & (came_down | smallness.is_deep)).any():
             return Severity.INFO
         low = self._below(frame, context, self.limit)
         there = came_down & ~np.isnan(found.norms)
@@ -153,8 +153,8 @@ class VanishingRule(ModuleRule):
 
     def origin(self, frame: Frame, context: Context, raised: BoolArray) -> Origin:
         """Return the smallest layer below the limit, or the module that fell farthest."""
-        own = context.judge.modules.any_of(raised)
-        low = own & self._below(frame, context, self.limit)
+        modules = context.judge.modules.any_of(raised)
+        low = modules & self._below(frame, context, self.limit)
         if low.any() or context.findings.largest(*self.kinds) is None:
             among = raised & layers_of(context, low, frame) if low.any() else raised
             return LayerRule.origin(self, frame, context, among)
