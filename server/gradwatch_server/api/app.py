@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gradwatch_server.api import problems
 from gradwatch_server.api.alert_stream import AlertStream
-from gradwatch_server.api.assistants.endpoint import AssistantsEndpoint
 from gradwatch_server.api.connection_limits import ConnectionLimits
 from gradwatch_server.api.curve_reads import CurveReads
 from gradwatch_server.api.listing import RunListing
@@ -34,6 +36,8 @@ from gradwatch_server.notify.notifications import Notifications
 from gradwatch_server.page.routes import make_routes
 from gradwatch_server.storage.alert_events import AlertEvents
 from gradwatch_wire import __version__
+
+logger = logging.getLogger(__name__)
 
 
 async def refuse_unknown(request: Request) -> None:
@@ -87,7 +91,7 @@ def make_app(
             snapshot = Snapshot(engine, refused, parts.data, runs, targets)
             return await run_in_threadpool(exposition.render, snapshot)
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         alert_stream.start()
         async with assistants.running():
@@ -123,3 +127,50 @@ def make_app(
     assistants = AssistantsEndpoint(app)
     app.router.routes += [Route(MCP_PATH, assistants, methods=["POST"]), *make_routes()]
     return app
+
+
+TOOLS: Final = "gradwatch_server.api.assistants.tools"
+"""Module behind `/mcp`. Its package is imported with the first request: that takes a second."""
+
+MISSING: Final = "here are no tools for assistants: pip install 'gradwatch[mcp]'; else see the log"
+
+
+class AssistantsEndpoint:
+    """`/mcp`: answers assistants with what the app answers over HTTP."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._is_asked = asyncio.Event()
+        self._is_ready = asyncio.Event()
+        self._tools: ASGIApp | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or say what is not installed."""
+        self._is_asked.set()
+        await self._is_ready.wait()
+        app = self._tools or problems.Problem(501, MISSING)
+        await app(scope, receive, send)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Answer requests within this context."""
+        serving = asyncio.create_task(self._serve())
+        yield
+        serving.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await serving
+
+    async def _serve(self) -> None:
+        await self._is_asked.wait()
+        try:
+            module = await run_in_threadpool(import_module, TOOLS)
+            async with module.serving(self._app) as self._tools:
+                self._is_ready.set()
+                await asyncio.Event().wait()  # until it is cancelled
+        except ModuleNotFoundError as error:
+            logger.warning("no tools for assistants: %s", error)
+        except Exception:
+            logger.exception("the tools for assistants failed")
+        finally:
+            self._tools = None
+            self._is_ready.set()

@@ -132,11 +132,7 @@ class AttemptCurves:
             track.save_open()
 
     def write(self) -> None:
-        """Write what the store does not have.
-
-        Raises:
-            StorageError: If the disk is full or fails.
-        """
+        """Write what the store does not have."""
         blocks = [block for track in self._tracks.values() for block in track.unsaved]
         layers = self._layers
         encoded = None if layers is self._saved_layers else encode(layers)
@@ -221,11 +217,7 @@ class CurveRecorder:
             yield History(stored, Track.FRAMES, frames, layers, of_gains, of_steps)
 
     def write(self) -> None:
-        """Write the blocks that are full, in the transaction of the entries.
-
-        Raises:
-            StorageError: If the disk is full or fails.
-        """
+        """Write the blocks that are full, in the transaction of the entries."""
         for kept in map(self._kept.get, self._changed):
             if kept is not None and kept.has_unsaved:
                 kept.write()

@@ -94,11 +94,7 @@ class Recovery:
             self.recorder.look(self.state)
 
     def ensure(self, name: str, batch: Batch) -> None:
-        """Bring a run into memory, unless it is there; add the entries for what it missed.
-
-        Raises:
-            StorageError: If it cannot be read.
-        """
+        """Bring a run into memory, unless it is there; add the entries for what it missed."""
         if name not in self.away:
             return
         run = self._read(name)
@@ -137,9 +133,6 @@ class Recovery:
         """Return a run as the store has it, beside the one in memory, None if it has none.
 
         While a commit fails the state is ahead of the store, and readers are shown this one.
-
-        Raises:
-            StorageError: If it cannot be read.
         """
         saved = self.store.state.run(name)
         state = State(self.state.window_steps, self.state.rules)

@@ -37,9 +37,6 @@ class Notifications:
 
         Args:
             page_url: Where the page is, for links; None if nobody knows.
-
-        Raises:
-            StorageError: If the log cannot be read or written.
         """
         log.keep_only(targets.root)
         return cls(

@@ -65,11 +65,7 @@ class TargetWorker:
         log: DeliveryLog,
         page_url: str | None,
     ) -> None:
-        """Find out how far the target is; a new one begins at the newest event.
-
-        Raises:
-            StorageError: If that cannot be read or kept.
-        """
+        """Find out how far the target is; a new one begins at the newest event."""
         self._name = name
         self._notifier = notifier
         self._events = events

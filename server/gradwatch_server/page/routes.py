@@ -5,10 +5,10 @@ from __future__ import annotations
 import gzip
 import hashlib
 import html
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final, Self
+from functools import cache
+from pathlib import Path, PurePosixPath
+from typing import Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -31,63 +31,38 @@ TYPES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class StaticFile:
-    """A file as it is sent."""
-
-    content: bytes
-    media_type: str
-    compressed: bytes
-
-    @classmethod
-    def of(cls, content: bytes, media_type: str) -> Self:
-        """Return a file, compressed once for all who ask for it."""
-        return cls(content, media_type, gzip.compress(content, mtime=0))
-
-
-@dataclass(frozen=True, slots=True)
 class PageFiles:
     """All files of the page.
 
     Args:
-        digest: Names this version of all of them: it changes when one of them does.
+        files: Path below the folder to content, without the page itself.
+        digest: Name of this version of all of them: it changes when one of them does.
         index: The page itself, with the paths of this version in it.
     """
 
-    files: dict[str, StaticFile]
+    files: dict[str, bytes]
     digest: str
-    index: StaticFile
+    index: bytes
 
 
 def read_files(folder: Path = FOLDER) -> PageFiles:
-    """Read the page's files.
-
-    Args:
-        folder: Where they are, `index.html` among them.
+    """Read the page's files below a folder, `index.html` among them.
 
     Raises:
         OSError: A file cannot be read.
     """
-    files = dict(_files_in(folder))
-    template = files.pop("index.html").content
+    paths = [path for path in sorted(folder.rglob("*")) if path.suffix in TYPES and path.is_file()]
+    files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
     digest = hashlib.sha256()
-    for path, content in sorted(
-        [("index.html", template), *((path, file.content) for path, file in files.items())]
-    ):
-        digest.update(f"{path}\0{len(content)}\0".encode())
+    for name, content in sorted(files.items()):
+        digest.update(f"{name}\0{len(content)}\0".encode())
         digest.update(content)
-    name = digest.hexdigest()[:16]
-    index = _fill(template.decode(), f"/static/{name}", files).encode()
-    return PageFiles(files, name, StaticFile.of(index, TYPES[".html"]))
+    version = digest.hexdigest()[:16]
+    template = files.pop("index.html").decode()
+    return PageFiles(files, version, _fill(template, f"/static/{version}", files).encode())
 
 
-def _files_in(folder: Path) -> Iterator[tuple[str, StaticFile]]:
-    for path in sorted(folder.rglob("*")):
-        media_type = TYPES.get(path.suffix)
-        if media_type is not None and path.is_file():
-            yield path.relative_to(folder).as_posix(), StaticFile.of(path.read_bytes(), media_type)
-
-
-def _fill(template: str, base: str, files: dict[str, StaticFile]) -> str:
+def _fill(template: str, base: str, files: dict[str, bytes]) -> str:
     """Put the paths of this version into the page.
 
     Every module is named at once, so that none waits for another one to name it.
@@ -130,17 +105,18 @@ def make_routes(files: PageFiles | None = None) -> list[Route]:
     page = files or read_files()
 
     async def index(request: Request) -> Response:
-        return _answer(request, page.index, "no-cache")
+        return _answer(request, page.index, ".html", "no-cache")
 
     async def static(request: Request) -> Response:
         """Serve a file. One of another version is not there: the page that asks for it is old."""
         path = request.path_params["path"]
-        file = page.files.get(path)
-        if file is None or request.path_params["version"] != page.digest:
+        content = page.files.get(path)
+        if content is None or request.path_params["version"] != page.digest:
             raise HTTPException(
                 404, f"no file {path[:80]!a} in this version of the page: reload it"
             )
-        return _answer(request, file, "public, max-age=31536000, immutable")
+        suffix = PurePosixPath(path).suffix
+        return _answer(request, content, suffix, "public, max-age=31536000, immutable")
 
     return [
         Route("/", index, include_in_schema=False),
@@ -148,10 +124,14 @@ def make_routes(files: PageFiles | None = None) -> list[Route]:
     ]
 
 
-def _answer(request: Request, file: StaticFile, caching: str) -> Response:
-    """Return a file, compressed for who can read that."""
+def _answer(request: Request, content: bytes, suffix: str, caching: str) -> Response:
     headers = HEADERS | {"Cache-Control": caching, "Vary": "Accept-Encoding"}
-    if "gzip" not in request.headers.get("accept-encoding", ""):
-        return Response(file.content, headers=headers, media_type=file.media_type)
-    headers["Content-Encoding"] = "gzip"
-    return Response(file.compressed, headers=headers, media_type=file.media_type)
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        content = _compress(content)
+        headers["Content-Encoding"] = "gzip"
+    return Response(content, headers=headers, media_type=TYPES[suffix])
+
+
+@cache
+def _compress(content: bytes) -> bytes:
+    return gzip.compress(content, mtime=0)

@@ -109,11 +109,7 @@ class Checkpointer:
         return self._store.log.last(name) > self._store.state.forgotten(name).position
 
     def load(self, name: str, window_steps: int) -> Run | None:
-        """Return a run as it was saved, None if it was not, or cannot be read.
-
-        Raises:
-            StorageError: If the store cannot be read.
-        """
+        """Return a run as it was saved, None if it was not, or cannot be read."""
         saved = self._store.state.run(name)
         if saved is None:
             return None
@@ -166,11 +162,7 @@ class Checkpointer:
         self._forgotten[run.name] = ForgottenRun(run.position, run.num_forgotten)
 
     def write_forgotten(self, now_ns: int) -> None:
-        """Write the names of the runs that left memory, in the transaction of the entries.
-
-        Raises:
-            StorageError: If the disk is full or fails.
-        """
+        """Write the names of the runs that left memory, in the transaction of the entries."""
         for name, forgotten in self._forgotten.items():
             self._store.state.forget(name, forgotten, now_ns)
 

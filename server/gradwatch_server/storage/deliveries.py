@@ -112,11 +112,7 @@ class DeliveryLog:
         self._lock = threading.Lock()
 
     def load(self, target: str) -> SavedTarget | None:
-        """Return what is kept of a target, None if it is new.
-
-        Raises:
-            StorageError: If it cannot be read.
-        """
+        """Return what is kept of a target, None if it is new."""
         select, of = "SELECT * FROM delivery_", (target,)
         with self._lock:
             progress = self._db.row(f"{select}targets WHERE target = ?", of)
@@ -131,11 +127,7 @@ class DeliveryLog:
             )
 
     def save(self, target: str, change: TargetChange) -> None:
-        """Keep what changed, all or none.
-
-        Raises:
-            StorageError: If it cannot be written; nothing was changed.
-        """
+        """Keep what changed, all or none."""
         entries = [(target, *astuple(entry)) for entry in change.entries]
         groups = [(target, name, *astuple(times)) for name, times in change.groups.items()]
         with self._lock, self._db.transaction():
@@ -146,11 +138,7 @@ class DeliveryLog:
             self._replace("groups", [*(row[:2] for row in groups), *gone], groups)
 
     def keep_only(self, targets: Collection[str]) -> None:
-        """Forget all targets but these: one that comes back later is new.
-
-        Raises:
-            StorageError: If that cannot be written.
-        """
+        """Forget all targets but these: one that comes back later is new."""
         with self._lock, self._db.transaction():
             known = list(self._db.rows("SELECT target FROM delivery_targets"))
             gone = [(name,) for (name,) in known if name not in targets]

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from gradwatch_server.core.alerting import telling
-from gradwatch_server.core.alerting.active_alert import ActiveAlert
+from gradwatch_server.core.alerting.active_alert import BURST, INTERVAL_NS, ActiveAlert
 from gradwatch_server.core.alerting.alert import (
     Acknowledgement,
     Alert,
@@ -157,7 +157,7 @@ class Allowance:
             and not active.alert.silenced
             and active.alert.rule not in self.critical
         )
-        if not self.budget.acquire(now_ns, severity) and not is_first:
+        if not self.budget.may_tell(now_ns, severity) and not is_first:
             self.budget.num_delayed += not active.waits
             active.waits = True
             return False
@@ -173,12 +173,12 @@ class Allowance:
         if News.SILENCE_ENDED in news:
             self.take(active, now_ns)
             return True
-        is_due = News.SEVERITY in news or active.told.limit.allows(now_ns)
+        is_due = News.SEVERITY in news or active.told.rate.allows(now_ns, BURST, INTERVAL_NS)
         return is_due and self.may_tell(active, active.alert.severity, now_ns)
 
     def take(self, active: ActiveAlert, now_ns: int) -> None:
         """Count an event that is told in any case: somebody asked for it, and it comes once."""
-        self.budget.acquire(now_ns, active.alert.severity)
+        self.budget.may_tell(now_ns, active.alert.severity)
 
 
 @dataclass

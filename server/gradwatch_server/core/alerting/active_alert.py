@@ -16,6 +16,7 @@ from gradwatch_server.core.alerting.alert import (
     Worst,
     alert_id,
 )
+from gradwatch_server.core.alerting.alert_budget import EventRate
 from gradwatch_server.core.alerting.evaluation import Context, Evaluation
 from gradwatch_server.core.alerting.fitting import first_names
 from gradwatch_server.core.alerting.sentences import message
@@ -65,30 +66,6 @@ BURST: Final = 3
 
 
 @dataclass(slots=True)
-class EventLimit:
-    """At most `BURST` events at once, and one per `INTERVAL_NS` in the long run.
-
-    It goes by the times in the log, as all of the core does. The generic cell rate algorithm
-    (ITU-T I.371): one number says how far ahead of the rate the events are.
-
-    Args:
-        ahead_ns: Time at which all that was told would be due at the rate, nanoseconds since the
-            epoch.
-    """
-
-    ahead_ns: int = 0
-
-    def allows(self, now_ns: int) -> bool:
-        return self.ahead_ns - now_ns <= (BURST - 1) * INTERVAL_NS
-
-    def acquire(self, now_ns: int) -> bool:
-        if not self.allows(now_ns):
-            return False
-        self.ahead_ns = max(self.ahead_ns, now_ns) + INTERVAL_NS
-        return True
-
-
-@dataclass(slots=True)
 class ReportedState:
     """Facts that the events of an alert have told.
 
@@ -102,7 +79,7 @@ class ReportedState:
     severity: Severity
     kind: str | None = None
     loudly: bool = False
-    limit: EventLimit = field(default_factory=EventLimit)
+    rate: EventRate = field(default_factory=EventRate)
 
 
 @dataclass(slots=True)

@@ -18,42 +18,51 @@ RESERVED: Final = {Severity.INFO: 4, Severity.WARNING: 8}
 
 
 @dataclass
-class AlertBudget:
-    """Alert events that one run has left.
-
-    It goes by the times in the log, as all of the core does. The generic cell rate algorithm
-    (ITU-T I.371), as in `EventLimit`.
+class EventRate:
+    """Events by the generic cell rate algorithm (ITU-T I.371), in the times of the log.
 
     Args:
         ahead_ns: Time at which all that was told would be due at the rate, nanoseconds since the
             epoch.
+    """
+
+    ahead_ns: int = 0
+
+    def allows(self, now_ns: int, burst: int, interval_ns: int) -> bool:
+        """Tell whether an event is allowed: *burst* at once, one an interval in the long run."""
+        return self.ahead_ns - now_ns <= (burst - 1) * interval_ns
+
+    def acquire(self, now_ns: int, burst: int, interval_ns: int) -> bool:
+        """Tell whether an event is allowed, and count it if it is."""
+        if not self.allows(now_ns, burst, interval_ns):
+            return False
+        self.ahead_ns = max(self.ahead_ns, now_ns) + interval_ns
+        return True
+
+
+@dataclass
+class AlertBudget(EventRate):
+    """Alert events that one run has left.
 
     Attributes:
         num_delayed: Events that had to wait, since that was asked last.
     """
 
-    ahead_ns: int = 0
-
     def __post_init__(self) -> None:
         self.limits = LoggedBudgets.unlimited()
         self.num_delayed = 0
 
-    def acquire(self, now_ns: int, severity: Severity) -> bool:
+    def may_tell(self, now_ns: int, severity: Severity) -> bool:
         """Tell whether an event is allowed, and count it if it is."""
-        interval_ns = self._interval_ns
-        due_ns = max(self.ahead_ns, now_ns)
+        per_min = self.limits.alert_events_per_min
+        interval_ns = MINUTE_NS // per_min  # 0 if any number may be had
         reserved = AT_ONCE // RESERVED[severity] if severity in RESERVED else 0
-        if interval_ns and due_ns - now_ns > (AT_ONCE - reserved - 1) * interval_ns:
-            return False
-        self.ahead_ns = due_ns + interval_ns
+        if interval_ns:
+            return self.acquire(now_ns, AT_ONCE - reserved, interval_ns)
+        self.ahead_ns = max(self.ahead_ns, now_ns)
         return True
 
     def take_delayed(self) -> int:
         """Return how many events had to wait since this was asked last."""
         taken, self.num_delayed = self.num_delayed, 0
         return taken
-
-    @property
-    def _interval_ns(self) -> int:
-        """Time in which there is one event more to have; 0 if any number may be had."""
-        return MINUTE_NS // self.limits.alert_events_per_min

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gradwatch_server.core.alerting.active_alert import ActiveAlert
+from gradwatch_server.core.alerting.active_alert import BURST, INTERVAL_NS, ActiveAlert
 from gradwatch_server.core.alerting.alert import (
     MAX_NAMED_LAYERS,
     Alert,
@@ -36,7 +36,7 @@ def fire(active: ActiveAlert, evaluation: Evaluation) -> Alert:
 
 def update(active: ActiveAlert, news: tuple[News, ...], evaluation: Evaluation) -> Alert:
     now_ns = evaluation.received_ns
-    active.told.limit.acquire(now_ns)
+    active.told.rate.acquire(now_ns, BURST, INTERVAL_NS)
     joined = active.layers & ~active.told.layers
     step, names = evaluation.step, evaluation.names
     _number(active, news, step, [names[i] for i in np.flatnonzero(joined)] if names else ())

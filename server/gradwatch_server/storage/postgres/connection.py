@@ -57,9 +57,6 @@ def connect(url: str, name: str) -> psycopg.Connection[Any]:
 
     Args:
         url: `postgresql://user:password@host:port/database`.
-
-    Raises:
-        StorageError: If PostgreSQL cannot be reached, or refuses.
     """
     with storage_errors():
         connection = psycopg.connect(url, autocommit=True, application_name=name, **_NET)

@@ -68,11 +68,7 @@ class PostgresDatabase(PostgresReader):
     page_bytes = PAGE_BYTES
 
     def __init__(self, lease: Lease) -> None:
-        """Connect.
-
-        Raises:
-            StorageError: If PostgreSQL cannot be reached, or refuses.
-        """
+        """Connect."""
         self.lease = lease
         self.num_cuts = 0
         self.is_writing = False
@@ -211,11 +207,7 @@ class PostgresStore(Store):
 
     @classmethod
     def open(cls, lease: Lease, clock: Clock) -> Self:
-        """Open the store of the database of a lease that this node has.
-
-        Raises:
-            StorageError: If PostgreSQL cannot be reached, or refuses.
-        """
+        """Open the store of the database of a lease that this node has."""
         return cls(PostgresDatabase(lease), clock)
 
     @contextlib.contextmanager

@@ -129,19 +129,11 @@ class Lease:
         return f"BEGIN; SELECT 1 FROM nodes WHERE {mine} FOR KEY SHARE".encode()  # noqa: S608
 
     def connect(self) -> psycopg.Connection[Any]:
-        """Open a connection of this node.
-
-        Raises:
-            StorageError: If PostgreSQL cannot be reached, or refuses.
-        """
+        """Open a connection of this node."""
         return connect(self.url, _application(self.node))
 
     def acquire(self) -> Node | None:
-        """Take the lease if nobody has it, and keep it; return who has it instead.
-
-        Raises:
-            StorageError: If PostgreSQL cannot be reached, or refuses.
-        """
+        """Take the lease if nobody has it, and keep it; return who has it instead."""
         with storage_errors(), self._lock:
             connection = self._open()
             connection.execute(_REGISTER, (self.node, self._http, __version__))
@@ -171,11 +163,7 @@ class Lease:
             )
 
     def nodes(self) -> list[Node]:
-        """Return the nodes that were heard of within a lease.
-
-        Raises:
-            StorageError: If PostgreSQL cannot be reached, or refuses.
-        """
+        """Return the nodes that were heard of within a lease."""
         with storage_errors(), self._lock, contextlib.suppress(psycopg.errors.UndefinedTable):
             rows = self._open().execute(_NODES, (self._lease_s,)).fetchall()
             return [Node(node, http, has_lease=bool(holds)) for node, http, holds in rows]

@@ -57,14 +57,14 @@ def test_all_at_once_then_one_a_second() -> None:
 
     def taken(severity: Severity) -> int:
         count = 0
-        while budget.acquire(now_ns, severity):
+        while budget.may_tell(now_ns, severity):
             count += 1
         return count
 
     assert [taken(severity) for severity in Severity] == [150, 25, 25]
     now_ns += 10 * SECOND
     assert (taken(Severity.INFO), taken(Severity.WARNING), taken(Severity.CRITICAL)) == (0, 0, 10)
-    assert not budget.acquire(now_ns - 3600 * SECOND, Severity.CRITICAL)  # no time is gained
+    assert not budget.may_tell(now_ns - 3600 * SECOND, Severity.CRITICAL)  # no time is gained
     now_ns += MINUTE_NS
     assert taken(Severity.INFO) == 10
 
