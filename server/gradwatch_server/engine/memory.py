@@ -69,15 +69,11 @@ def candidates(runs: Iterable[Run], runs_of_owner: Mapping[str, int]) -> list[Ca
     Args:
         runs_of_owner: Run to the number of runs of its client; without those of no client.
     """
-    found = [candidate for run in runs for candidate in _candidates_of(run)]
-    return sorted(
-        found,
-        key=lambda candidate: (
-            candidate.order,
-            -runs_of_owner.get(candidate.run, 0),
-            candidate.heard_ns,
-        ),
-    )
+
+    def sort_key(candidate: Candidate) -> tuple[int, int, int]:
+        return candidate.order, -runs_of_owner.get(candidate.run, 0), candidate.heard_ns
+
+    return sorted((found for run in runs for found in _candidates_of(run)), key=sort_key)
 
 
 def _candidates_of(run: Run) -> Iterator[Candidate]:
@@ -281,16 +277,14 @@ class RunMemory:
         use["runs_per_client"].used = max(
             (count for client, count in self._runs_of.items() if client), default=0
         )
-        use["run_bytes"].used = max((use.num_bytes for use in self._runs.values()), default=0)
+        use["run_bytes"].used = max((run.num_bytes for run in self._runs.values()), default=0)
 
     def _shed_total(self) -> Iterator[tuple[str, Body]]:
         """Yield the steps and manifests that go where all take too much, and forget runs."""
         shares = LoggedBudgets.model_construct(run_bytes=self._limits.total_bytes)
         if excess := _excess(self._total.open_bytes, shares.open_frames_bytes):
             # One step of many ranks takes much, and is no more than each of them may send.
-            attempt = max(
-                self._judged(), key=lambda attempt: attempt.open.num_bytes / _shares(attempt)
-            )
+            attempt = max(self._judged(), key=_open_bytes_per_share)
             rest = max(attempt.open.num_bytes - excess, 0)
             self._changed.add(attempt.run)
             yield attempt.run, FramesClosed(attempt.run, attempt.number, rest)
@@ -403,8 +397,8 @@ def _excess(used: int, limit: int) -> int:
     return used - limit + limit // SPARE if used > limit else 0
 
 
-def _shares(attempt: Attempt) -> int:
-    return max(1, -(-len(attempt.ranks.alive) // RANKS_PER_SHARE))
+def _open_bytes_per_share(attempt: Attempt) -> float:
+    return attempt.open.num_bytes / max(1, -(-len(attempt.ranks.alive) // RANKS_PER_SHARE))
 
 
 def _droppable(session: RankSession) -> tuple[bool, int]:

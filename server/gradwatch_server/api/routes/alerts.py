@@ -92,12 +92,9 @@ async def latest(
     limit: Limit = 200,
 ) -> Json:
     runs = await api.listing.all()
-    phases = {name.name: name.phase for name in runs}
-    living = [
-        name.name
-        for name in runs
-        if name.firing and not name.has_ended and run in (None, name.name)
-    ]
+    phases = {summary.name: summary.phase for summary in runs}
+    living = [summary.name for summary in runs if summary.firing and not summary.has_ended]
+    living = [name for name in living if run in (None, name)]
 
     def read() -> list[AlertEvent]:
         if not firing:

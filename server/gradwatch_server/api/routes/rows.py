@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Final, Literal
 
 import numpy as np
@@ -11,7 +12,7 @@ from starlette.responses import Response
 from gradwatch_server.api import safetensors
 from gradwatch_server.api.kept_pages import MAX_STEPS, KeptPages
 from gradwatch_server.api.routes.layers import layers_of
-from gradwatch_server.api.series_range import Epoch, Range, StepRange, find_range
+from gradwatch_server.api.series_range import Epoch, StepRange, find_range
 from gradwatch_server.api.state import Api, ApiState, View
 from gradwatch_server.core.arrays import IndexArray
 from gradwatch_server.core.frames.rows import FRAME_COLUMNS
@@ -71,7 +72,8 @@ def _answer(
     limit: int,
 ) -> Response:
     with api.history(view) as history:
-        range_ = _until(find_range(view, api, history, asked), to)
+        range_ = find_range(view, api, history, asked)
+        range_ = replace(range_, last=min(range_.last, to))  # also where nothing is kept up to it
         known = layers_of(view, history.layers)
         places = _places(known, pattern)
         if pattern != NO_LAYER and len(known) and not len(places):
@@ -87,19 +89,6 @@ def _answer(
             found, page = KeptPages(range_, columns, places).page(limit)
             arrays |= found
     return safetensors.SafeTensors(safetensors.encode(arrays, facts | page))
-
-
-def _until(range_: Range, last: int) -> Range:
-    """Return a range that ends at a step, also where nothing is kept up to it any more."""
-    return Range(
-        range_.view,
-        range_.history,
-        range_.span,
-        range_.first,
-        min(range_.last, last),
-        None,
-        range_.numbers,
-    )
 
 
 def _places(known: KnownLayers, pattern: str) -> IndexArray:

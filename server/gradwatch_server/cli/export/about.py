@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from gradwatch_server.core.frames.rows import FRAME_COLUMNS
@@ -51,13 +51,8 @@ BUCKETS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportedLayer:
-    """A layer."""
-
-    name: str
-    numel: int
-    described: Mapping[str, Any] = field(default_factory=dict)
+Layer = Mapping[str, Any]
+"""A layer as `/runs/{run}/layers` shows it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +93,6 @@ class About:
     run: str
     attempt: int
     page: str
-    layers: Sequence[ExportedLayer]
+    layers: Sequence[Layer]
     choice: ExportSelection
     facts: Mapping[str, Any]

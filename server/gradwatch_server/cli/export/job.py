@@ -74,8 +74,7 @@ class Job:
                 writer.add_alerts(
                     [alert for alert in self.source.alerts() if self._is_wanted(alert)]
                 )
-            layers = [dict(layer.described) for layer in about.layers]
-            metadata = {**about.facts, "kept": kept, "layers": layers}
+            metadata = {**about.facts, "kept": kept, "layers": about.layers}
             (part / "metadata.json").write_text(json.dumps(metadata, indent=1), "utf-8")
         return metadata
 

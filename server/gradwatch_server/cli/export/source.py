@@ -22,7 +22,7 @@ from gradwatch_server.cli.client import (
     run_path,
 )
 from gradwatch_server.cli.credentials import credentials
-from gradwatch_server.cli.export.about import ExportedLayer, ExportSelection
+from gradwatch_server.cli.export.about import ExportSelection, Layer
 from gradwatch_server.cli.export.page import Page
 from gradwatch_server.cli.ingest_port import IngestPortCheck
 from gradwatch_server.core.printable import printable
@@ -103,19 +103,16 @@ class Source:
         found: dict[str, Any] = get(self.url, self._path("health"))
         return found
 
-    def layers(self) -> list[ExportedLayer]:
+    def layers(self) -> list[Layer]:
         """Return all layers, in their places."""
-        found: list[dict[str, Any]] = []
+        found: list[Layer] = []
         cursor: int | None = 0
         while cursor is not None:
             parts = ("limit", _PAGE_LAYERS), ("cursor", cursor or None)
             answer = get(self.url, self._path("layers", *parts))
             found += answer["layers"]
             cursor = answer["next"]
-        return [
-            ExportedLayer(name=layer["name"], numel=layer["numel"], described=layer)
-            for layer in found
-        ]
+        return found
 
     def first_page(self, choice: ExportSelection) -> Page:
         """Return a page of one step: it says which epochs there are."""

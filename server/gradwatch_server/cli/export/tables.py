@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from gradwatch_server.cli.export.about import RUN_NAMES, ExportedLayer, ExportSelection
+from gradwatch_server.cli.export.about import RUN_NAMES, ExportSelection, Layer
 from gradwatch_server.cli.export.format import Format
 from gradwatch_server.cli.export.page import RUN, Page, TableNumbers
 from gradwatch_server.core.arrays import BoolArray, IndexArray
@@ -65,7 +65,7 @@ class TableFormat(Format):
 
 
 def tables_of(
-    page: Page, layers: Sequence[ExportedLayer], choice: ExportSelection
+    page: Page, layers: Sequence[Layer], choice: ExportSelection
 ) -> Iterator[tuple[str, Table]]:
     """Yield the tables that a page has rows of, by name."""
     if page.width == 1:
@@ -75,13 +75,11 @@ def tables_of(
         return
     yield STEP_BUCKETS, _buckets(page, [RUN], "column", _OF_RUN)
     if choice.layers is not None:
-        names = [layer.name for layer in layers]
+        names = [layer["name"] for layer in layers]
         yield LAYER_BUCKETS, _buckets(page, choice.columns, "layer", names)
 
 
-def empty_tables(
-    layers: Sequence[ExportedLayer], choice: ExportSelection
-) -> Iterator[tuple[str, Table]]:
+def empty_tables(layers: Sequence[Layer], choice: ExportSelection) -> Iterator[tuple[str, Table]]:
     """Yield the tables of single steps without a row: files of these are always there."""
     none, places = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     tables = {RUN: len(RUN_NAMES), **dict.fromkeys(choice.columns, 0)}
@@ -111,7 +109,7 @@ def _steps(page: Page) -> Table:
     return found
 
 
-def _layers(page: Page, layers: Sequence[ExportedLayer], columns: Sequence[str]) -> Table:
+def _layers(page: Page, layers: Sequence[Layer], columns: Sequence[str]) -> Table:
     items = np.flatnonzero(page.places < len(layers))  # later ones joined after the export began
     places = page.places[items]
     tables = {name: page.rows[name].of(items) for name in columns if name in page.rows}
@@ -121,11 +119,11 @@ def _layers(page: Page, layers: Sequence[ExportedLayer], columns: Sequence[str])
         there |= table.known
     rows = np.flatnonzero(there.ravel())
     place = np.tile(places, shape[0])[rows]
-    numel = np.array([layer.numel for layer in layers], dtype=np.float64)
+    numel = np.array([layer["numel"] for layer in layers], dtype=np.float64)
     found = {
         "epoch": TableColumn(np.full(len(rows), page.epoch)),
         "step": TableColumn(np.repeat(page.steps, shape[1])[rows]),
-        "layer": TableColumn(place, words=[layer.name for layer in layers]),
+        "layer": TableColumn(place, words=[layer["name"] for layer in layers]),
         "numel": _integers(numel[place]),
     }
     for name in columns:

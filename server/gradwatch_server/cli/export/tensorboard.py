@@ -98,7 +98,7 @@ def _all_series(page: Page, about: About) -> Iterator[_Series]:
     yield from _of_table(page, RUN, tags, slice(None))
     if about.choice.layers is None:
         return
-    names = [layer.name for layer in about.layers]
+    names = [layer["name"] for layer in about.layers]
     items = np.flatnonzero(page.places < len(names))  # later ones joined after the export began
     for column in about.choice.columns:
         tags = [f"{PREFIX}/layer/{names[place]}/{column}" for place in page.places[items]]
