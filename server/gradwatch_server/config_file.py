@@ -30,12 +30,12 @@ def find_config(given: Path | None) -> Path | None:
     return Path(named)
 
 
-def check_config(config: Path, says: str = "") -> None:
+def check_config(config: Path, text: str = "") -> None:
     """Check that there is a settings file; an error ends with *says*.
 
     Raises:
         GradwatchError: If there is none.
     """
     if not config.is_file():
-        msg = f"no config file {config}{says}"
+        msg = f"no config file {config}{text}"
         raise GradwatchError(msg)

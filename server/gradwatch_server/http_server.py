@@ -81,14 +81,14 @@ class ServerStop:
             self.server.should_exit = True
         self._alert_stream.close()
 
-    def check(self, why: str) -> None:
+    def check(self, reason: str) -> None:
         """Raise *why* if that is why it ended.
 
         Raises:
             GradwatchError: If it failed.
         """
         if self._has_failed:
-            raise GradwatchError(why)
+            raise GradwatchError(reason)
 
 
 def http_config(
@@ -140,8 +140,8 @@ def bind(address: str) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family)
     except (OSError, UnicodeError) as error:  # UnicodeError: no host name can look like that
-        why = getattr(error, "strerror", None) or error
-        msg = f"cannot bind the HTTP address {address}: {why}; give a free one with --http"
+        reason = getattr(error, "strerror", None) or error
+        msg = f"cannot bind the HTTP address {address}: {reason}; give a free one with --http"
         raise GradwatchError(msg) from error
 
 

@@ -93,13 +93,13 @@ class LogLimits(logging.Filter):
     def guarding(self) -> Iterator[None]:
         """Look at every line of the loggers in `GUARDED`."""
         guarded = [logging.getLogger(name) for name in GUARDED]
-        for guarded_ in guarded:
-            guarded_.addFilter(self)
+        for each in guarded:
+            each.addFilter(self)
         try:
             yield
         finally:
-            for guarded_ in guarded:
-                guarded_.removeFilter(self)
+            for each in guarded:
+                each.removeFilter(self)
 
 
 def _kind(record: logging.LogRecord) -> str:

@@ -57,17 +57,17 @@ def _annotation(type_: FieldType) -> Any:
 def _struct(kind: Kind) -> Any:
     """Return the struct of a kind, its fields named and ordered as those of the record."""
     fields: list[Any] = []
-    for field_ in BY_KIND[kind].fields:
-        type_ = _annotation(field_.type)
-        if field_.default is REQUIRED:
-            fields.append((field_.name, type_))
-        elif field_.default is None:
-            fields.append((field_.name, type_ | None, None))
-        elif field_.default == {}:
-            fields.append((field_.name, type_, msgspec.field(default_factory=dict)))
+    for field in BY_KIND[kind].fields:
+        type_ = _annotation(field.type)
+        if field.default is REQUIRED:
+            fields.append((field.name, type_))
+        elif field.default is None:
+            fields.append((field.name, type_ | None, None))
+        elif field.default == {}:
+            fields.append((field.name, type_, msgspec.field(default_factory=dict)))
         else:
-            fields.append((field_.name, type_, field_.default))
-    keys = {field_.name: field_.key for field_ in BY_KIND[kind].fields}
+            fields.append((field.name, type_, field.default))
+    keys = {field.name: field.key for field in BY_KIND[kind].fields}
     return msgspec.defstruct(f"_{kind.name}", fields, rename=keys, forbid_unknown_fields=True)
 
 

@@ -221,11 +221,11 @@ def _first(error: ValidationError) -> str:
     """Return the first of what is wrong: the key, what is allowed, and what was given."""
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
-    says = first["msg"].removeprefix("Value error, ")
+    text = first["msg"].removeprefix("Value error, ")
     if first["type"] in _ALLOWED:
-        says = f"should be {_ALLOWED[first['type']]}"
+        text = f"should be {_ALLOWED[first['type']]}"
     elif first["type"] == "too_short":
-        says = "should not be empty"
+        text = "should not be empty"
     if first["type"] == "extra_forbidden":
         known: Collection[str] = Settings.model_fields
         if first["loc"][0] == "budgets":
@@ -234,13 +234,13 @@ def _first(error: ValidationError) -> str:
             known = Target.model_fields
         return f"setting {key!r} is not known; there are {', '.join(known)}"
     if first["type"] in _UNKNOWN:
-        return f"setting {key!r} is not known; {says}"
+        return f"setting {key!r} is not known; {text}"
     is_secret = first["loc"][0] == "notify" and not shows_input(first["loc"][1:], first["input"])
     if first["loc"][0] == "store":
         return f"setting {key!r}: should be a URL such as postgresql://user@host/database"
     if is_secret or first["input"] is None:
-        return f"setting {key!r}: {says}"
-    return f"setting {key!r}: {says}, got {ascii(first['input'])[:80]}"
+        return f"setting {key!r}: {text}"
+    return f"setting {key!r}: {text}, got {ascii(first['input'])[:80]}"
 
 
 def _check_exposure(settings: Settings) -> None:
@@ -257,7 +257,7 @@ def _check_exposure(settings: Settings) -> None:
 
 def retention_of(settings: Settings) -> RetentionPolicy:
     """Return what is kept, and for how long."""
-    names = [field_.name for field_ in dataclasses.fields(RetentionPolicy)]
+    names = [field.name for field in dataclasses.fields(RetentionPolicy)]
     return RetentionPolicy(**{name: getattr(settings, name) for name in names})
 
 

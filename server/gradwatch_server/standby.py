@@ -81,8 +81,10 @@ class Standby:
         http = "" if self._holder is None else self._holder.http
         who = f"the node at {http} has the lease" if http else "another node has the lease"
         # Whoever asks need not know where the database is; the log says why.
-        why = "; the database cannot be asked now" if self._fault else f"; ask {http or 'that one'}"
-        problem = Problem(HTTPStatus.SERVICE_UNAVAILABLE, f"this node waits: {who}{why}")
+        reason = (
+            "; the database cannot be asked now" if self._fault else f"; ask {http or 'that one'}"
+        )
+        problem = Problem(HTTPStatus.SERVICE_UNAVAILABLE, f"this node waits: {who}{reason}")
         problem.headers["Retry-After"] = str(RETRY_AFTER_S)
         if http and path not in _OF_THIS_NODE:
             problem.status_code = HTTPStatus.TEMPORARY_REDIRECT

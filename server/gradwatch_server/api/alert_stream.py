@@ -91,12 +91,12 @@ class RecentEvents:
 
     def since(self, cursor: int) -> list[StreamEvent]:
         """Return the events after *cursor*, oldest first."""
-        found: list[StreamEvent] = []
+        events: list[StreamEvent] = []
         for event in reversed(self._events):
             if event.cursor <= cursor:
                 break
-            found.append(event)
-        return found[::-1]
+            events.append(event)
+        return events[::-1]
 
 
 class AlertStream:

@@ -49,23 +49,23 @@ class BucketReader:
         steps = (self._first * width, (self._last + 1) * width - 1)
         history = self._range.history.of_table(table)
         read = history.run_buckets if with_all_steps else history.buckets
-        found = read(SeriesQuery(epoch, table, items, *steps), width)
-        return found.spread(self._first, self._last)
+        buckets = read(SeriesQuery(epoch, table, items, *steps), width)
+        return buckets.spread(self._first, self._last)
 
     def of_run(self, columns: list[str]) -> list[Curve]:
         if not columns:
             return []
         items = [RUN_COLUMNS.index(name) for name in columns]
-        found = self.read(RUN_TABLE, np.array(items, dtype=np.int64), with_all_steps=True)
-        return [Curve({"column": name}, found, at) for at, name in enumerate(columns)]
+        buckets = self.read(RUN_TABLE, np.array(items, dtype=np.int64), with_all_steps=True)
+        return [Curve({"column": name}, buckets, at) for at, name in enumerate(columns)]
 
     def curves(self, wanted: WantedTable, known: KnownLayers) -> list[Curve]:
         places = np.array(wanted.places, dtype=np.int64)
         layer = LAYER_COLUMNS[wanted.column] if wanted.subjects[0].kind is None else None
-        found = self.read(wanted.table if layer is None else layer.stored, places)
+        buckets = self.read(wanted.table if layer is None else layer.stored, places)
         if layer is not None and layer.power:
-            found = found.scaled(layer.factor(known.sizes[places]))
+            buckets = buckets.scaled(layer.factor(known.sizes[places]))
         return [
-            Curve({subject.parameter: subject.name, "column": wanted.column}, found, at)
+            Curve({subject.parameter: subject.name, "column": wanted.column}, buckets, at)
             for at, subject in enumerate(wanted.subjects)
         ]

@@ -43,10 +43,10 @@ class KeptPages:
     columns: Sequence[str]
     places: IndexArray
 
-    def page(self, most: int) -> tuple[Arrays, dict[str, Any]]:
+    def page(self, limit: int) -> tuple[Arrays, dict[str, Any]]:
         """Return the arrays of the first page, and what there is to be said of it."""
         width = self._width(self.range_.first)
-        last = self._end(width, min(most, self._most(width)))
+        last = self._end(width, min(limit, self._most(width)))
         arrays = self._steps(last) if width == 1 else self._buckets(width, last)
         next_step = last + 1 if last < self.range_.last else None
         return arrays, {"width": width, "next": next_step}
@@ -66,7 +66,7 @@ class KeptPages:
     def _wanted(self, table: str, items: IndexArray, last: int) -> SeriesQuery:
         return SeriesQuery(self._epoch, table, items, self.range_.first, last)
 
-    def _end(self, width: int, most: int) -> int:
+    def _end(self, width: int, limit: int) -> int:
         """Return the last step of the page."""
         first, last = self.range_.first, self.range_.last
         if width > 1:
@@ -75,11 +75,11 @@ class KeptPages:
         wanted = self._wanted(RUN_TABLE, np.zeros(0, dtype=np.int64), last)
         if width == 1:
             for rows in self.range_.history.rows(wanted):
-                if count + len(rows.steps) > most:
-                    return int(rows.steps[most - count]) - 1
+                if count + len(rows.steps) > limit:
+                    return int(rows.steps[limit - count]) - 1
                 count += len(rows.steps)
             return last
-        return min(last, (first // width + most) * width - 1)
+        return min(last, (first // width + limit) * width - 1)
 
     def _finer_from(self, width: int) -> int:
         """Return the first step from which on there are narrower buckets, or single steps."""
@@ -113,10 +113,10 @@ class KeptPages:
 
     def _rows(self, table: str, items: IndexArray, last: int) -> Rows:
         none = np.zeros((0, len(items)))
-        found = list(self.range_.history.rows(self._wanted(table, items, last)))
+        pieces = list(self.range_.history.rows(self._wanted(table, items, last)))
         empty = np.zeros(0, dtype=np.int64)
         nothing = Rows(empty, empty, empty.astype(bool), none, none.astype(bool))
-        return Rows.joined([nothing, *found])
+        return Rows.joined([nothing, *pieces])
 
     # Buckets
 
@@ -145,10 +145,10 @@ def _aligned(rows: Rows, steps: IndexArray) -> tuple[FloatArray, BoolArray]:
 def _numbers(name: str, values: FloatArray, known: BoolArray) -> Arrays:
     """Return numbers, NaN where there is none; `known` is only sent where that does not say it."""
     values = np.where(known, values, np.nan)
-    found: Arrays = {name: _narrow(values)}
+    arrays: Arrays = {name: _narrow(values)}
     if (known & np.isnan(values)).any():
-        found[f"{name}.known"] = known.astype(np.uint8)
-    return found
+        arrays[f"{name}.known"] = known.astype(np.uint8)
+    return arrays
 
 
 def _of_buckets(name: str, buckets: Buckets, numbers: IndexArray) -> Arrays:
@@ -156,9 +156,11 @@ def _of_buckets(name: str, buckets: Buckets, numbers: IndexArray) -> Arrays:
     first, last = (int(numbers[0]), int(numbers[-1])) if len(numbers) else (0, -1)
     spread = buckets.spread(first, last)
     at = numbers - first
-    found = {f"{name}.{stat}": _narrow(spread.stats[place][at]) for place, stat in enumerate(STATS)}
+    arrays = {
+        f"{name}.{stat}": _narrow(spread.stats[place][at]) for place, stat in enumerate(STATS)
+    }
     counts = {f"{name}.{one}": spread.counts[place][at] for place, one in enumerate(COUNTS)}
-    return found | {key: one.astype(np.uint32) for key, one in counts.items()}
+    return arrays | {key: one.astype(np.uint32) for key, one in counts.items()}
 
 
 def _narrow(values: FloatArray) -> npt.NDArray[Any]:

@@ -79,39 +79,43 @@ class RunListing:
         began_s = time.monotonic()
         published = self._engine.published
         self._of = published.revision, published.fault
-        found = await self._read(published.summaries.copy())
-        views = await self._views.find_all(name for name in self._views.names if name not in found)
+        summaries = await self._read(published.summaries.copy())
+        views = await self._views.find_all(
+            name for name in self._views.names if name not in summaries
+        )
         spent_s = 0.0
         for first in range(0, len(views), SLICE):
             slice_s = time.monotonic()
             for view in views[first : first + SLICE]:
-                found[view.name] = self._sum(view)
+                summaries[view.name] = self._sum(view)
             spent_s += time.monotonic() - slice_s
             await asyncio.sleep(0)
-        changed = [name for name, encoded in found.items() if self._kept.get(name) is not encoded]
-        if changed or len(found) != len(self._kept):
+        changed = [
+            name for name, encoded in summaries.items() if self._kept.get(name) is not encoded
+        ]
+        if changed or len(summaries) != len(self._kept):
             self.number += 1
-            for name in (*changed, *(self._kept.keys() - found.keys())):
+            for name in (*changed, *(self._kept.keys() - summaries.keys())):
                 self._rows.pop(name, None)
-            runs = (summary for _, summary in found.values())
+            runs = (summary for _, summary in summaries.values())
             self._runs = tuple(
                 sorted(runs, key=lambda summary: (-summary.updated_ns, summary.name))
             )
-        self._kept, self._began_s = found, began_s
+        self._kept, self._began_s = summaries, began_s
         self._not_before_s = time.monotonic() + min(spent_s * (1 / SHARE - 1), MAX_REST_S)
 
     async def _read(self, stored: Mapping[str, bytes]) -> dict[str, tuple[str, RunSummary]]:
         """Return the stored summaries, but for those that are damaged."""
-        found: dict[str, tuple[str, RunSummary]] = {}
+        summaries: dict[str, tuple[str, RunSummary]] = {}
         for number, (name, body) in enumerate(stored.items(), 1):
             if name in self._kept:
-                found[name] = self._kept[name]
+                summaries[name] = self._kept[name]
                 continue
             with contextlib.suppress(ValueError):
-                found[name] = "", state_codec.decode(body, RunSummary)
+                summaries[name] = "", state_codec.decode(body, RunSummary)
             if number % SLICE == 0:
                 await asyncio.sleep(0)
-        return found
+        return summaries
 
     def _sum(self, view: RunView) -> tuple[str, RunSummary]:
         kept, tag = self._kept.get(view.name), self._views.tag(view)

@@ -42,7 +42,7 @@ class RankParts:
     def find(
         cls, view: RunView, layouts: Layouts, records: Records, closed: ClosedStep
     ) -> RankParts:
-        found = cls(layouts)
+        parts = cls(layouts)
         ranks = {rank.session: rank.rank for rank in view.ranks if rank.session is not None}
         stretches = {session: Stretch(closed.anchor, closed.step, closed.step) for session in ranks}
         for record in records.before(view.name, closed.number, LOOK_BACK):
@@ -53,11 +53,11 @@ class RankParts:
                     break
         for stretch in stretches.values():
             stretch.end()
-        found._add_late(stretches, ranks, records.after(view.name, closed.number, LOOK_AHEAD))
+        parts._add_late(stretches, ranks, records.after(view.name, closed.number, LOOK_AHEAD))
         for session, stretch in stretches.items():
             if stretch.records:
-                found._records[ranks[session]] = {one.stats.part: one for one in stretch.records}
-        return found
+                parts._records[ranks[session]] = {one.stats.part: one for one in stretch.records}
+        return parts
 
     def _add_late(
         self,
@@ -119,13 +119,13 @@ def _has_all_parts(records: Sequence[KeptRecord]) -> bool:
 
 
 def _numbers(stats: Stats, at: int) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name in SHOWN:
         column = stats.columns.get(name)
         known = column is not None and at < column.size
         value = float(numbers(column)[at]) if known and column is not None else None
-        found[name] = None if name == LOCAL_L2 and value is not None and value < 0.0 else value
-    return found
+        values[name] = None if name == LOCAL_L2 and value is not None and value < 0.0 else value
+    return values
 
 
 def _first(stats: Sequence[Stats], name: Scalar) -> float | None:

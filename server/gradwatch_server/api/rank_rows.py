@@ -54,9 +54,9 @@ def rank_of(view: RunView, rank: int) -> RankView:
     Raises:
         HTTPException: 404, with those that there are.
     """
-    found = next((each for each in view.ranks if each.rank == rank), None)
-    if found is not None:
-        return found
+    rank_view = next((each for each in view.ranks if each.rank == rank), None)
+    if rank_view is not None:
+        return rank_view
     shown = ", ".join(str(each.rank) for each in view.ranks[:SHOWN_RANKS]) or "none yet"
     more = len(view.ranks) - SHOWN_RANKS
     known = shown + (f" and {more} more" if more > 0 else "")
@@ -100,12 +100,12 @@ class RankRows:
         steps: dict[int, list[KeptRecord]] = {}
         for record in self._records(records, run):
             steps.setdefault(record.stats.step, []).append(record)
-        found = sorted(steps)
-        self._block = Block(0, 0, len(found), *self._shape)
+        rising = sorted(steps)
+        self._block = Block(0, 0, len(rising), *self._shape)
         skipped = set(run.steps[run.skipped].tolist())
-        for row, step in enumerate(found):
+        for row, step in enumerate(rising):
             self._fill(row, steps[step], is_skipped=step in skipped)
-        self._block.count = len(found)
+        self._block.count = len(rising)
 
     def rows(self, table: str, items: IndexArray) -> Rows:
         return self._block.rows(table, items)
@@ -132,11 +132,13 @@ class RankRows:
         range_ = self._range
         epoch = range_.span.epoch if range_.span else 0
         items = np.array([_SKIPPED], dtype=np.int64)
-        found = range_.history.buckets(
+        buckets = range_.history.buckets(
             SeriesQuery(epoch, RUN_TABLE, items, range_.first, range_.last), 1
         )
-        values: BoolArray = found.stats[1, :, 0] > 0.0
-        return Rows(found.numbers, found.times_ns, values, found.stats[1], found.counts[0] > 0)
+        values: BoolArray = buckets.stats[1, :, 0] > 0.0
+        return Rows(
+            buckets.numbers, buckets.times_ns, values, buckets.stats[1], buckets.counts[0] > 0
+        )
 
     def _records(self, records: Records, run: Rows) -> list[KeptRecord]:
         """Return the records of these steps, but none of another epoch."""
@@ -213,6 +215,6 @@ def read_rank(
 ) -> tuple[Range, RankRows]:
     """Read what a rank sent in a range; return that without the steps that are not looked at."""
     shorter = replace(range_, first=max(range_.first, range_.last - MOST_STEPS + 1))
-    found = RankRows(rank, shorter, num_layers, columns)
-    found.read(records)
-    return shorter, found
+    rank_rows = RankRows(rank, shorter, num_layers, columns)
+    rank_rows.read(records)
+    return shorter, rank_rows

@@ -30,10 +30,10 @@ def anchor_of(range_: Range, first: int, last: int) -> int | None:
     if range_.history.finest(range_.span.epoch, before) > 1:
         return None
     items = np.array([_COVERAGE], dtype=np.int64)
-    found = range_.history.buckets(
+    buckets = range_.history.buckets(
         SeriesQuery(range_.span.epoch, RUN_TABLE, items, before, last), 1
     )
-    whole = found.numbers[found.stats[1, :, 0] >= 1.0]
+    whole = buckets.numbers[buckets.stats[1, :, 0] >= 1.0]
     return range_.history.offset(range_.span.epoch, int(whole[0])) if len(whole) else None
 
 

@@ -154,7 +154,7 @@ def check_cells(cells: int, *, as_json: bool, advice: str) -> None:
     Raises:
         HTTPException: 422, with the limit and what to do.
     """
-    most = MAX_JSON_CELLS if as_json else MAX_CELLS
-    if cells > most:
+    limit = MAX_JSON_CELLS if as_json else MAX_CELLS
+    if cells > limit:
         form = "as JSON" if as_json else "as safetensors"
-        raise HTTPException(422, f"{cells} numbers are asked for, {form} at most {most}: {advice}")
+        raise HTTPException(422, f"{cells} numbers are asked for, {form} at most {limit}: {advice}")

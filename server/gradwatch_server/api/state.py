@@ -141,15 +141,15 @@ class ApiState:
         if number is None or number == view.attempt:
             return view
         self.check_attempt(view, number)
-        found = view.of_attempt(number)
-        if found is None:
+        attempt_view = view.of_attempt(number)
+        if attempt_view is None:
             async with self._asking:  # one at a time: it takes the engine's time
-                found = await self.command(show_attempt(name, number))
-        if found is None:  # it was forgotten just now
+                attempt_view = await self.command(show_attempt(name, number))
+        if attempt_view is None:  # it was forgotten just now
             raise HTTPException(404, f"no attempt {number} of run {name[:80]!a} any more")
         # What is of the run as a whole, the current one has as it is now.
         return replace(
-            found,
+            attempt_view,
             attempts=view.attempts,
             alerts=view.alerts,
             stored=view.stored,

@@ -103,13 +103,13 @@ class SeriesRequest:
             HTTPException: 404 for a name that there is not, with those that are most like it.
         """
         subjects = list(self._find(known))
-        found: dict[tuple[str, str], list[SeriesKey]] = {}
+        keys_by_table: dict[tuple[str, str], list[SeriesKey]] = {}
         for subject in subjects:
             for column in self._columns_of(subject):
                 table = column if subject.kind is None else table_of(subject.kind, column)
-                found.setdefault((column, table), []).append(subject)
+                keys_by_table.setdefault((column, table), []).append(subject)
         order = list(dict.fromkeys(self.columns))
-        had = {column for column, _ in found}
+        had = {column for column, _ in keys_by_table}
         for name in order:
             if name not in RUN_COLUMNS and name not in had:
                 told = ", ".join(
@@ -117,8 +117,12 @@ class SeriesRequest:
                     for subject in subjects
                 )
                 raise HTTPException(422, f"query column: {name} is of none that is named; {told}")
-        ranked = sorted(found, key=lambda key: order.index(key[0]) if key[0] in order else 0)
-        return [WantedTable(column, table, found[column, table]) for column, table in ranked]
+        ranked = sorted(
+            keys_by_table, key=lambda key: order.index(key[0]) if key[0] in order else 0
+        )
+        return [
+            WantedTable(column, table, keys_by_table[column, table]) for column, table in ranked
+        ]
 
     def _columns_of(self, subject: SeriesKey) -> Sequence[str]:
         columns = subject.columns
@@ -138,11 +142,11 @@ class SeriesRequest:
 def _items(parameter: str, name: str, known: KnownLayers) -> Iterator[SeriesKey]:
     """Yield what a name is of: a group may be called as a pair of others is."""
     kinds = _OF_ITEMS[parameter]
-    found = [kind for kind in kinds if name in known.items.get(kind, ())]
-    if not found:
+    matches = [kind for kind in kinds if name in known.items.get(kind, ())]
+    if not matches:
         names = [item for kind in kinds for item in known.items.get(kind, ())]
         raise HTTPException(404, f"no {parameter} {name[:120]!a}; {_known(parameter, name, names)}")
-    for kind in found:
+    for kind in matches:
         yield SeriesKey(parameter, name, kind, known.items[kind].index(name))
 
 

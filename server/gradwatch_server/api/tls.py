@@ -24,8 +24,8 @@ def check_tls(certificate: Path | None, key: Path | None) -> None:
     try:
         _load(certificate, key)
     except (OSError, ValueError) as error:  # an SSLError is an OSError
-        why = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
-        msg = f"cannot use the certificate {certificate} with the key {key}: {why}"
+        reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
+        msg = f"cannot use the certificate {certificate} with the key {key}: {reason}"
         raise GradwatchError(msg) from error
 
 

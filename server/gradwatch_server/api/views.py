@@ -73,13 +73,13 @@ class Views:
         Raises:
             HTTPException: 503, if the engine cannot build one.
         """
-        found: list[RunView] = []
+        present: list[RunView] = []
         names = list(runs)
         for first in range(0, len(names), SLICE_RUNS):
             views = await asyncio.gather(*map(self.find, names[first : first + SLICE_RUNS]))
-            found += [view for view in views if view is not None]
+            present += [view for view in views if view is not None]
             await asyncio.sleep(0)
-        return found
+        return present
 
     def tag(self, view: RunView) -> str:
         """Return what changes whenever readers see something else of a run.
@@ -90,7 +90,7 @@ class Views:
         heard_ns = self._engine.clock.now_ns() - int(SILENT_AFTER_S * 1e9)
         live = (view, *(other for other in view.others if other.is_live))
         silent = 0
-        for rank in (rank for view_ in live for rank in view_.ranks):
+        for rank in (rank for attempt_view in live for rank in attempt_view.ranks):
             if rank.state is RankState.ALIVE and rank.session is not None:
                 last_ns = max(rank.last_ns, published.last_seen.get(rank.session, 0))
                 if last_ns < heard_ns:

@@ -37,6 +37,6 @@ def _trusted_certificates() -> dict[str, Any]:
     try:
         return {"verify": ssl.create_default_context(cafile=file)}
     except OSError as error:
-        why = getattr(error, "reason", None) or error.strerror
-        msg = f"GRADWATCH_CA: cannot read certificates from {file}: {why}"
+        reason = getattr(error, "reason", None) or error.strerror
+        msg = f"GRADWATCH_CA: cannot read certificates from {file}: {reason}"
         raise GradwatchError(msg) from error

@@ -29,8 +29,8 @@ def clear_errors(command: Callable[P, R]) -> Callable[P, R]:
         except OSError as error:
             if error.filename is None:  # not about a path that somebody gave
                 raise
-            says = f"{error.filename}: {error.strerror}"
-            print(f"gradwatch: {printable(says)}", file=sys.stderr)
+            text = f"{error.filename}: {error.strerror}"
+            print(f"gradwatch: {printable(text)}", file=sys.stderr)
             raise typer.Exit(1) from error
 
     return wrapped

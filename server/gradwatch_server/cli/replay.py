@@ -47,9 +47,9 @@ def find_key(path: Path | None) -> ClientKey | None:
     Raises:
         GradwatchError: If it is missing, open to others, or no client's key.
     """
-    found = path or os.environ.get("GRADWATCH_KEYS")
+    key_path = path or os.environ.get("GRADWATCH_KEYS")
     try:
-        return read_client_key(Path(found)) if found else None
+        return read_client_key(Path(key_path)) if key_path else None
     except ValueError as error:
         raise GradwatchError(str(error)) from error
 
@@ -98,14 +98,14 @@ def _locked(spilled: SpilledSession) -> Iterator[None]:
 
 
 def _expanded(paths: Iterable[Path]) -> list[Path]:
-    found: list[Path] = []
+    expanded: list[Path] = []
     for path in paths:
         files = sorted(path.glob("*.spill")) if path.is_dir() else [path]
         if not files:
             msg = f"{path}: no spill files in this directory"
             raise GradwatchError(msg)
-        found += files
-    return found
+        expanded += files
+    return expanded
 
 
 def _open(path: Path) -> SpilledSession:

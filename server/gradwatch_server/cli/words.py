@@ -55,14 +55,14 @@ def status_text(status: str, phase: str, *, is_old: bool) -> Text:
 
 def ranks_by_state(ranks: Sequence[dict[str, Any]]) -> str:
     """Return which ranks are in which state: `all 8 alive`, `ranks 0 to 6 alive; rank 7 lost`."""
-    found: dict[str, list[int]] = {}
+    ranks_of: dict[str, list[int]] = {}
     for rank in ranks:
-        found.setdefault(rank["state"], []).append(rank["rank"])
-    if len(found) == 1 and len(ranks) > 1:
-        return f"all {len(ranks):,} {next(iter(found))}"
+        ranks_of.setdefault(rank["state"], []).append(rank["rank"])
+    if len(ranks_of) == 1 and len(ranks) > 1:
+        return f"all {len(ranks):,} {next(iter(ranks_of))}"
     return "; ".join(
-        f"rank{'' if len(ranks_) == 1 else 's'} {_ranges(ranks_)} {state}"
-        for state, ranks_ in found.items()
+        f"rank{'' if len(members) == 1 else 's'} {_ranges(members)} {state}"
+        for state, members in ranks_of.items()
     )
 
 

@@ -29,14 +29,14 @@ def largest_of(values: FloatArray) -> float:
 
     `argmax` finds it, or a NaN, in a fifth of the time that `numpy.fmax.reduce` takes.
     """
-    found: float = values.item(values.argmax()) if values.size else -math.inf
-    return float(np.fmax.reduce(values, initial=-math.inf)) if math.isnan(found) else found
+    largest: float = values.item(values.argmax()) if values.size else -math.inf
+    return float(np.fmax.reduce(values, initial=-math.inf)) if math.isnan(largest) else largest
 
 
 def smallest_of(values: FloatArray) -> float:
     """Return the smallest number, Inf without any; NaN counts as none."""
-    found: float = values.item(values.argmin()) if values.size else math.inf
-    return float(np.fmin.reduce(values, initial=math.inf)) if math.isnan(found) else found
+    smallest: float = values.item(values.argmin()) if values.size else math.inf
+    return float(np.fmin.reduce(values, initial=math.inf)) if math.isnan(smallest) else smallest
 
 
 def any_true(mask: BoolArray) -> bool:
@@ -56,9 +56,9 @@ def natural_log(values: FloatArray) -> FloatArray:
 
 def quiet_log(values: FloatArray) -> FloatArray:
     """Return `natural_log`, for callers that have silenced numpy."""
-    found = np.log(values).astype(np.float32).astype(np.float64)
-    found[np.isinf(found)] = np.nan
-    return found
+    logarithms = np.log(values).astype(np.float32).astype(np.float64)
+    logarithms[np.isinf(logarithms)] = np.nan
+    return logarithms
 
 
 def grown(array: npt.NDArray[Item], number: int, fill: float) -> npt.NDArray[Item]:

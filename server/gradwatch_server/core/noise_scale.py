@@ -63,10 +63,10 @@ class NoiseScale:
 
     def add(self, frame: Frame) -> None:
         """Take in a frame; one that has not all it takes adds nothing."""
-        found = estimate(frame)
-        if found is None:
+        sample = estimate(frame)
+        if sample is None:
             return
-        noise, signal = found
+        noise, signal = sample
         self._count += 1
         noise_mean, signal_mean = noise, signal
         if self._samples:

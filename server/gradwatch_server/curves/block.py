@@ -75,8 +75,8 @@ class Block:
         """Fullness: true if the next row belongs into another block."""
         per_row = 8 * max(len(self.columns), 1) * max(self.num_layers, 1)
         per_row += sum(9 * self.num_items(table) for table in self.items)
-        most = min(MAX_ROWS, max(MIN_ROWS, MAX_BYTES // per_row))
-        return self.count >= most
+        limit = min(MAX_ROWS, max(MIN_ROWS, MAX_BYTES // per_row))
+        return self.count >= limit
 
     def num_items(self, table: str) -> int:
         """Return how many items it has of a table of items that are no layers."""
@@ -203,8 +203,8 @@ class Block:
             return none, none.astype(np.bool_)
         values, known = self.items[table]
         num_bits = ROUNDED_BITS.get(table)
-        found = values[span] if num_bits is None else rounded(values[span], num_bits)
-        return found, known[span]
+        numbers = values[span] if num_bits is None else rounded(values[span], num_bits)
+        return numbers, known[span]
 
     def _layers(self, column: str, span: slice) -> tuple[FloatArray, BoolArray]:
         present, l2 = self.present[span], self._values(L2, span)

@@ -50,15 +50,15 @@ class Buckets:
     @property
     def steps(self) -> IndexArray:
         """(buckets,) the first step of each."""
-        found: IndexArray = self.numbers * self.width
-        return found
+        steps: IndexArray = self.numbers * self.width
+        return steps
 
     @property
     def finite(self) -> IndexArray:
         """(buckets, items) how many values were finite."""
         n, nan, inf, _, skipped = self.counts
-        found: IndexArray = n - nan - inf - skipped
-        return found
+        finite: IndexArray = n - nan - inf - skipped
+        return finite
 
     @classmethod
     def of(cls, rows: Rows, width: int) -> Self:
@@ -185,8 +185,8 @@ def width_for(first: int, last: int, points: int) -> int:
 
 def _starts(numbers: IndexArray) -> IndexArray:
     """Return where a new bucket begins."""
-    found: IndexArray = np.flatnonzero(np.diff(numbers, prepend=-1))
-    return found
+    starts: IndexArray = np.flatnonzero(np.diff(numbers, prepend=-1))
+    return starts
 
 
 def _ends(starts: IndexArray, length: int) -> IndexArray:
@@ -202,8 +202,8 @@ def _add(values: IndexArray, starts: IndexArray) -> IndexArray:
 def _reduceat(ufunc: np.ufunc, values: npt.NDArray[Item], starts: IndexArray) -> npt.NDArray[Item]:
     """Return `ufunc.reduceat` along the first axis, several times as fast for many items."""
     if values.shape[1] < MANY_ITEMS:
-        found: npt.NDArray[Item] = ufunc.reduceat(values, starts, axis=0)
-        return found
+        reduced: npt.NDArray[Item] = ufunc.reduceat(values, starts, axis=0)
+        return reduced
     lengths = np.diff(starts, append=len(values))
     longest = int(lengths.max())
     if (lengths == longest).all():
@@ -264,7 +264,7 @@ def _reduce(stats: FloatArray, finite: IndexArray, starts: IndexArray) -> FloatA
     places = np.where(has, np.arange(len(finite))[:, None], -1)
     last = _reduceat(np.maximum, places, starts)
     newest = np.take_along_axis(stats[_LAST], np.maximum(last, 0), axis=0)
-    found = (lowest, highest, np.clip(mean, lowest, highest), newest)
-    for row, values in enumerate(found):
+    statistics = (lowest, highest, np.clip(mean, lowest, highest), newest)
+    for row, values in enumerate(statistics):
         made[row] = np.where(any_, values, np.nan)
     return made

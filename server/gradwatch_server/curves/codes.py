@@ -73,15 +73,15 @@ def decode(codes: CodeArray) -> FloatArray:
 def medians(buckets: Buckets) -> FloatArray:
     """Return (items,) the median of the finite means, NaN without any."""
     means = buckets.stats[2]
-    found = np.full(means.shape[1], np.nan)
+    result = np.full(means.shape[1], np.nan)
     missing = np.isnan(means)
     whole = ~missing.any(axis=0)
     some = ~(whole | missing.all(axis=0))
     if len(means):
-        found[whole] = np.median(means[:, whole], axis=0)  # several times as fast
+        result[whole] = np.median(means[:, whole], axis=0)  # several times as fast
     if some.any():
-        found[some] = np.nanmedian(means[:, some], axis=0)
-    return found
+        result[some] = np.nanmedian(means[:, some], axis=0)
+    return result
 
 
 def usual(norms: FloatArray) -> CodeArray:
@@ -104,19 +104,19 @@ def cells(buckets: Buckets, has_record: npt.NDArray[np.bool_], usual_: CodeArray
         has_record: (buckets,) whether there is any record of each.
         usual_: (items, buckets) the code of what was usual.
     """
-    found = encode(buckets.stats[1])
+    result = encode(buckets.stats[1])
     if buckets.width > 1:
-        found = _farther(encode(buckets.stats[0]), found, usual_.T)
+        result = _farther(encode(buckets.stats[0]), result, usual_.T)
     _, nan, inf, _, skipped = buckets.counts
-    found = np.where(skipped > 0, SKIPPED, found)
-    found = np.where(nan > 0, np.where(inf > 0, NAN_AND_INF, NAN), np.where(inf > 0, INF, found))
-    found = np.where(has_record[:, None], found, NO_RECORD)
-    return np.ascontiguousarray(found.T.astype(np.uint16))
+    result = np.where(skipped > 0, SKIPPED, result)
+    result = np.where(nan > 0, np.where(inf > 0, NAN_AND_INF, NAN), np.where(inf > 0, INF, result))
+    result = np.where(has_record[:, None], result, NO_RECORD)
+    return np.ascontiguousarray(result.T.astype(np.uint16))
 
 
 def _farther(low: CodeArray, high: CodeArray, usual_: CodeArray) -> CodeArray:
     """Return the codes of the least or of the largest, those that are farther from the usual."""
     middle = np.where(usual_ >= FIRST, usual_, high).astype(np.int64)
     is_low = (low >= FIRST) & (abs(low - middle) > abs(high - middle))
-    found: CodeArray = np.where(is_low & (high != ABOVE), low, high)
-    return found
+    farther: CodeArray = np.where(is_low & (high != ABOVE), low, high)
+    return farther

@@ -113,8 +113,8 @@ class StoredCurves(Protocol):
     def newest(self, level: int, *, is_closed: bool = False) -> BlockFacts | None:
         """Return the newest block of a level, or the newest closed one; None without any."""
 
-    def after(self, level: int, epoch: int, number: int, most: int) -> Sequence[BlockFacts]:
-        """Return up to *most* blocks of an epoch after a number, oldest first."""
+    def after(self, level: int, epoch: int, number: int, limit: int) -> Sequence[BlockFacts]:
+        """Return up to *limit* blocks of an epoch after a number, oldest first."""
 
     def block(self, level: int, number: int) -> StoredBlock | None:
         """Return one block, None if it is not there."""
@@ -127,8 +127,8 @@ class StoredCurves(Protocol):
     def heads(self, level: int, epoch: int, before: int) -> Iterator[tuple[int, bytes]]:
         """Yield entries and head of the blocks with numbers below one, the newest first."""
 
-    def epochs(self, level: int, most: int) -> Sequence[int]:
-        """Return up to *most* epochs of which there are blocks of a level, the newest first."""
+    def epochs(self, level: int, limit: int) -> Sequence[int]:
+        """Return up to *limit* epochs of which there are blocks of a level, the newest first."""
 
     def ends(self, level: int, epoch: int) -> tuple[int, int] | None:
         """Return the first and the last step of the blocks of a level that have entries."""

@@ -118,9 +118,9 @@ class ItemNames:
         last = self._last.get(kind)
         if last is not None and last[0] == names:  # nearly always
             return last[1]
-        found = np.array([self._place(kind, name) for name in names], dtype=np.int64)
-        self._last[kind] = names, found
-        return found
+        places = np.array([self._place(kind, name) for name in names], dtype=np.int64)
+        self._last[kind] = names, places
+        return places
 
     def _place(self, kind: ItemKind, name: str) -> int:
         places, names = self._places[kind], self._names[kind]

@@ -79,14 +79,14 @@ class KnownLayers:
         """(layers,) elements."""
         return np.array(self.numel, dtype=np.float64)
 
-    def near(self, name: str, most: int = 3) -> list[str]:
+    def near(self, name: str, limit: int = 3) -> list[str]:
         """Return the names that are most like one that is not there."""
-        return nearest(name, self.names, most)
+        return nearest(name, self.names, limit)
 
     def matching(self, pattern: str) -> IndexArray:
         """Return the places of the names that fit a pattern, upper and lower case told apart."""
-        found = [at for at, name in enumerate(self.names) if fnmatch.fnmatchcase(name, pattern)]
-        return np.array(found, dtype=np.int64)
+        places = [at for at, name in enumerate(self.names) if fnmatch.fnmatchcase(name, pattern)]
+        return np.array(places, dtype=np.int64)
 
     def group_of(self, place: int) -> str | None:
         """Return the first named group that a layer is in, None without any."""
@@ -96,11 +96,11 @@ class KnownLayers:
         return None
 
 
-def nearest(name: str, names: Sequence[str], most: int = 3) -> list[str]:
+def nearest(name: str, names: Sequence[str], limit: int = 3) -> list[str]:
     """Return the names that are most like one that is not among them."""
     compared = names[:MAX_COMPARED]
-    inside = [one for one in compared if name and name in one][:most]
-    return inside or difflib.get_close_matches(name[:200], compared, most, 0.4)
+    inside = [one for one in compared if name and name in one][:limit]
+    return inside or difflib.get_close_matches(name[:200], compared, limit, 0.4)
 
 
 def module_of(name: str) -> str:

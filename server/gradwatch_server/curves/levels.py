@@ -237,19 +237,19 @@ def _encoded_rows(
     ends = int(steps[0]), int(steps[-1])
     facts = BlockFacts(track, block.number, block.epoch, *ends, block.count, is_closed=is_closed)
     head = [steps, block.times_ns[rows], block.skipped[rows], block.offsets[rows]]
-    found = ((name, [table.values, table.known]) for name, table in tables)
-    return SavedBlock(facts, *encode_block(head, found))
+    arrays = ((name, [table.values, table.known]) for name, table in tables)
+    return SavedBlock(facts, *encode_block(head, arrays))
 
 
 def _encoded_buckets(facts: BlockFacts, tables: Mapping[str, Buckets]) -> SavedBlock:
     if not tables:
         return SavedBlock(facts, *encode_block([], ()))
     run = tables[RUN_TABLE]
-    found = (
+    arrays = (
         (name, [*narrowed(table.stats), *table.counts.astype(np.float64)])
         for name, table in tables.items()
     )
-    return SavedBlock(facts, *encode_block([run.numbers, run.times_ns], found))
+    return SavedBlock(facts, *encode_block([run.numbers, run.times_ns], arrays))
 
 
 def _kept(buckets: Buckets) -> Buckets:
@@ -285,20 +285,20 @@ def _filled(piece: Piece, name: str, num_items: int) -> Buckets:
 
 def _read_piece(facts: BlockFacts, stored: StoredCurves) -> Piece:
     """Return the buckets of the next level of a block in the store, none if it cannot be read."""
-    found = stored.block(facts.level, facts.number)
-    if found is None:
+    block = stored.block(facts.level, facts.number)
+    if block is None:
         return {}
     width = width_of(facts.level + 1)
     try:
-        head = decode_head(found.head)
+        head = decode_head(block.head)
         if height(facts.level):
             below = width_of(facts.level)
             return {
-                name: Buckets.joined([decode_buckets(head, below, name, found.read)], width)
+                name: Buckets.joined([decode_buckets(head, below, name, block.read)], width)
                 for name in head.tables
             }
         return {
-            name: Buckets.of(decode_rows(head, name, found.read), width) for name in head.tables
+            name: Buckets.of(decode_rows(head, name, block.read), width) for name in head.tables
         }
     except DamagedBlockError as error:
         logger.warning("a block of curves is left out of wider ones: %s", error)
@@ -307,26 +307,26 @@ def _read_piece(facts: BlockFacts, stored: StoredCurves) -> Piece:
 
 def _read_open(stored: StoredCurves, facts: BlockFacts) -> Block | None:
     """Return a stored block that rows may be added to, None if it cannot be read."""
-    found = stored.block(facts.level, facts.number)
+    block = stored.block(facts.level, facts.number)
     try:
-        return None if found is None else _decode_open(facts, decode_head(found.head), found.read)
+        return None if block is None else _decode_open(facts, decode_head(block.head), block.read)
     except (DamagedBlockError, ValueError, TypeError) as error:
         logger.warning("a curve goes on in a block of its own: %s", error)
         return None
 
 
 def _decode_open(facts: BlockFacts, head: BlockHead, read: Read) -> Block:
-    found = {name: decode_rows(head, name, read) for name in head.tables}
-    run = found.pop(RUN_TABLE)
-    items = {name: found.pop(name) for name in ITEM_TABLES & found.keys()}
-    num_layers = found[L2].values.shape[1] if L2 in found else 0
-    made = Block(facts.number, facts.epoch, max(facts.entries, 1), tuple(found), num_layers)
+    tables = {name: decode_rows(head, name, read) for name in head.tables}
+    run = tables.pop(RUN_TABLE)
+    items = {name: tables.pop(name) for name in ITEM_TABLES & tables.keys()}
+    num_layers = tables[L2].values.shape[1] if L2 in tables else 0
+    made = Block(facts.number, facts.epoch, max(facts.entries, 1), tuple(tables), num_layers)
     made.steps[:], made.times_ns[:], made.skipped[:], made.offsets[:] = head.arrays
     made.run[:], made.run_known[:] = run.values, run.known
-    for place, table in enumerate(found.values()):
+    for place, table in enumerate(tables.values()):
         made.values[:, place] = table.values
-    if L2 in found:
-        made.present[:] = found[L2].known
+    if L2 in tables:
+        made.present[:] = tables[L2].known
     for name, table in items.items():
         made.add_table(name, table.values.shape[1])
         made.items[name][0][:], made.items[name][1][:] = table.values, table.known

@@ -121,7 +121,7 @@ def norms_of(frame: Frame) -> FloatArray:
 
 def _of_modules(frame: Frame, names: ItemNames) -> Iterator[tuple[str, ItemNumbers]]:
     """Yield the largest magnitude in the outputs of each module over the ranks, NaN first."""
-    found: ItemNumbers | None = None
+    numbers: ItemNumbers | None = None
     for part in frame.parts:
         if part.activations is None:
             continue
@@ -130,9 +130,9 @@ def _of_modules(frame: Frame, names: ItemNames) -> Iterator[tuple[str, ItemNumbe
         values = part.activations[has_place]
         known = values != NOT_SEEN
         new = ItemNumbers(places[has_place], np.where(known, values, np.nan), known)
-        found = new if found is None else _larger(found, new)
-    if found is not None:
-        yield table_of(ItemKind.MODULE, "activation"), found
+        numbers = new if numbers is None else _larger(numbers, new)
+    if numbers is not None:
+        yield table_of(ItemKind.MODULE, "activation"), numbers
 
 
 def _larger(one: ItemNumbers, other: ItemNumbers) -> ItemNumbers:

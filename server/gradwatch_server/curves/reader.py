@@ -86,16 +86,16 @@ class History:
         if self._layers is not None and (len(self._layers) or self._layers.items):
             return self._layers
         encoded = self._stored.layers()
-        found = self._try(partial(decode, encoded, KnownLayers)) if encoded else None
-        return found or KnownLayers()
+        layers = self._try(partial(decode, encoded, KnownLayers)) if encoded else None
+        return layers or KnownLayers()
 
     def spans(self) -> list[Span]:
         """Return the newest epochs, oldest first."""
-        found: dict[int, Span] = {}
+        spans: dict[int, Span] = {}
 
         def add(epoch: int, first: int, last: int) -> None:
-            known = found.get(epoch, Span(epoch, first, last))
-            found[epoch] = Span(epoch, min(first, known.first), max(last, known.last))
+            known = spans.get(epoch, Span(epoch, first, last))
+            spans[epoch] = Span(epoch, min(first, known.first), max(last, known.last))
 
         for level in self._track.levels:
             for epoch in self._stored.epochs(level, MAX_EPOCHS):
@@ -105,7 +105,7 @@ class History:
         for block, count in self._tail:
             if count:
                 add(block.epoch, int(block.steps[0]), int(block.steps[count - 1]))
-        return sorted(found.values())
+        return sorted(spans.values())
 
     def _ends(self, level: int, epoch: int) -> tuple[int, int] | None:
         """Return the first and the last step of the blocks of a level, None without any."""
@@ -116,21 +116,21 @@ class History:
 
     def newest(self, epoch: int, num_rows: int) -> int | None:
         """Return the first step of the newest *num_rows* rows, None without any."""
-        left, found = num_rows, None
+        left, first = num_rows, None
         for block, count in reversed(self._tail):
             if block.epoch == epoch and count and left > 0:
-                found = int(block.steps[max(count - left, 0)])
+                first = int(block.steps[max(count - left, 0)])
                 left -= count
         if left <= 0:
-            return found
+            return first
         for entries, encoded in self._stored.heads(self._track, epoch, self._before):
             head = self._try(partial(decode_head, encoded))
             if head is not None and len(head.arrays[0]):
-                found = int(head.arrays[0][-min(left, len(head.arrays[0]))])
+                first = int(head.arrays[0][-min(left, len(head.arrays[0]))])
             left -= entries
             if left <= 0:
                 break
-        return found
+        return first
 
     def finest(self, epoch: int, first: int) -> int:
         """Return the smallest width in which steps from *first* on are there that were kept."""
@@ -190,9 +190,9 @@ class History:
         for block, count in self._tail:
             if _overlaps(block, count, wanted):
                 rows = block.rows(wanted.table, wanted.items, count)
-                found = _as_stored(wanted.table, rows.within(wanted.first, wanted.last))
-                if len(found.steps):
-                    yield found
+                selected = _as_stored(wanted.table, rows.within(wanted.first, wanted.last))
+                if len(selected.steps):
+                    yield selected
 
     def _pieces(
         self, wanted: SeriesQuery, level: int, after: int, upto: int, width: int
@@ -239,9 +239,9 @@ class History:
             if head is None:
                 continue
             rows = self._try(partial(decode_rows, head, wanted.table, block.read, wanted.items))
-            found = None if rows is None else rows.within(wanted.first, wanted.last)
-            if found is not None and len(found.steps):
-                yield found
+            selected = None if rows is None else rows.within(wanted.first, wanted.last)
+            if selected is not None and len(selected.steps):
+                yield selected
 
     def _read_buckets(self, block: StoredBlock, wanted: SeriesQuery) -> Buckets | None:
         head = self._head(block)

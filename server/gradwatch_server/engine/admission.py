@@ -201,9 +201,9 @@ class Admission:
             return True
         self._use["attempts_per_min"].num_refused += 1
         if self._rate.is_first_told(hello.run):
-            most = self._limits.attempts_per_min
-            says = "run %s begins more than %d attempts a minute: further ones wait (told once)"
-            logger.warning(says, hello.run, most)
+            limit = self._limits.attempts_per_min
+            text = "run %s begins more than %d attempts a minute: further ones wait (told once)"
+            logger.warning(text, hello.run, limit)
         return False
 
     def _is_crowded(self, message: IngestMessage, name: str) -> bool:

@@ -58,9 +58,9 @@ class AddSilence:
         in_force = sum(silence.until_ns > now_ns for silence in state.silences)
         if in_force >= MAX_SILENCES:
             raise CommandError(409, f"there are {MAX_SILENCES} silences; delete some first")
-        fields_ = asdict(self) | {"created_ns": now_ns}
-        seed = json.dumps(fields_).encode()
-        silence = Silence(id=hashlib.blake2s(seed, digest_size=8).hexdigest(), **fields_)
+        fields = asdict(self) | {"created_ns": now_ns}
+        seed = json.dumps(fields).encode()
+        silence = Silence(id=hashlib.blake2s(seed, digest_size=8).hexdigest(), **fields)
         return CommandResult(lambda _: silence, (SilenceAdded(silence),))
 
 
@@ -72,8 +72,8 @@ class RemoveSilence:
 
     def __call__(self, state: State, now_ns: int) -> CommandResult:
         """Remove it, if it is in force."""
-        found = [silence for silence in state.silences if silence.id == self.silence_id]
-        if not found or found[0].until_ns <= now_ns:
+        silences = [silence for silence in state.silences if silence.id == self.silence_id]
+        if not silences or silences[0].until_ns <= now_ns:
             raise CommandError(404, f"no silence {self.silence_id[:80]!a} is in force")
         return CommandResult(lambda _: None, (SilenceRemoved(self.silence_id),))
 

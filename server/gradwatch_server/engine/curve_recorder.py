@@ -179,7 +179,7 @@ class CurveRecorder:
             (run.name, attempt.number) for run in state.runs.values() for attempt in run.attempts
         }
         stored = ((size.run, size.attempt) for size in self._store.sizes())
-        self._gone |= dict.fromkeys(stored_ for stored_ in stored if stored_ not in attempts)
+        self._gone |= dict.fromkeys(key for key in stored if key not in attempts)
 
     def add(self, run: str, attempt: int, closed: ClosedFrame) -> None:
         """Take in the next frame of an attempt; it may have had it before a restart."""

@@ -206,8 +206,8 @@ class Intake:
         elif type(record) in RECORD_KINDS:
             self._check(message, now_ns, batch)
         else:
-            why = f"{type(record).__name__} from a client"
-            self._ingest.refuse("unexpected", why, message.peer)
+            reason = f"{type(record).__name__} from a client"
+            self._ingest.refuse("unexpected", reason, message.peer)
             return False
         return True
 

@@ -73,7 +73,7 @@ def candidates(runs: Iterable[Run], runs_of_owner: Mapping[str, int]) -> list[Ca
     def sort_key(candidate: Candidate) -> tuple[int, int, int]:
         return candidate.order, -runs_of_owner.get(candidate.run, 0), candidate.heard_ns
 
-    return sorted((found for run in runs for found in _candidates_of(run)), key=sort_key)
+    return sorted((candidate for run in runs for candidate in _candidates_of(run)), key=sort_key)
 
 
 def _candidates_of(run: Run) -> Iterator[Candidate]:

@@ -54,11 +54,11 @@ class Connections:
     """
 
     def __init__(
-        self, listener: zmq.Socket[bytes], context: zmq.Context[zmq.Socket[bytes]], most: int
+        self, listener: zmq.Socket[bytes], context: zmq.Context[zmq.Socket[bytes]], limit: int
     ) -> None:
         self.num_closed = 0
         """How often the port was closed."""
-        self.most = min(most, most_open() // 2)
+        self.most = min(limit, most_open() // 2)
         self._listener = listener
         self._port: socket.socket | None = None  # the one that listens
         self._files: set[int] = set()
@@ -118,8 +118,8 @@ class Connections:
 
     def _close_port(self, now_s: float) -> None:
         if not self.num_closed:
-            says = "%d connections to the ingest port: no new one for a while (told once)"
-            logger.warning(says, len(self._files))
+            text = "%d connections to the ingest port: no new one for a while (told once)"
+            logger.warning(text, len(self._files))
         self.num_closed += 1
         self._closed_s = now_s
         if self._port is not None:

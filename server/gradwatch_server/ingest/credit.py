@@ -267,7 +267,7 @@ class Credit:
         if not first or now_s - self._looked_s < LOOK_EVERY_S:
             return []
         self._looked_s = now_s
-        account, found = self._accounts[first], []
+        account, sessions = self._accounts[first], []
         free_bytes = (
             self.free_bytes if account.has_sent else min(self.free_bytes, self._free_for(account))
         )
@@ -281,8 +281,8 @@ class Credit:
             if is_of_use and other.promised_bytes and not other.taken_back_bytes:
                 lacking -= other.promised_bytes
                 self._shrink(other, other.promised_bytes, now_s)
-                found.append(session)
-        return found
+                sessions.append(session)
+        return sessions
 
     def reclaim(self, now_s: float, is_heard: Callable[[bytes], bool]) -> list[bytes]:
         """Return idle sessions that hold what others wait for: their answer takes it back.
@@ -293,15 +293,15 @@ class Credit:
             is_heard: Whether all that came on a connection has left the queue. A confirmation that
                 waits there is the queue's delay, not the client's.
         """
-        found = []
+        sessions = []
         for session, account in list(self._accounts.items()):
             is_idle = now_s - account.active_s >= IDLE_S and session not in self._waiting
             is_late = account.taken_back_bytes and now_s - account.taken_back_s >= CONFIRM_S
             if is_late and is_heard(account.peer):
                 self.forget(session)
             elif self._waiting and is_idle and account.promised_bytes and not account.is_fixed:
-                found.append(session)
-        return found
+                sessions.append(session)
+        return sessions
 
     def _free_for(self, account: _Account) -> int:
         """Return what is left for a session of which no record came, or without windows."""

@@ -112,19 +112,19 @@ class FairQueue(Generic[T]):
         Args:
             limit: Bytes that the peer may have here, if not as many as any other.
         """
-        peer_ = self._peers.get(peer)
+        state = self._peers.get(peer)
         limit = self._max_bytes_per_peer if limit is None else limit
-        if peer_ is not None and peer_.num_bytes + num_bytes > limit:
+        if state is not None and state.num_bytes + num_bytes > limit:
             self.num_dropped += 1
             return [(peer, message)]
-        if peer_ is None:
-            peer_ = self._peers[peer] = _Peer(_CostGroup(num_peers=1), self._floor_s)
-        if not peer_.waiting:
+        if state is None:
+            state = self._peers[peer] = _Peer(_CostGroup(num_peers=1), self._floor_s)
+        if not state.waiting:
             head_start_s = HEAD_START_S / (1 + len(self._waiting))
-            peer_.served_s = max(peer_.served_s, self._floor_s - head_start_s)
-            self._waiting[peer] = peer_
-        peer_.waiting.append((message, num_bytes))
-        self._count(peer_, num_bytes)
+            state.served_s = max(state.served_s, self._floor_s - head_start_s)
+            self._waiting[peer] = state
+        state.waiting.append((message, num_bytes))
+        self._count(state, num_bytes)
         return self._drop() if self.num_bytes > self._max_bytes else []
 
     def discard(self, peer: bytes) -> None:
@@ -205,18 +205,18 @@ class FairQueue(Generic[T]):
 
     def join(self, peer: bytes, group: str) -> None:
         """Say which group a peer is of; until then it is one of its own."""
-        peer_ = self._peers.get(peer)
-        if peer_ is None or self._groups.get(group) is peer_.group:
+        state = self._peers.get(peer)
+        if state is None or self._groups.get(group) is state.group:
             return
         joined = self._groups.get(group)
         if joined is None:
             joined = self._groups[group] = _CostGroup()
-        if peer_.num_taken:
-            peer_.group.num_taken -= peer_.num_taken
-            joined.num_taken += peer_.num_taken
-        peer_.group.num_peers -= 1
+        if state.num_taken:
+            state.group.num_taken -= state.num_taken
+            joined.num_taken += state.num_taken
+        state.group.num_peers -= 1
         joined.num_peers += 1
-        peer_.group = joined
+        state.group = joined
 
     def _settle(self, work_s: float) -> None:
         """Put what the last turn cost in the place of what was expected."""

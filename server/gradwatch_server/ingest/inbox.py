@@ -273,10 +273,10 @@ class Inbox(ABC):
                 self.reply(peer, session_of(raw), Refuse(reason=str(error)))
             return None
 
-    def refuse(self, kind: str, why: str, peer: bytes | None = None) -> None:
+    def refuse(self, kind: str, reason: str, peer: bytes | None = None) -> None:
         """Count a message that is not taken, also against *peer*; each kind is logged once."""
         if not self.refused[kind]:
-            logger.warning("refused on the ingest port (%s, told once): %s", kind, ascii(why))
+            logger.warning("refused on the ingest port (%s, told once): %s", kind, ascii(reason))
         self.refused[kind] += 1
         if peer is not None:
             self._throttle.count_bad(peer, time.monotonic())

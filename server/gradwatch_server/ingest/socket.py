@@ -167,8 +167,8 @@ class Ingest(Inbox):
         self._socket.setsockopt(zmq.IPV6, int("[" in endpoint))
         if keys is not None:
             require_curve(self._socket, keys)
-        most = self._use.limits.ingest_connections
-        self._connections = Connections(self._socket, self._context, most)
+        limit = self._use.limits.ingest_connections
+        self._connections = Connections(self._socket, self._context, limit)
         try:
             self._socket.bind(_wildcard(endpoint))
         except zmq.ZMQError as error:

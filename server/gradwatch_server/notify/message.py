@@ -145,4 +145,4 @@ def _number(value: Any) -> str:
 
 def harmless(text: str) -> str:
     """Return a text that comes from the wire as one line that calls nobody."""
-    return _CALLS.sub(lambda found: found[0] + "\u200b", printable(text))
+    return _CALLS.sub(lambda match: match[0] + "\u200b", printable(text))

@@ -184,14 +184,14 @@ class NotificationQueue:
 
     def next_s(self, now_s: float) -> float | None:
         """Return when something may be due next, None if that takes an event."""
-        found = [
+        times = [
             max(self._ready_s(group, now_s), self._pending_from_s(group, now_s))
             for group in self._members
             if self._has_pending(group)
         ]
         if self._standing():
-            found.append(self._resend_due_s(now_s))
-        return min(found, default=None)
+            times.append(self._resend_due_s(now_s))
+        return min(times, default=None)
 
     def _ready_s(self, group: str, now_s: float) -> float:
         """Return when the message of a group is due. A clock that was set back delays none."""

@@ -46,8 +46,8 @@ def url_from_file(path: Path) -> str:
         with path.open("rb") as file:
             lines = file.read(MAX_FILE_BYTES).decode().split()
     except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is not UTF-8"
-        msg = f"cannot read {path}: {why}"
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        msg = f"cannot read {path}: {reason}"
         raise GradwatchError(msg) from None  # what was decoded so far is in the error
     if len(lines) != 1:
         msg = f"{path} should have one line, the URL, and has {len(lines)} words"

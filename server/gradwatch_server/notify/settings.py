@@ -82,8 +82,8 @@ class Target(BaseModel):
             what = " and ".join(given) or "none"
             raise _wrong((), f"should have one of url, url_env and url_file, and has {what}")
         for key in sorted(NOTIFIERS[self.type].unused & self.model_fields_set):
-            says = f"is for no target of type {self.type}, which does that by itself; leave it out"
-            raise _wrong((key,), says)
+            text = f"is for no target of type {self.type}, which does that by itself; leave it out"
+            raise _wrong((key,), text)
         return self
 
     def notifier(self, name: str) -> Notifier:
@@ -133,8 +133,8 @@ class Targets(RootModel[dict[str, Target]]):
     def _named(cls, value: dict[str, Target]) -> dict[str, Target]:
         for name in value:
             if not _NAME.fullmatch(name):
-                says = "the name of a target is up to 64 of a-z, 0-9, _ and -, a letter first"
-                raise _wrong((name,), says)
+                text = "the name of a target is up to 64 of a-z, 0-9, _ and -, a letter first"
+                raise _wrong((name,), text)
         return value
 
     def check_rules(self, known: Collection[str]) -> None:
@@ -146,8 +146,8 @@ class Targets(RootModel[dict[str, Target]]):
         for name, target in self.root.items():
             for pattern in target.rules:
                 if not any(matches((pattern.removeprefix("!"),), rule) for rule in known):
-                    says = f"{pattern!a} fits no rule; the rules are {', '.join(known)}"
-                    raise _wrong((name, "rules"), says)
+                    text = f"{pattern!a} fits no rule; the rules are {', '.join(known)}"
+                    raise _wrong((name, "rules"), text)
 
 
 def shows_input(where: tuple[int | str, ...], given: Any) -> bool:
@@ -160,7 +160,7 @@ def shows_input(where: tuple[int | str, ...], given: Any) -> bool:
     return key != URL and key in Target.model_fields and not isinstance(given, Mapping)
 
 
-def _wrong(where: tuple[str, ...], says: str) -> ValidationError:
-    text = says.replace("{", "{{").replace("}", "}}")
+def _wrong(where: tuple[str, ...], message: str) -> ValidationError:
+    text = message.replace("{", "{{").replace("}", "}}")
     details = InitErrorDetails(type=PydanticCustomError("notify", text), loc=where, input=None)
     return ValidationError.from_exception_data("Targets", [details], hide_input=True)

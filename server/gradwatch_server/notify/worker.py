@@ -193,8 +193,8 @@ class TargetWorker:
         return not (alert.silenced or alert.acknowledged)
 
     def _find(self, entry: DeliveryState) -> Facts | None:
-        found = self._events.after(entry.cursor - 1, most=1)
-        return found[0].alert if found and found[0].cursor == entry.cursor else None
+        events = self._events.after(entry.cursor - 1, limit=1)
+        return events[0].alert if events and events[0].cursor == entry.cursor else None
 
     def _delivered(self, batch: NotificationBatch) -> None:
         now_s = time.time()

@@ -85,9 +85,9 @@ class AlertEvents:
         """The newest cursor that was given, also if its event is not there any more."""
         if self._last_cursor is None:
             self._last_cursor = self._newest(self._db)
-            found = self._db.row("SELECT body FROM saved_state WHERE part = ?", (_LAST_CURSOR,))
+            row = self._db.row("SELECT body FROM saved_state WHERE part = ?", (_LAST_CURSOR,))
             with contextlib.suppress(ValueError):  # damaged
-                given = decode(found[0], int) if found else 0
+                given = decode(row[0], int) if row else 0
                 self._last_cursor = max(self._last_cursor, given)
         return self._last_cursor
 
@@ -106,38 +106,38 @@ class AlertEvents:
         sums = "SELECT run, sum(num_bytes) FROM alert_events GROUP BY run"
         return {run: int(num_bytes) for run, num_bytes in self._db.rows(sums)}
 
-    def trim(self, before_ns: int, most: int) -> int:
-        """Delete up to *most* of the events stored before a time; return how many went.
+    def trim(self, before_ns: int, limit: int) -> int:
+        """Delete up to *limit* of the events stored before a time; return how many went.
 
         The newest event stays, whatever its age, so that the cursor goes on from it.
         """
         gone: list[int] = []
         # They lie in the order in which they were stored, so that the first that stays ends it.
-        for cursor, stored_ns in self._db.rows(_OLDEST, (most,)):
+        for cursor, stored_ns in self._db.rows(_OLDEST, (limit,)):
             if stored_ns >= before_ns:
                 break
             gone.append(cursor)
         return self._delete(gone)
 
-    def trim_run(self, run: str, num_bytes: int, most: int) -> int:
+    def trim_run(self, run: str, num_bytes: int, limit: int) -> int:
         """Delete the oldest events of a run until they took so much; return how many went.
 
-        At most *most* of them, and never the newest event of all.
+        At most *limit* of them, and never the newest event of all.
         """
         gone: list[int] = []
-        for cursor, size in self._db.rows(_OF_RUN, (run, most)):
+        for cursor, size in self._db.rows(_OF_RUN, (run, limit)):
             if num_bytes <= 0:
                 break
             gone.append(cursor)
             num_bytes -= size
         return self._delete(gone)
 
-    def remove_run(self, run: str, upto: int, most: int) -> int:
-        """Delete up to *most* events of a run with cursors up to *upto*; return how many went.
+    def remove_run(self, run: str, upto: int, limit: int) -> int:
+        """Delete up to *limit* events of a run with cursors up to *upto*; return how many went.
 
         The newest event of all stays, so that the cursor goes on from it.
         """
-        rows = self._db.rows(_OF_RUN, (run, most))
+        rows = self._db.rows(_OF_RUN, (run, limit))
         return self._delete([cursor for cursor, _ in rows if cursor <= upto])
 
     def _delete(self, gone: Sequence[int]) -> int:
@@ -161,28 +161,32 @@ class AlertEvents:
         self,
         cursor: int,
         run: str | None = None,
-        most: int = PAGE_EVENTS,
+        limit: int = PAGE_EVENTS,
         state: str | None = None,
     ) -> list[AlertEvent]:
-        """Return the events after *cursor*, oldest first, at most *most*.
+        """Return the events after *cursor*, oldest first, at most *limit*.
 
         Of one *run* or of all; those after which the alert was in one *state*, or all. `change`
         begins with that state, up to a colon. An event that is damaged is left out, and the first
         of them is logged.
         """
-        return self._select("cursor > ?", cursor, run, state, "ORDER BY cursor", most)
+        return self._select("cursor > ?", cursor, run, state, "ORDER BY cursor", limit)
 
     def latest(
-        self, before: int, run: str | None = None, most: int = PAGE_EVENTS, state: str | None = None
+        self,
+        before: int,
+        run: str | None = None,
+        limit: int = PAGE_EVENTS,
+        state: str | None = None,
     ) -> list[AlertEvent]:
         """Return the newest event of each alert, those with cursors below *before*, newest first.
 
         The rest is as with `after`.
         """
-        return self._select(_LATEST, before, run, state, "ORDER BY cursor DESC", most)
+        return self._select(_LATEST, before, run, state, "ORDER BY cursor DESC", limit)
 
     def _select(
-        self, where: str, cursor: int, run: str | None, state: str | None, order: str, most: int
+        self, where: str, cursor: int, run: str | None, state: str | None, order: str, limit: int
     ) -> list[AlertEvent]:
         values: list[int | str] = [cursor]
         if run is not None:
@@ -195,7 +199,7 @@ class AlertEvents:
             # Not LIMIT: a page that is not full says that there are no more.
             rows = reader.rows(query, values)
             readable = (event for row in rows if (event := self._read(*row)) is not None)
-            return list(islice(readable, most))
+            return list(islice(readable, limit))
 
     def of_alert(self, alert_id: str) -> list[AlertEvent]:
         """Return the events of one alert that are kept, oldest first; damaged ones are left out."""
@@ -212,14 +216,14 @@ class AlertEvents:
         try:
             alert = json.loads(body)
             if not is_good_event(alert_id, change, run, body, checksum):
-                why = "its checksum is another one"
+                reason = "its checksum is another one"
             elif not isinstance(alert, dict):
-                why = "it is no alert"
+                reason = "it is no alert"
             else:
                 return AlertEvent(cursor, run, alert)
         except (ValueError, TypeError) as error:
-            why = str(error)
+            reason = str(error)
         if not self._told:
-            logger.warning("alert event %d is left out (told once): %s", cursor, why)
+            logger.warning("alert event %d is left out (told once): %s", cursor, reason)
         self._told = True
         return None

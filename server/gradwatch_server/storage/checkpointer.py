@@ -214,10 +214,10 @@ class Checkpointer:
             logger.warning("checkpoints can be written again")
             self._failed = False
 
-    def put_off(self, now: int, why: StorageError) -> None:
+    def put_off(self, now: int, reason: StorageError) -> None:
         """Note that runs could not be saved: they are due again later."""
         if not self._failed:
-            logger.warning("no checkpoint can be written, tried again (told once): %s", why)
+            logger.warning("no checkpoint can be written, tried again (told once): %s", reason)
         self._failed = True
         self._rest_until_ns = now + RETRY_NS
 

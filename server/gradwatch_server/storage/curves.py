@@ -119,25 +119,25 @@ class CurveStore:
         self._db.execute(_SAVE, (*place, *facts, num_bytes, block.head, block.body))
         return num_bytes - (0 if before is None else int(before[0]))
 
-    def trim(self, run: str, attempt: int, level: int, most: int) -> int:
-        """Delete the *most* oldest blocks of a level that the next one stands for; return bytes."""
-        return self._delete_oldest(run, attempt, level, most, _STOOD_FOR)
+    def trim(self, run: str, attempt: int, level: int, limit: int) -> int:
+        """Delete the *limit* oldest blocks that the next level stands for; return the bytes."""
+        return self._delete_oldest(run, attempt, level, limit, _STOOD_FOR)
 
-    def drop(self, run: str, attempt: int, level: int, most: int) -> int:
-        """Delete the *most* oldest blocks of a level, but not the newest one; return the bytes."""
-        return self._delete_oldest(run, attempt, level, most, _NOT_NEWEST)
+    def drop(self, run: str, attempt: int, level: int, limit: int) -> int:
+        """Delete the *limit* oldest blocks of a level, but not the newest one; return the bytes."""
+        return self._delete_oldest(run, attempt, level, limit, _NOT_NEWEST)
 
-    def _delete_oldest(self, run: str, attempt: int, level: int, most: int, which: str) -> int:
+    def _delete_oldest(self, run: str, attempt: int, level: int, limit: int, which: str) -> int:
         select = (
             f"SELECT id, num_bytes FROM blocks AS c WHERE {_OF} AND level = ?"  # noqa: S608
             f" AND {which} ORDER BY number LIMIT ?"
         )
-        return self._delete(run, attempt, list(self._db.rows(select, (run, attempt, level, most))))
+        return self._delete(run, attempt, list(self._db.rows(select, (run, attempt, level, limit))))
 
-    def remove(self, run: str, attempt: int, most: int) -> bool:
-        """Delete up to *most* blocks of an attempt, and itself with the last; return if any."""
+    def remove(self, run: str, attempt: int, limit: int) -> bool:
+        """Delete up to *limit* blocks of an attempt, and itself with the last; return if any."""
         select = f"SELECT id, num_bytes FROM blocks WHERE {_OF} LIMIT ?"  # noqa: S608
-        rows = list(self._db.rows(select, (run, attempt, most)))
+        rows = list(self._db.rows(select, (run, attempt, limit)))
         if rows:
             self._delete(run, attempt, rows)
             return True
@@ -182,14 +182,14 @@ class StoredBlocks:
     @property
     def _curve(self) -> int:
         if self._known_curve < 0:
-            found = self._row("SELECT id FROM curves WHERE run = ? AND attempt = ?", *self._of)
-            self._known_curve = -1 if found is None else int(found[0])
+            row = self._row("SELECT id FROM curves WHERE run = ? AND attempt = ?", *self._of)
+            self._known_curve = -1 if row is None else int(row[0])
         return self._known_curve
 
     def layers(self) -> bytes:
         """Return the layers, encoded; nothing if nothing is stored."""
-        found = self._row("SELECT layers FROM curves WHERE id = ?", self._curve)
-        return b"" if found is None else bytes(found[0])
+        row = self._row("SELECT layers FROM curves WHERE id = ?", self._curve)
+        return b"" if row is None else bytes(row[0])
 
     def newest(self, level: int, *, is_closed: bool = False) -> BlockFacts | None:
         """Return the newest block of a level, or the newest closed one; None without any."""
@@ -197,10 +197,10 @@ class StoredBlocks:
         row = self._row(select, self._curve, level, int(is_closed))
         return None if row is None else _facts_of(row)
 
-    def after(self, level: int, epoch: int, number: int, most: int) -> list[BlockFacts]:
-        """Return up to *most* blocks of an epoch after a number, oldest first."""
+    def after(self, level: int, epoch: int, number: int, limit: int) -> list[BlockFacts]:
+        """Return up to *limit* blocks of an epoch after a number, oldest first."""
         select = f"SELECT {_FACTS} {_OF_LEVEL} AND epoch = ? AND number > ? ORDER BY number LIMIT ?"
-        return [_facts_of(r) for r in self._rows(select, self._curve, level, epoch, number, most)]
+        return [_facts_of(r) for r in self._rows(select, self._curve, level, epoch, number, limit)]
 
     def block(self, level: int, number: int) -> StoredBlock | None:
         """Return one block, None if it is not there."""
@@ -224,10 +224,10 @@ class StoredBlocks:
         select = f"SELECT entries, head {_BEFORE}"
         yield from self._rows(select, self._curve, level, epoch, before)
 
-    def epochs(self, level: int, most: int) -> list[int]:
-        """Return up to *most* epochs of which there are blocks of a level, the newest first."""
+    def epochs(self, level: int, limit: int) -> list[int]:
+        """Return up to *limit* epochs of which there are blocks of a level, the newest first."""
         key = self._curve, level
-        return [epoch for (epoch,) in self._rows(_EPOCHS, *key, *key, most)]
+        return [epoch for (epoch,) in self._rows(_EPOCHS, *key, *key, limit)]
 
     def ends(self, level: int, epoch: int) -> tuple[int, int] | None:
         """Return the first and the last step of the blocks of a level that have entries."""

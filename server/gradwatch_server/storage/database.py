@@ -63,7 +63,7 @@ class Database(SQLReader, Protocol):
     def check_present(self) -> None:
         """Raise a `StorageError` if what is written could not be found again."""
 
-    def reset(self, why: object) -> None:
+    def reset(self, reason: object) -> None:
         """Keep what is damaged under another name and go on with what can be read of it."""
 
     def close(self) -> None:

@@ -65,26 +65,26 @@ class Records:
         self._db = db
 
     def before(
-        self, run: str, number: int, most: int, session: bytes | None = None
+        self, run: str, number: int, limit: int, session: bytes | None = None
     ) -> Iterator[KeptRecord]:
-        """Yield the statistics up to an entry, the newest first, of the last *most* entries.
+        """Yield the statistics up to an entry, the newest first, of the last *limit* entries.
 
         Of one *session*, or of all.
         """
         # A row that begins before the entry and ends after it is the last of these at most.
-        rows = self._rows(f"{_ROWS} AND first <= ? ORDER BY last DESC", run, number - most, number)
+        rows = self._rows(f"{_ROWS} AND first <= ? ORDER BY last DESC", run, number - limit, number)
         for entries in rows:
-            for number_, encoded in reversed(entries):
-                if number - most < number_ <= number and session in (None, encoded.session):
-                    yield from _records(number_, encoded)
+            for index, encoded in reversed(entries):
+                if number - limit < index <= number and session in (None, encoded.session):
+                    yield from _records(index, encoded)
 
-    def after(self, run: str, number: int, most: int) -> Iterator[KeptRecord]:
-        """Yield the statistics after an entry, oldest first, of the next *most* entries."""
-        rows = self._rows(f"{_ROWS} AND first <= ? ORDER BY last", run, number, number + most)
+    def after(self, run: str, number: int, limit: int) -> Iterator[KeptRecord]:
+        """Yield the statistics after an entry, oldest first, of the next *limit* entries."""
+        rows = self._rows(f"{_ROWS} AND first <= ? ORDER BY last", run, number, number + limit)
         for entries in rows:
-            for number_, encoded in entries:
-                if number < number_ <= number + most:
-                    yield from _records(number_, encoded)
+            for index, encoded in entries:
+                if number < index <= number + limit:
+                    yield from _records(index, encoded)
 
     def _rows(self, sql: str, run: str, after: int, upto: int) -> Iterator[list[NumberedEntry]]:
         with self._db.reading() as reader:
@@ -216,12 +216,12 @@ class Log:
             else:
                 yield from (entry for entry in entries if entry[0] > after)
 
-    def oldest(self, after: int, most: int) -> list[LogRow]:
-        """Return up to *most* rows of all runs after a row, oldest first, without heads."""
+    def oldest(self, after: int, limit: int) -> list[LogRow]:
+        """Return up to *limit* rows of all runs after a row, oldest first, without heads."""
         rows = self._db.rows(
             "SELECT id, run, last, received_ns, num_bytes FROM log"
             " WHERE id > ? AND is_head = 0 ORDER BY id LIMIT ?",
-            (after, most),
+            (after, limit),
         )
         return [LogRow(*row) for row in rows]
 
@@ -236,7 +236,7 @@ class Log:
             if self.last_row in rows:  # the table does not tell any more that there was one
                 self._db.execute(SAVE_PART, (_LAST_ROW, encode(self.last_row)))
 
-    def trim(self, run: str, upto: int, num_bytes: int, most: int) -> int:
+    def trim(self, run: str, upto: int, num_bytes: int, limit: int) -> int:
         """Delete the oldest rows of a run, but no heads, until they took so much.
 
         Returns:
@@ -245,7 +245,7 @@ class Log:
         rows = self._db.rows(
             "SELECT id, num_bytes FROM log WHERE run = ? AND is_head = 0 AND last <= ?"
             " ORDER BY last LIMIT ?",
-            (run, upto, most),
+            (run, upto, limit),
         )
         gone: list[int] = []
         freed = 0
@@ -274,10 +274,10 @@ class Log:
         if gone:
             self.delete(gone)
 
-    def remove(self, run: str, upto: int, most: int) -> bool:
-        """Delete up to *most* rows of a run, heads too; return whether there were any."""
+    def remove(self, run: str, upto: int, limit: int) -> bool:
+        """Delete up to *limit* rows of a run, heads too; return whether there were any."""
         rows = self._db.rows(
-            "SELECT id FROM log WHERE run = ? AND last <= ? LIMIT ?", (run, upto, most)
+            "SELECT id FROM log WHERE run = ? AND last <= ? LIMIT ?", (run, upto, limit)
         )
         gone = [number for (number,) in rows]
         if gone:

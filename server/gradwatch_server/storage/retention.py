@@ -102,8 +102,8 @@ class Retention:
         # All at once: runs share pages, which are free when the rows of all of them are gone.
         share = min(1.0, SLICE_BYTES / max(sum(excess.values()), 1))
         for run, num_bytes in excess.items():
-            most = max(1, round(share * num_bytes))
-            freed += self._store.log.trim(run, kept.covered(run), most, SLICE_ROWS)
+            limit = max(1, round(share * num_bytes))
+            freed += self._store.log.trim(run, kept.covered(run), limit, SLICE_ROWS)
             self._store.log.trim_heads(run, kept.sessions(run))
         return bool(freed)
 
@@ -116,12 +116,12 @@ class Retention:
 
     def _trim_large_alerts(self) -> bool:
         """Trim the oldest alert events of the run that has most."""
-        most = self._policy.alerts_max_bytes
-        if self._store.used_bytes() <= most:
+        limit = self._policy.alerts_max_bytes
+        if self._store.used_bytes() <= limit:
             return False
         sizes = self._store.alert_events.sizes()
         events = self._store.alert_events
-        for run, excess in _excess(sizes, sum(sizes.values()) - most).items():
+        for run, excess in _excess(sizes, sum(sizes.values()) - limit).items():
             if events.trim_run(run, min(excess, SLICE_BYTES), SLICE_ROWS):
                 return True
         return False

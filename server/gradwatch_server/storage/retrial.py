@@ -28,10 +28,10 @@ def judge_again(
     Raises:
         StorageError: If nothing is stored of the run.
     """
-    state, found = State(window_steps, rules), dict[str, Alert]()
+    state, newest = State(window_steps, rules), dict[str, Alert]()
     for entry in _entries(log, rules):
         try:
-            found |= {alert.id: alert for alert in state.apply_to(run, entry)}
+            newest |= {alert.id: alert for alert in state.apply_to(run, entry)}
         except Exception as error:  # noqa: BLE001 - as the engine does: it must not cost the entries after it
             logger.warning("an entry of %a cannot be judged: %s", run, error)
     if run not in state.runs:
@@ -39,8 +39,8 @@ def judge_again(
         raise StorageError(msg)
     for attempt in state.runs[run].attempts:  # what fires on was told with an earlier last bad step
         alerts = attempt.active_alerts.alerts()
-        found |= {alert.id: alert for alert in alerts if alert.state is AlertState.FIRING}
-    return list(found.values())
+        newest |= {alert.id: alert for alert in alerts if alert.state is AlertState.FIRING}
+    return list(newest.values())
 
 
 def _entries(log: Iterable[EncodedEntry], rules: Rules) -> Iterator[Entry]:

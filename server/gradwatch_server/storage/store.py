@@ -81,9 +81,9 @@ class Store:
         """
         return self.db.loss
 
-    def reset(self, why: StorageError) -> None:
+    def reset(self, reason: StorageError) -> None:
         """Keep what is damaged under another name and go on with what can be read of it."""
-        self.db.reset(why)
+        self.db.reset(reason)
         self.log.reset()
         self.alert_events.reset()
 

@@ -295,7 +295,7 @@ def test_alert_events_come_after_a_cursor_in_order(store: Store) -> None:
 
     assert cursors(store, 0) == list(range(1, PAGE_EVENTS + 1))
     assert cursors(store, PAGE_EVENTS) == list(range(PAGE_EVENTS + 1, PAGE_EVENTS + 51))
-    assert cursors(store, 7, most=2) == [8, 9]
+    assert cursors(store, 7, limit=2) == [8, 9]
     assert cursors(store, PAGE_EVENTS + 50) == cursors(store, 1 << 62) == []
     assert store.alert_events.newest() == PAGE_EVENTS + 50
 
@@ -326,7 +326,7 @@ def test_alert_events_of_one_state(store: Store) -> None:
     store.alert_events.add([event("a", change) for change in changes])
 
     assert cursors(store, 0, state="firing") == [1, 2, 4]
-    assert cursors(store, 1, state="firing", most=1) == [2]
+    assert cursors(store, 1, state="firing", limit=1) == [2]
     assert cursors(store, 0, state="resolved") == [3]
     assert cursors(store, 0, "no such", state="firing") == []
 

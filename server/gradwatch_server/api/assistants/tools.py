@@ -92,8 +92,8 @@ class Tools:
         limit: Annotated[int, Field(ge=1, le=100)] = 20,
     ) -> str:
         """List the runs: those that are in trouble first, each with the reason."""
-        found = await self._get("/runs", sort="worst", q=name or None, limit=limit, spark=1)
-        return _text([pick(run, RUN_KEYS) | _page(context, run["run"]) for run in found])
+        summaries = await self._get("/runs", sort="worst", q=name or None, limit=limit, spark=1)
+        return _text([pick(run, RUN_KEYS) | _page(context, run["run"]) for run in summaries])
 
     async def health(self, context: Context, run: Run) -> str:
         """Tell how a run is: status and reasons, where it went wrong first, which ranks are bad."""
@@ -119,12 +119,12 @@ class Tools:
     ) -> str:
         """List alert events since a cursor, oldest first, and the cursor to go on from."""
         events = await self._get("/alerts", after=after, run=run, limit=limit)
-        found = [
+        shown = [
             pick(event, ("cursor", *ALERT_KEYS)) | _page(context, event["run"], alert=event["id"])
             for event in events
         ]
         newest = events[-1]["cursor"] if events else after
-        return _text({"events": found, "cursor": newest})
+        return _text({"events": shown, "cursor": newest})
 
     async def layer(
         self,
@@ -187,7 +187,7 @@ class Tools:
             query: Answer = {"column": list(COMPARED), "from": 0, "to": last, "points": points}
             for name in names:
                 answer = await self._get(_path(name, "series"), **query)
-                series = {series_["column"]: series_["last"] for series_ in answer["series"]}
+                series = {curve["column"]: curve["last"] for curve in answer["series"]}
                 curves[name] = {"step": answer["step"], **series}
         keys = ("status", "reasons", "step", "first_bad", "loss", "lr")
         return _text(

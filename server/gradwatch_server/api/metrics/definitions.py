@@ -54,8 +54,8 @@ def _use(read: Callable[[Use], float | None]) -> Read:
 
     def values(snapshot: Snapshot) -> Iterable[Value]:
         use = snapshot.engine.budget_use
-        found = ((name, read(use[name])) for name in use)
-        return [((name,), value) for name, value in found if value is not None]
+        pairs = ((name, read(use[name])) for name in use)
+        return [((name,), value) for name, value in pairs if value is not None]
 
     return values
 
@@ -89,8 +89,8 @@ def _each(read: Callable[[RunSummary], float | None]) -> Read:
     """Return a reader of a number of each run in which that number is known."""
 
     def values(snapshot: Snapshot) -> Iterable[Value]:
-        found = ((run.name, read(run)) for run in snapshot.labelled)
-        return [((run,), value) for run, value in found if value is not None]
+        pairs = ((run.name, read(run)) for run in snapshot.labelled)
+        return [((run,), value) for run, value in pairs if value is not None]
 
     return values
 

@@ -75,8 +75,8 @@ def _last_good(history: History, span: Span, step: int) -> int | None:
     if first >= step or history.finest(span.epoch, first) > 1:
         return None
     items = np.array([_NORM], dtype=np.int64)
-    found = history.buckets(SeriesQuery(span.epoch, RUN_TABLE, items, first, step - 1), 1)
-    good = found.numbers[found.finite[:, 0] > 0]
+    buckets = history.buckets(SeriesQuery(span.epoch, RUN_TABLE, items, first, step - 1), 1)
+    good = buckets.numbers[buckets.finite[:, 0] > 0]
     return int(good[-1]) if len(good) else None
 
 
@@ -87,11 +87,11 @@ def _values(
     first = max(first, span.first)
     if first > last or history.finest(span.epoch, first) > 1:
         return []
-    found = history.buckets(SeriesQuery(span.epoch, L2, items, first, last), 1)
-    _, nan, inf, _, _ = found.counts[:, :, 0]
-    values = np.where(nan > 0, np.nan, np.where(inf > 0, np.inf, found.stats[3, :, 0]))
-    known = found.counts[0, :, 0] > 0
-    steps = found.numbers[known].tolist()
+    buckets = history.buckets(SeriesQuery(span.epoch, L2, items, first, last), 1)
+    _, nan, inf, _, _ = buckets.counts[:, :, 0]
+    values = np.where(nan > 0, np.nan, np.where(inf > 0, np.inf, buckets.stats[3, :, 0]))
+    known = buckets.counts[0, :, 0] > 0
+    steps = buckets.numbers[known].tolist()
     return [
         {"step": step, "l2": value}
         for step, value in zip(steps, values[known].tolist(), strict=True)
@@ -100,8 +100,8 @@ def _values(
 
 @router.get("/alerts/{alert}", summary="One alert, with the steps around it and its events")
 async def alert_(alert: str, api: Api) -> Json:
-    found, events = await _find(alert, api)
-    return await api.curve_reads.run(lambda: _read(found, events, api))
+    standing, events = await _find(alert, api)
+    return await api.curve_reads.run(lambda: _read(standing, events, api))
 
 
 async def _find(alert: str, api: ApiState) -> tuple[dict[str, Any], list[AlertEvent]]:
@@ -117,32 +117,32 @@ async def _find(alert: str, api: ApiState) -> tuple[dict[str, Any], list[AlertEv
     return dict(events[-1].alert) if in_memory is None else in_memory.to_dict(), events
 
 
-def _read(found: dict[str, Any], events: list[AlertEvent], api: ApiState) -> Json:
-    run, attempt = found["run"], found["attempt"]
+def _read(answer: dict[str, Any], events: list[AlertEvent], api: ApiState) -> Json:
+    run, attempt = answer["run"], answer["attempt"]
     view = api.published.views.get(run)
     if view is not None and any(line.number == attempt for line in view.attempts):
         with api.engine.curves.history(run, attempt) as history:
-            add_steps(found, history)
-    found["events"] = describe_events(events)
-    found["silences"] = _silences(found, api)
-    return Json(found)
+            add_steps(answer, history)
+    answer["events"] = describe_events(events)
+    answer["silences"] = _silences(answer, api)
+    return Json(answer)
 
 
 @router.get("/alerts/{alert}/layers", summary="Layers of one alert, in pages")
 async def alert_layers(alert: str, api: Api, page: Page) -> Json:
-    found, _ = await _find(alert, api)
-    run, attempt = found["run"], found["attempt"]
+    standing, _ = await _find(alert, api)
+    run, attempt = standing["run"], standing["attempt"]
     places = await api.command(show_alert_layers(run, attempt, alert))
-    is_known = places is not None and found["num_layers"] > 0  # a rule about the run has none
-    names = (await api.attempt(run, attempt)).names if is_known else tuple(found["layers"])
+    is_known = places is not None and standing["num_layers"] > 0  # a rule about the run has none
+    names = (await api.attempt(run, attempt)).names if is_known else tuple(standing["layers"])
     there = [at for at in places.tolist() if at < len(names)] if is_known else range(len(names))
     shown, end = page.of(there, names)
-    is_whole = len(there) >= found["num_layers"]
+    is_whole = len(there) >= standing["num_layers"]
     facts = {
         "alert": alert,
         "run": run,
         "attempt": attempt,
-        "total": max(len(there), found["num_layers"]),
+        "total": max(len(there), standing["num_layers"]),
         "layers": [names[at] for at in shown],
         "reason": None if is_whole else "it is over: of its layers only the first ones are kept",
     }

@@ -100,8 +100,8 @@ async def latest(
         if not firing:
             return api.alert_events.latest(before, run, limit)
         # Of all alerts that are kept few fire: those of their runs are found by themselves.
-        found = [api.alert_events.latest(before, name, limit, "firing") for name in living]
-        return sorted(chain(*found), key=lambda alert: -alert.cursor)[:limit]
+        pages = [api.alert_events.latest(before, name, limit, "firing") for name in living]
+        return sorted(chain(*pages), key=lambda alert: -alert.cursor)[:limit]
 
     events = await run_in_threadpool(read)
     return Json([describe_event(event) | {"phase": phases.get(event.run)} for event in events])

@@ -65,20 +65,20 @@ async def frame(
     def read() -> Response:
         with api.history(view) as history:
             range_ = find_range(view, api, history, StepRange(epoch))
-            found = _describe_step(range_, layers_of(view, history.layers), step, worst, layer)
+            answer = _describe_step(range_, layers_of(view, history.layers), step, worst, layer)
             closed = ClosedStep.find(range_, step)
         if closed is not None:
             parts = RankParts.find(view, layouts, api.engine.records, closed)
-            _add_ranks(found, parts, rank)
-        return tagged(Json(found), tag)
+            _add_ranks(answer, parts, rank)
+        return tagged(Json(answer), tag)
 
     return await api.curve_reads.run(read)
 
 
-def _add_ranks(found: dict[str, Any], parts: RankParts, rank: int | None) -> None:
+def _add_ranks(answer: dict[str, Any], parts: RankParts, rank: int | None) -> None:
     """Add what each rank sent, of one if one is asked for."""
-    found["ranks"] = [each for each in parts.describe() if rank in (None, each["rank"])]
-    layers = found["layers"]
+    answer["ranks"] = [each for each in parts.describe() if rank in (None, each["rank"])]
+    layers = answer["layers"]
     of_layers = parts.of_layers([layer_["index"] for layer_ in layers])
     for layer, ranks in zip(layers, of_layers, strict=True):
         layer["ranks"] = ranks and [each for each in ranks if rank in (None, each["rank"])]
@@ -147,8 +147,8 @@ def _worst(l2: Rows, usual: Rows) -> IndexArray:
     distance = np.where(np.isnan(distance), 0.0, distance)
     distance = np.where(np.isfinite(values), distance, np.inf)
     order = np.argsort(-distance, kind="stable")
-    found: IndexArray = order[known[order]]
-    return found
+    worst: IndexArray = order[known[order]]
+    return worst
 
 
 def _describe(
@@ -158,10 +158,10 @@ def _describe(
     columns: dict[str, Rows | None],
     usual: Rows,
 ) -> dict[str, Any]:
-    found: dict[str, Any] = {"index": int(place), "name": known.names[place]}
+    described: dict[str, Any] = {"index": int(place), "name": known.names[place]}
     for name, rows in columns.items():
-        found[name] = None if rows is None else _number(rows, at)
-    return found | {"usual": _number(usual, place)}
+        described[name] = None if rows is None else _number(rows, at)
+    return described | {"usual": _number(usual, place)}
 
 
 def _number(rows: Rows, at: int) -> float | None:

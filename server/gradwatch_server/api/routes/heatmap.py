@@ -151,12 +151,12 @@ class _Picture:
         run = self._reader.read(RUN_TABLE, np.array([_COVERAGE, _SKIPPED], dtype=np.int64))
         cells = self._scaled(self._reader.read(self._column.stored, places), places)
         usual = codes.usual(self._usual(cells, places))
-        found = codes.cells(cells, run.counts[0, :, 0] > 0, usual)
+        cell_codes = codes.cells(cells, run.counts[0, :, 0] > 0, usual)
         return {
             "step": steps_as_array(run.steps),
             "coverage": run.stats[0, :, 0].astype(np.float32),
             "skipped": (run.finite - run.counts[3])[:, 1].clip(0, 65_535).astype(np.uint16),
-            "code": found,
+            "code": cell_codes,
             "usual": usual,
             "spread": self._spread(places).astype(np.float32),
         }
@@ -175,8 +175,8 @@ class _Picture:
     def _usual(self, cells: Buckets, places: IndexArray) -> FloatArray:
         """Return (columns, places) usual values: by the judge then, else the row's median."""
         if self._column.stored == L2 and not self._reader.rank_facts:
-            found = self._scaled(self._reader.read(USUAL_TABLE, places), places)
-            judged: FloatArray = found.stats[MEAN]
+            judged_usual = self._scaled(self._reader.read(USUAL_TABLE, places), places)
+            judged: FloatArray = judged_usual.stats[MEAN]
             return judged
         if self._range.after is not None:
             cells = self._scaled(self._reader.whole().read(self._column.stored, places), places)

@@ -28,13 +28,13 @@ async def layers(
     if has_tag(request, tag):
         return unchanged(tag)
     places, end = page.of(range(len(known)), known.names)
-    found = {
+    answer = {
         "manifest": known.digest,
         "order": "executed" if known.is_ordered else "registered",
         "total": len(known),
         "layers": [_describe(known, place) for place in places],
     }
-    return tagged(Json(name_run(view) | found | end), tag)
+    return tagged(Json(name_run(view) | answer | end), tag)
 
 
 def _read(view: RunView, api: ApiState) -> KnownLayers:

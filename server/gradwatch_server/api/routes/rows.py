@@ -86,8 +86,8 @@ def _answer(
         arrays: dict[str, Any] = {"place": places}
         page: dict[str, Any] = {"width": 1, "next": None}
         if range_.first <= range_.last:
-            found, page = KeptPages(range_, columns, places).page(limit)
-            arrays |= found
+            page_arrays, page = KeptPages(range_, columns, places).page(limit)
+            arrays |= page_arrays
     return safetensors.SafeTensors(safetensors.encode(arrays, facts | page))
 
 

@@ -95,14 +95,14 @@ class RunSelection:
 
     def of(self, runs: Sequence[RunSummary]) -> tuple[RunSummary, ...]:
         text = None if self.q is None else self.q.casefold()
-        found = [
+        chosen = [
             summary
             for summary in runs
             if (text is None or text in summary.name.casefold())
             and self.status in (None, summary.status)
             and self.phase in (None, summary.phase)
         ]
-        return tuple(sorted(found, key=self.key))
+        return tuple(sorted(chosen, key=self.key))
 
     def key(self, summary: RunSummary) -> tuple[Any, ...]:
         return _KEYS[self.sort](summary)
@@ -154,11 +154,11 @@ async def runs(
     if has_tag(request, tag):
         return unchanged(tag)
     choice = RunSelection(q, status, phase, sort)
-    found = choice.of(listed)
+    chosen = choice.of(listed)
     if cursor is not None:
         last = parse_cursor(cursor, sort)
-        found = tuple(summary for summary in found if choice.key(summary) > last)
-    page = found if limit is None else found[:limit]
+        chosen = tuple(summary for summary in chosen if choice.key(summary) > last)
+    page = chosen if limit is None else chosen[:limit]
     rows = (
         [api.listing.row(summary) for summary in page]
         if spark is None
@@ -166,7 +166,7 @@ async def runs(
     )
     body = b"[" + b",".join(rows) + b"]"
     answer = tagged(Response(body, media_type="application/json"), tag)
-    if len(page) < len(found):
+    if len(page) < len(chosen):
         given = {"q": q, "status": status, "phase": phase, "sort": sort, "spark": spark}
         more = "".join(
             f"&{name}={quote(str(value), safe='')}" for name, value in given.items() if value

@@ -28,27 +28,27 @@ def alerts(
     state: Annotated[ListedState | None, typer.Option(help="Only those in this state.")] = None,
 ) -> None:
     """List alerts as they stand, the oldest first; times are UTC, of the aggregator."""
-    found = [
+    shown = [
         alert for alert in _as_they_stand(url, run) if state is None or alert["state"] == state
     ]
     if as_json:
-        for alert in found:
+        for alert in shown:
             print(json.dumps(alert))
-    elif not found:
+    elif not shown:
         print("no alerts")
     else:
-        for alert in found:
+        for alert in shown:
             console.print(_lines(alert), soft_wrap=True)
 
 
 def _as_they_stand(url: str, run: str | None) -> list[dict[str, Any]]:
     """Return the last event of each alert that is kept, with the time of its first."""
-    found: dict[str, dict[str, Any]] = {}
+    newest: dict[str, dict[str, Any]] = {}
     for event in past_events(url, run):
-        first = found.get(event["id"], event)
+        first = newest.get(event["id"], event)
         fired_at = first.get("fired_at", first["updated_at"])
-        found[event["id"]] = event | {"fired_at": fired_at}
-    return list(found.values())
+        newest[event["id"]] = event | {"fired_at": fired_at}
+    return list(newest.values())
 
 
 def _lines(alert: dict[str, Any]) -> Text:

@@ -41,8 +41,8 @@ def send_test(
     """Send a test message to each target of the settings; no aggregator is needed."""
     settings = load_settings(config)
     failed = False
-    for name, target_ in _chosen(settings.notify, target).items():
-        fault = _test(name, target_, settings.public_url)
+    for name, chosen in _chosen(settings.notify, target).items():
+        fault = _test(name, chosen, settings.public_url)
         failed |= fault is not None
         print(f"{name}: ok" if fault is None else f"{name}: failed: {printable(fault)}")
     if failed:

@@ -73,7 +73,9 @@ def _show(silences: list[dict[str, Any]], *, as_json: bool) -> None:
             print(json.dumps(each))
             continue
         what = f"run {each['run']}, rule {each['rule']}, layers {each['layers']}"
-        why = f": {each['comment']}" if each["comment"] else ""
-        print(printable(f"{each['id']} {what}, until {each['until'][:19]}, by {each['by']}{why}"))
+        reason = f": {each['comment']}" if each["comment"] else ""
+        print(
+            printable(f"{each['id']} {what}, until {each['until'][:19]}, by {each['by']}{reason}")
+        )
     if not silences and not as_json:
         print("no silences")

@@ -98,13 +98,13 @@ class ClientSide:
 def _torch(_side: ClientSide) -> Finding:
     names = ("pyzmq", "msgpack", "torch")
     versions = ", ".join(f"{name} {version_of(name) or 'missing'}" for name in names)
-    says = f"gradwatch {__version__}, Python {platform.python_version()}, {versions}"
-    if found := "; ".join(complaints("client")):
-        says += f": {found}"
+    text = f"gradwatch {__version__}, Python {platform.python_version()}, {versions}"
+    if complaint := "; ".join(complaints("client")):
+        text += f": {complaint}"
     elif version_of("torch") is not None:
-        return ok(says)
+        return ok(text)
     advice = "run: pip install --upgrade 'gradwatch[client]'"
-    return warning(f"{says}; nothing can be watched here", advice)
+    return warning(f"{text}; nothing can be watched here", advice)
 
 
 def _endpoint(side: ClientSide) -> Finding:
@@ -117,11 +117,11 @@ def _endpoint(side: ClientSide) -> Finding:
     try:
         # As the client's socket, which asks for IPv6 of an address in brackets alone.
         family = socket.AF_INET6 if "[" in side.endpoint else socket.AF_INET
-        found = socket.getaddrinfo(*address, family, socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(*address, family, socket.SOCK_STREAM)
     except (OSError, UnicodeError) as fault:
-        says = f"{address[0]} has no address: {getattr(fault, 'strerror', None) or fault}"
-        return error(says, f"correct the name, or the resolver of this machine; {_WHERE}")
-    return ok(f"{side.endpoint}, {found[0][4][0]}")
+        text = f"{address[0]} has no address: {getattr(fault, 'strerror', None) or fault}"
+        return error(text, f"correct the name, or the resolver of this machine; {_WHERE}")
+    return ok(f"{side.endpoint}, {addresses[0][4][0]}")
 
 
 def _peer(side: ClientSide) -> Finding:
@@ -133,9 +133,9 @@ def _peer(side: ClientSide) -> Finding:
     if peer.speaks is Speaks.HTTP and side.address is not None:
         answer = ask(side.url_at(side.address[1]), "/healthz")
         if answer.is_aggregator:
-            says = f"{side.endpoint} is where an aggregator answers HTTP; records go elsewhere"
+            text = f"{side.endpoint} is where an aggregator answers HTTP; records go elsewhere"
             told = answer.fields.get("ingest") or f"port {INGEST_PORT} of this host by default"
-            return error(says, f"give the address that gradwatch serve prints as ingest: {told}")
+            return error(text, f"give the address that gradwatch serve prints as ingest: {told}")
     if peer.speaks is Speaks.SILENCE:
         return error(f"there is {peer.what}", f"it hangs, or is no aggregator; {_WHERE}")
     return error(f"there is {peer.what}, that is no aggregator", _WHERE)
@@ -150,13 +150,13 @@ def _key(side: ClientSide) -> Finding:
         return error(what, advice or "ask for the file anew: gradwatch keys --client NAME makes it")
     is_asked_for = side.peer.speaks is Speaks.CURVE
     if is_asked_for and side.key is None:
-        says = "the aggregator asks for a key, and this process has none"
-        return error(says, "set GRADWATCH_KEYS to a file that 'gradwatch keys --client NAME' made")
+        text = "the aggregator asks for a key, and this process has none"
+        return error(text, "set GRADWATCH_KEYS to a file that 'gradwatch keys --client NAME' made")
     if side.key is None:
         return skipped("no key is set, and none is asked for")
     if not is_asked_for:
-        says = "this process has a key, and the aggregator asks for none: they do not understand"
-        return error(says, "unset GRADWATCH_KEYS, or give the aggregator --keys-dir")
+        text = "this process has a key, and the aggregator asks for none: they do not understand"
+        return error(text, "unset GRADWATCH_KEYS, or give the aggregator --keys-dir")
     return ok(f"{side.key_file} can be read by its owner alone")
 
 
@@ -172,24 +172,24 @@ def _protocol(side: ClientSide) -> Finding:
         )
         return error(f"the key in {side.key_file} is not let in", advice)
     except ProtocolError as fault:
-        says = f"what answers is no aggregator, or of another version: {fault}"
-        return error(says, f"install the same version on both sides; {_WHERE}")
+        text = f"what answers is no aggregator, or of another version: {fault}"
+        return error(text, f"install the same version on both sides; {_WHERE}")
     if trip_s is None:
-        says = "a ZeroMQ socket is there, and does not answer"
-        return error(says, f"the aggregator hangs, or it is none: see /readyz; {_WHERE}")
+        text = "a ZeroMQ socket is there, and does not answer"
+        return error(text, f"the aggregator hangs, or it is none: see /readyz; {_WHERE}")
     how = "" if side.key is None else ", encrypted"
     return ok(f"the aggregator answers{how}; a round trip takes {1e3 * trip_s:.3g} ms")
 
 
 def _http(side: ClientSide) -> Finding:
     try:
-        says = "" if side.ask("/healthz").is_aggregator else f"{side.url} is no aggregator"
+        text = "" if side.ask("/healthz").is_aggregator else f"{side.url} is no aggregator"
     except GradwatchError as fault:
-        says = str(fault)
-    if says and side.is_url_given:
-        return error(says, _URL)
-    if says:
-        return warning(f"{says}; training goes on without it", _URL, blocks_others=True)
+        text = str(fault)
+    if text and side.is_url_given:
+        return error(text, _URL)
+    if text:
+        return warning(f"{text}; training goes on without it", _URL, blocks_others=True)
     ready, runs = side.ask("/readyz"), side.ask("/runs?limit=1")
     if ready.status != HTTPStatus.OK:
         advice = "see the aggregator's log and docs/reliability.md"
@@ -204,8 +204,8 @@ def _version(side: ClientSide) -> Finding:
     other = str(side.ask("/healthz").fields["version"])
     if other.split(".")[:2] == __version__.split(".")[:2]:
         return ok(f"{other} there, {__version__} here")
-    says = f"the aggregator is {other}, this is {__version__}: what one of them lacks is left out"
-    return warning(says, "upgrade the older one; the aggregator first")
+    text = f"the aggregator is {other}, this is {__version__}: what one of them lacks is left out"
+    return warning(text, "upgrade the older one; the aggregator first")
 
 
 def _clock(side: ClientSide) -> Finding:
@@ -216,10 +216,10 @@ def _clock(side: ClientSide) -> Finding:
         ahead_s = (there - now).total_seconds() + answer.took_s / 2
     except (KeyError, TypeError, ValueError):
         return skipped("this aggregator does not tell its time")
-    says = f"the aggregator's clock is {abs(ahead_s):.1f} s {'ahead' if ahead_s > 0 else 'behind'}"
+    text = f"the aggregator's clock is {abs(ahead_s):.1f} s {'ahead' if ahead_s > 0 else 'behind'}"
     if abs(ahead_s) > MOST_SKEW_S:
-        return warning(says, "set both by NTP; until then times of both do not compare")
-    return ok(says)
+        return warning(text, "set both by NTP; until then times of both do not compare")
+    return ok(text)
 
 
 CLIENT_CHECKS: Final[tuple[Check[ClientSide], ...]] = (

@@ -71,8 +71,8 @@ def ask(
         msg = f"{url}: no answer within {TIMEOUT_S:g} s"
         raise GradwatchError(msg) from fault
     except (OSError, http.client.HTTPException, ValueError) as fault:
-        why = getattr(fault, "strerror", None) or str(fault) or type(fault).__name__
-        msg = f"{url}: {why}"
+        reason = getattr(fault, "strerror", None) or str(fault) or type(fault).__name__
+        msg = f"{url}: {reason}"
         raise GradwatchError(msg) from fault
     finally:
         connection.close()
@@ -92,10 +92,10 @@ def _connection(url: str, trusted: ssl.SSLContext | None) -> http.client.HTTPCon
 
 def _fields(body: bytes) -> Mapping[str, Any]:
     try:
-        found = json.loads(body)
+        document = json.loads(body)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
 def exchange(endpoint: str, key: ClientKey | None) -> float | None:

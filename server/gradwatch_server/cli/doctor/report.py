@@ -54,8 +54,8 @@ def error(detail: str, advice: str, *, blocks_others: bool = True) -> Finding:
     return Finding(Level.ERROR, detail, advice, blocks_others)
 
 
-def skipped(why: str) -> Finding:
-    return Finding(Level.SKIPPED, why)
+def skipped(reason: str) -> Finding:
+    return Finding(Level.SKIPPED, reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,28 +90,28 @@ def run_checks(
 
 def _look(check: Check[Subject], subject: Subject, deadline_s: float) -> Finding:
     """Run one check in a thread, which is left behind if it hangs."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
 
     def run() -> None:
         try:
-            found.append(check.look(subject))
+            findings.append(check.look(subject))
         except (GradwatchError, OSError) as fault:
             what, _, advice = str(fault).partition("; ")
-            found.append(error(what, advice or "see what it says"))
+            findings.append(error(what, advice or "see what it says"))
         except Exception as fault:  # noqa: BLE001 - one that fails must not end the others
-            says = f"the check itself failed: {type(fault).__name__}: {fault}"
-            found.append(error(says, "tell its authors, with this line"))
+            text = f"the check itself failed: {type(fault).__name__}: {fault}"
+            findings.append(error(text, "tell its authors, with this line"))
 
     thread = threading.Thread(target=run, name=f"gradwatch-doctor-{check.name}", daemon=True)
     thread.start()
     thread.join(deadline_s)
-    if found:
-        return found[0]
+    if findings:
+        return findings[0]
     return error(f"no answer from the system within {deadline_s:g} s", "look after what hangs")
 
 
 def _levels(sides: Sides) -> list[Level]:
-    return [finding.level for found in sides.values() for _, finding in found]
+    return [finding.level for results in sides.values() for _, finding in results]
 
 
 def status_of(sides: Sides) -> Level:
@@ -139,15 +139,15 @@ def document(sides: Sides) -> dict[str, Any]:
                 "detail": finding.detail,
                 "advice": finding.advice,
             }
-            for side, found in sides.items()
-            for check, finding in found
+            for side, results in sides.items()
+            for check, finding in results
         ],
     }
 
 
 def lines(sides: Sides) -> list[str]:
     """Return a line for each check, one for what to do about it, and one for the whole."""
-    results = [result for found in sides.values() for result in found]
+    results = [result for pairs in sides.values() for result in pairs]
     width = max(len(check.name) for check, _ in results)
     said: list[str] = []
     for check, finding in results:

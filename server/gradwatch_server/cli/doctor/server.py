@@ -104,12 +104,12 @@ class ServerSide:
 
 
 def _packages(_side: ServerSide) -> Finding:
-    says = (
+    text = (
         f"gradwatch {__version__}, Python {platform.python_version()}, pyzmq {version_of('pyzmq')}"
     )
-    if found := "; ".join(complaints("server")):
-        return error(f"{says}: {found}", "run: pip install --upgrade 'gradwatch[server]'")
-    return ok(says)
+    if complaint := "; ".join(complaints("server")):
+        return error(f"{text}: {complaint}", "run: pip install --upgrade 'gradwatch[server]'")
+    return ok(text)
 
 
 def _settings(side: ServerSide) -> Finding:
@@ -127,19 +127,19 @@ def _settings(side: ServerSide) -> Finding:
 
 
 def _keys(side: ServerSide) -> Finding:
-    directory, found = side.settings.keys_dir, exposure_warnings(side.settings)
+    directory, warnings = side.settings.keys_dir, exposure_warnings(side.settings)
     if directory is None:
-        if found:
-            return warning("; ".join(found), "make keys with 'gradwatch keys', give --keys-dir")
+        if warnings:
+            return warning("; ".join(warnings), "make keys with 'gradwatch keys', give --keys-dir")
         return skipped("no keys_dir is set: who is on this machine gets in")
     keys = read_keys(directory)
     for path in sorted(directory.glob("*.key")):
         try:
             read_private(path)
         except ValueError as fault:
-            found.append(str(fault))
-    if found:
-        return warning("; ".join(found), "see docs/security.md")
+            warnings.append(str(fault))
+    if warnings:
+        return warning("; ".join(warnings), "see docs/security.md")
     return ok(f"{directory}: {len(keys.clients)} clients, two tokens")
 
 
@@ -151,24 +151,24 @@ def _directory(side: ServerSide) -> Finding:
         return error(f"{directory} is no directory", f"move it away, {_ANOTHER}")
     there = _existing(directory)
     if not os.access(there, os.R_OK | os.W_OK | os.X_OK):
-        says = f"{there} (owner {there.stat().st_uid}) cannot be written by user {os.getuid()}"
-        return error(says, f"run: chown -R {os.getuid()} {there}, {_ANOTHER}")
+        text = f"{there} (owner {there.stat().st_uid}) cannot be written by user {os.getuid()}"
+        return error(text, f"run: chown -R {os.getuid()} {there}, {_ANOTHER}")
     if (kind := side.store.network_type) is not None:
-        says = f"{directory} is on a network file system ({kind}), where it may be damaged"
+        text = f"{directory} is on a network file system ({kind}), where it may be damaged"
         if not side.settings.allow_network_fs:
-            return error(says, "choose a local disk with --data, or set allow_network_fs")
-        return warning(f"{says}; allow_network_fs is set", "choose a local disk with --data")
+            return error(text, "choose a local disk with --data, or set allow_network_fs")
+        return warning(f"{text}; allow_network_fs is set", "choose a local disk with --data")
     if not directory.exists():
         return ok(f"{directory.absolute()} is not there yet: serve makes it")
-    found = directory.stat()
-    mode = stat.S_IMODE(found.st_mode)
+    status = directory.stat()
+    mode = stat.S_IMODE(status.st_mode)
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         return warning(
             f"{directory}: mode {mode:04o} lets others in", f"run: chmod 700 {directory}"
         )
-    if found.st_uid != os.getuid():
-        says = f"{directory} is of user {found.st_uid}, this is user {os.getuid()}"
-        return warning(says, "run this, and gradwatch serve, as the user that it belongs to")
+    if status.st_uid != os.getuid():
+        text = f"{directory} is of user {status.st_uid}, this is user {os.getuid()}"
+        return warning(text, "run this, and gradwatch serve, as the user that it belongs to")
     return ok(f"{directory.absolute()}, mode {mode:04o}")
 
 
@@ -178,15 +178,15 @@ def _disk(side: ServerSide) -> Finding:
         return skipped("nothing is kept on this disk")
     sizes = os.statvfs(_existing(settings.data))
     free = sizes.f_bavail * sizes.f_frsize
-    most = settings.log_max_bytes + settings.curves_max_bytes + settings.alerts_max_bytes
-    grows = max(most - side.store.used_bytes, 0)
-    says = f"{_size(free)} free, the data may grow by {_size(grows)}"
+    limit = settings.log_max_bytes + settings.curves_max_bytes + settings.alerts_max_bytes
+    grows = max(limit - side.store.used_bytes, 0)
+    text = f"{_size(free)} free, the data may grow by {_size(grows)}"
     if free < min(LEAST_FREE_BYTES, grows) or (sizes.f_files and not sizes.f_favail):
-        return error(f"{says}: as good as full", f"make room, {_ANOTHER}")
+        return error(f"{text}: as good as full", f"make room, {_ANOTHER}")
     if free < grows:
         advice = "make room, or lower log_max_bytes, curves_max_bytes or alerts_max_bytes"
-        return warning(f"{says}: when it is full nothing more is taken in", advice)
-    return ok(says)
+        return warning(f"{text}: when it is full nothing more is taken in", advice)
+    return ok(text)
 
 
 def _database(side: ServerSide) -> Finding:
@@ -196,11 +196,11 @@ def _database(side: ServerSide) -> Finding:
     if store.written_ns is None:
         return skipped("there is none yet")
     if store.schema is not None and store.schema != store.newest_schema:
-        says = f"schema version {store.schema}, this gradwatch reads {store.newest_schema}"
-        return error(says, f"move it away to start afresh, {_ANOTHER}")
+        text = f"schema version {store.schema}, this gradwatch reads {store.newest_schema}"
+        return error(text, f"move it away to start afresh, {_ANOTHER}")
     if not store.is_ours:
-        says = f"the database in {directory} does not begin as one of gradwatch"
-        return error(says, f"move it away to start afresh, {_ANOTHER}")
+        text = f"the database in {directory} does not begin as one of gradwatch"
+        return error(text, f"move it away to start afresh, {_ANOTHER}")
     if store.holder is not None:
         return ok(f"{_size(store.used_bytes)}, in use by an aggregator (pid {store.holder})")
     return ok(f"{_size(store.used_bytes)}, no aggregator has it")
@@ -213,8 +213,8 @@ def _nodes(side: ServerSide) -> Finding:
         return error(str(fault), "see to PostgreSQL, or choose another one with --store")
     holders = [name for name, has_lease in nodes if has_lease]
     waiting = [name for name, has_lease in nodes if not has_lease]
-    says = f"has the lease: {holders[0]}" if holders else "no node has the lease"
-    return ok(f"{side.settings.data_name}: {says}; waiting: {', '.join(waiting) or 'none'}")
+    text = f"has the lease: {holders[0]}" if holders else "no node has the lease"
+    return ok(f"{side.settings.data_name}: {text}; waiting: {', '.join(waiting) or 'none'}")
 
 
 def _http_address(side: ServerSide) -> Finding:
@@ -229,8 +229,8 @@ def _http_address(side: ServerSide) -> Finding:
     else:
         return ok(f"{address} can be had")
     if side.running is None:
-        says = f"{address} is taken by something that is no aggregator"
-        return error(says, f"give a free one with --http; 'ss -ltnp sport = :{port}' names it")
+        text = f"{address} is taken by something that is no aggregator"
+        return error(text, f"give a free one with --http; 'ss -ltnp sport = :{port}' names it")
     return _taken(side, address, "--http", is_own=side.is_own)
 
 
@@ -272,21 +272,21 @@ def _clock(side: ServerSide) -> Finding:
     if now_ns < FIRST_NS:
         return error(f"it is {_stamp(now_ns)} here: the clock was never set", "set it (NTP)")
     if written_ns is not None and written_ns - now_ns > MOST_AHEAD_S * 1e9:
-        says = f"the data was last written at {_stamp(written_ns)}, now it is {_stamp(now_ns)}"
-        return warning(says, "set the clock (NTP); it was ahead then, or is behind now")
+        text = f"the data was last written at {_stamp(written_ns)}, now it is {_stamp(now_ns)}"
+        return warning(text, "set the clock (NTP); it was ahead then, or is behind now")
     return ok(_stamp(now_ns))
 
 
 def _taken(side: ServerSide, address: str, option: str, *, is_own: bool) -> Finding:
     if is_own:
         return ok(f"{address} is taken by the aggregator that has this data")
-    says = f"{address} is taken by an aggregator that does not have {side.settings.data_name}"
-    return error(says, f"give the --data of that one, or a free address with {option}")
+    text = f"{address} is taken by an aggregator that does not have {side.settings.data_name}"
+    return error(text, f"give the --data of that one, or a free address with {option}")
 
 
 def _unavailable(address: str, fault: Exception, option: str) -> Finding:
-    says = f"{address} cannot be had: {getattr(fault, 'strerror', None) or fault}"
-    return error(says, f"give an address of this machine, and a port from 1024 on, with {option}")
+    text = f"{address} cannot be had: {getattr(fault, 'strerror', None) or fault}"
+    return error(text, f"give an address of this machine, and a port from 1024 on, with {option}")
 
 
 def _bind_fault(endpoint: str) -> zmq.ZMQError | None:

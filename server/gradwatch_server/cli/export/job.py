@@ -170,8 +170,8 @@ def _new_directory(out: Path) -> Iterator[Path]:
         _sync(out.parent)
     except (GradwatchError, OSError, KeyboardInterrupt) as error:
         shutil.rmtree(part, ignore_errors=True)
-        why = (isinstance(error, OSError) and error.strerror) or str(error)
-        reason = "stopped" if isinstance(error, KeyboardInterrupt) else why
+        cause = (isinstance(error, OSError) and error.strerror) or str(error)
+        reason = "stopped" if isinstance(error, KeyboardInterrupt) else cause
         msg = f"not complete, so that nothing was kept: {reason}"
         raise IncompleteExportError(msg) from error
     finally:

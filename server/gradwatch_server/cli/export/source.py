@@ -100,19 +100,19 @@ class Source:
         return run_page(self.url, self.run, attempt=self.attempt)
 
     def health(self) -> dict[str, Any]:
-        found: dict[str, Any] = get(self.url, self._path("health"))
-        return found
+        report: dict[str, Any] = get(self.url, self._path("health"))
+        return report
 
     def layers(self) -> list[Layer]:
         """Return all layers, in their places."""
-        found: list[Layer] = []
+        layers: list[Layer] = []
         cursor: int | None = 0
         while cursor is not None:
             parts = ("limit", _PAGE_LAYERS), ("cursor", cursor or None)
             answer = get(self.url, self._path("layers", *parts))
-            found += answer["layers"]
+            layers += answer["layers"]
             cursor = answer["next"]
-        return found
+        return layers
 
     def first_page(self, choice: ExportSelection) -> Page:
         """Return a page of one step: it says which epochs there are."""
@@ -130,11 +130,11 @@ class Source:
 
     def alerts(self) -> Iterator[dict[str, Any]]:
         """Yield the alerts of the attempt as they stand, oldest first."""
-        found: dict[str, dict[str, Any]] = {}
+        newest: dict[str, dict[str, Any]] = {}
         for event in past_events(self.url, self.run):
             if event["attempt"] == self.attempt:
-                found[event["id"]] = event
-        yield from found.values()
+                newest[event["id"]] = event
+        yield from newest.values()
 
     def _path(self, rest: str, *parameters: tuple[str, object]) -> str:
         attempt = ("attempt", self.attempt)

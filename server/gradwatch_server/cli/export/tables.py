@@ -96,7 +96,7 @@ def _times(times_ns: IndexArray) -> npt.NDArray[Any]:
 
 
 def _steps(page: Page) -> Table:
-    found = {
+    table = {
         "epoch": TableColumn(np.full(len(page.steps), page.epoch)),
         "step": TableColumn(page.steps),
         "time": TableColumn(_times(page.times_ns)),
@@ -105,8 +105,8 @@ def _steps(page: Page) -> Table:
     run = page.rows[RUN]
     for place, name in enumerate(RUN_NAMES):
         if name in _OF_RUN:
-            found[name] = TableColumn(run.values[:, place], run.known[:, place])
-    return found
+            table[name] = TableColumn(run.values[:, place], run.known[:, place])
+    return table
 
 
 def _layers(page: Page, layers: Sequence[Layer], columns: Sequence[str]) -> Table:
@@ -120,7 +120,7 @@ def _layers(page: Page, layers: Sequence[Layer], columns: Sequence[str]) -> Tabl
     rows = np.flatnonzero(there.ravel())
     place = np.tile(places, shape[0])[rows]
     numel = np.array([layer["numel"] for layer in layers], dtype=np.float64)
-    found = {
+    result = {
         "epoch": TableColumn(np.full(len(rows), page.epoch)),
         "step": TableColumn(np.repeat(page.steps, shape[1])[rows]),
         "layer": TableColumn(place, words=[layer["name"] for layer in layers]),
@@ -132,8 +132,8 @@ def _layers(page: Page, layers: Sequence[Layer], columns: Sequence[str]) -> Tabl
         )
         values, known = own_table.values.ravel()[rows], own_table.known.ravel()[rows]
         is_count = name in COUNT_COLUMNS
-        found[name] = _integers(values, known) if is_count else TableColumn(values, known)
-    return found
+        result[name] = _integers(values, known) if is_count else TableColumn(values, known)
+    return result
 
 
 def _integers(values: npt.NDArray[Any], known: BoolArray | None = None) -> TableColumn:
@@ -157,7 +157,7 @@ def _buckets(page: Page, tables: Sequence[str], what: str, words: Sequence[str])
         for key in ("step", "time", "place", *STATS, *COUNTS)
     }
     first = joined["step"].astype(np.int64)
-    found = {
+    table = {
         "epoch": TableColumn(np.full(len(first), page.epoch)),
         "first_step": TableColumn(first),
         "last_step": TableColumn(first + page.width - 1),
@@ -167,10 +167,10 @@ def _buckets(page: Page, tables: Sequence[str], what: str, words: Sequence[str])
     if names:
         sizes = [len(part["place"]) for part in parts]
         numbers = np.repeat([names.index(name) for name in there], sizes)
-        found["column"] = TableColumn(numbers.astype(np.int64), words=names)
+        table["column"] = TableColumn(numbers.astype(np.int64), words=names)
     for name in STATS:
-        found[name] = TableColumn(joined[name], ~np.isnan(joined[name]))
-    return found | {name: TableColumn(joined[name].astype(np.int64)) for name in COUNTS}
+        table[name] = TableColumn(joined[name], ~np.isnan(joined[name]))
+    return table | {name: TableColumn(joined[name].astype(np.int64)) for name in COUNTS}
 
 
 def _long(
@@ -178,29 +178,29 @@ def _long(
 ) -> dict[str, npt.NDArray[Any]]:
     buckets = page.buckets[table]
     rows = np.flatnonzero(buckets["n"][:, items].ravel())
-    found = {
+    columns = {
         "step": np.repeat(page.steps, len(items))[rows],
         "time": np.repeat(page.times_ns, len(items))[rows],
         "place": np.tile(places, len(page.steps))[rows],
     }
     for name in (*STATS, *COUNTS):
         values = buckets[name][:, items].ravel()[rows]
-        found[name] = values.astype(np.float64) if name in STATS else values
-    return found
+        columns[name] = values.astype(np.float64) if name in STATS else values
+    return columns
 
 
 def alert_table(alerts: Sequence[Mapping[str, Any]]) -> Table:
     """Return a row for each alert: what a person looks for as columns, all of it as JSON."""
     texts = ("id", "rule", "group", "severity", "state")
     steps = ("first_step", "fired_step", "last_step", "resolved_step")
-    found = {name: _words(str(alert[name]) for alert in alerts) for name in texts}
-    found |= {name: _steps_of([alert[name] for alert in alerts]) for name in steps}
-    found["layer"] = _words(str((alert["origin"] or {}).get("layer") or "") for alert in alerts)
-    found["num_layers"] = _steps_of([alert["num_layers"] for alert in alerts])
-    found["message"] = _words(str(alert["message"]) for alert in alerts)
+    table = {name: _words(str(alert[name]) for alert in alerts) for name in texts}
+    table |= {name: _steps_of([alert[name] for alert in alerts]) for name in steps}
+    table["layer"] = _words(str((alert["origin"] or {}).get("layer") or "") for alert in alerts)
+    table["num_layers"] = _steps_of([alert["num_layers"] for alert in alerts])
+    table["message"] = _words(str(alert["message"]) for alert in alerts)
     without_cursor = ({key: alert[key] for key in alert if key != "cursor"} for alert in alerts)
-    found["json"] = _words(json.dumps(each, separators=(",", ":")) for each in without_cursor)
-    return found
+    table["json"] = _words(json.dumps(each, separators=(",", ":")) for each in without_cursor)
+    return table
 
 
 def _words(texts: Iterable[str]) -> TableColumn:

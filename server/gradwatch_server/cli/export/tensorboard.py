@@ -38,12 +38,12 @@ class TensorBoard(Format):
         series = list(_all_series(page, self._about))
         times_s = (page.times_ns / 1e9).tolist()
         for row, step in enumerate(page.steps.tolist()):
-            found = [
+            values = [
                 summary.Value(tag=tag, simple_value=value)
-                for series_ in series
-                for tag, value in series_.at(row)
+                for each in series
+                for tag, value in each.at(row)
             ]
-            self._event(page.epoch, step, times_s[row], summary=summary(value=found))
+            self._event(page.epoch, step, times_s[row], summary=summary(value=values))
 
     def add_alerts(self, alerts: Sequence[Mapping[str, Any]]) -> None:
         """Write each alert as a text at the step at which it fired, and where its page is."""

@@ -42,9 +42,9 @@ class Head(Static):
         self._word = f"live · {now}"
         self.is_old = False
 
-    def failed(self, why: str) -> None:
+    def failed(self, reason: str) -> None:
         """Note that it did not, or that it answered with an error."""
-        self._word = f"stale{self._since}: {why}"
+        self._word = f"stale{self._since}: {reason}"
         self.is_old = True
 
     def tell(self, summary: str) -> None:

@@ -13,10 +13,10 @@ def number_cell(value: float | str | None) -> Text:
     return Text("-" if value is None else printable(short(value)), justify="right")
 
 
-def name_cell(name: str, most: int) -> Text:
-    """Return a name of at most *most* characters, cut in the middle: ends tell layers apart."""
+def name_cell(name: str, limit: int) -> Text:
+    """Return a name of at most *limit* characters, cut in the middle: ends tell layers apart."""
     text = printable(name)
-    if len(text) > most:
-        tail = most // 2
-        text = f"{text[: most - 1 - tail]}…{text[-tail:]}"
+    if len(text) > limit:
+        tail = limit // 2
+        text = f"{text[: limit - 1 - tail]}…{text[-tail:]}"
     return Text(text)

@@ -98,8 +98,8 @@ class RunList(Vertical):
         cells: Callable[..., Sequence[Text]] = _cells
         headers: Sequence[str] = COLUMNS
         if self.size.width < WIDE:
-            most = max(self.size.width - NARROW_REST, MIN_NAME)
-            cells, headers = partial(_narrow_cells, most=most), NARROW_COLUMNS
+            limit = max(self.size.width - NARROW_REST, MIN_NAME)
+            cells, headers = partial(_narrow_cells, limit=limit), NARROW_COLUMNS
         rows = {row["run"]: cells(row, is_old=is_old) for row in self._runs}
         self._table.show_rows(headers, rows)
         return _summary(self._runs)
@@ -125,11 +125,11 @@ def _cells(row: dict[str, Any], *, is_old: bool) -> list[Text]:
     ]
 
 
-def _narrow_cells(row: dict[str, Any], *, is_old: bool, most: int) -> list[Text]:
+def _narrow_cells(row: dict[str, Any], *, is_old: bool, limit: int) -> list[Text]:
     mark = marked(row["status"]).split(" ")[0]
     if is_old:
         mark.stylize("dim")
-    name = Text(" ").join((mark, name_cell(row["run"], most - len(mark) - 1)))
+    name = Text(" ").join((mark, name_cell(row["run"], limit - len(mark) - 1)))
     return [name, _step_cell(row), _norm_cell(row), _alerts(row["alerts"])]
 
 

@@ -58,12 +58,12 @@ def gone_wrong(report: dict[str, Any]) -> dict[str, list[str]]:
     told = [(alert["origin"]["layer"], alert["rule"]) for alert in alerts]
     told += [(layer["name"], layer["why"]) for layer in report["worst_layers"]]
     told += [(name, alert["rule"]) for alert in alerts for name in alert["layers"]]
-    found: dict[str, list[str]] = {}
+    rules_of: dict[str, list[str]] = {}
     for name, rule in told:
-        rules = found.setdefault(name, []) if name is not None else []
+        rules = rules_of.setdefault(name, []) if name is not None else []
         if rule not in rules:
             rules.append(rule)
-    return found
+    return rules_of
 
 
 async def read_run(client: AsyncClient, run: str, text: str) -> dict[str, Any]:
@@ -92,18 +92,18 @@ async def _read_layers(
     client: AsyncClient, run: str, step: int, report: dict[str, Any], text: str
 ) -> list[dict[str, Any]]:
     wrong = gone_wrong(report)
-    found: dict[str, dict[str, Any]] = {}
+    layers: dict[str, dict[str, Any]] = {}
     if text:
         known = run_path(run, "layers") + query_of(("q", text), ("limit", MAX_LAYERS))
         names = [layer["name"] for layer in (await client.get(known))["layers"]]
     else:
-        found = await _at_step(client, run, step, ("worst", MAX_LAYERS))
-        names = list({**wrong, **found})[:MAX_LAYERS]
-    if others := [("layer", name) for name in names if name not in found]:
-        found |= await _at_step(client, run, step, *others)
+        layers = await _at_step(client, run, step, ("worst", MAX_LAYERS))
+        names = list({**wrong, **layers})[:MAX_LAYERS]
+    if others := [("layer", name) for name in names if name not in layers]:
+        layers |= await _at_step(client, run, step, *others)
     curves = await _read_curves(client, run, names)
     return [
-        found[name] | {"gone_wrong": wrong.get(name, []), "curve": curves[name]} for name in names
+        layers[name] | {"gone_wrong": wrong.get(name, []), "curve": curves[name]} for name in names
     ]
 
 
@@ -127,8 +127,8 @@ def _curve_of(series: dict[str, Any]) -> list[float | str | None]:
     """Return one value for each bucket; what was not finite hides none that was, but is seen."""
     nothing = [0] * len(series["max"])
     return [
-        "NaN" if nan else "Infinity" if inf else most
-        for most, nan, inf in zip(
+        "NaN" if nan else "Infinity" if inf else limit
+        for limit, nan, inf in zip(
             series["max"], series.get("nan", nothing), series.get("inf", nothing), strict=True
         )
     ]
@@ -246,11 +246,11 @@ def _layers(layers: list[dict[str, Any]], width: int) -> Table:
 
 def _narrow_layers(layers: list[dict[str, Any]], width: int) -> Table:
     """Return the layers with their numbers alone; what has gone wrong in one colours its name."""
-    most = max(width - NUMBERS_WIDTH, MIN_NAME)
+    limit = max(width - NUMBERS_WIDTH, MIN_NAME)
     rows = []
     for layer in layers:
         _, wrong, now, usual = _layer(layer)
-        name = name_cell(layer["name"], most)
+        name = name_cell(layer["name"], limit)
         name.stylize(wrong.style if wrong.plain else "")
         rows.append([name, now, usual])
     return _table((LAYER_COLUMNS[0], *LAYER_COLUMNS[2:4]), rows)

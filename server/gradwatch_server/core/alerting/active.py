@@ -210,8 +210,8 @@ class ActiveAlerts:
 
         (1,) of a rule about the run.
         """
-        found = (active.layers for active in self.active.values() if active.alert.id == alert_id)
-        return next(found, None)
+        layers = (active.layers for active in self.active.values() if active.alert.id == alert_id)
+        return next(layers, None)
 
     def __bool__(self) -> bool:
         return bool(self.active)
@@ -301,8 +301,8 @@ class ActiveAlerts:
         active, verdict = self.active.get(key), evaluation.verdict
         if active is None:
             taken = {alert.id for alert in self._resolved if alert.rule == key[0]}
-            most = self.allowance.budget.limits.alert_bytes
-            active = ActiveAlert.begin(key[0], evaluation, context, taken, most)
+            limit = self.allowance.budget.limits.alert_bytes
+            active = ActiveAlert.begin(key[0], evaluation, context, taken, limit)
             self.active[key] = active
         elif np.count_nonzero(bad := self._bad(active, evaluation)):
             active.extend(bad, evaluation)
@@ -341,8 +341,8 @@ class ActiveAlerts:
                 del self.active[key]
         elif is_over:
             if self.allowance.may_tell(active, active.alert.severity, now_ns):
-                why = _why_gone(active, evaluation) if gone else ResolvedBy.CLEAR
-                yield self._resolve(key, why, evaluation.step, now_ns)
+                reason = _why_gone(active, evaluation) if gone else ResolvedBy.CLEAR
+                yield self._resolve(key, reason, evaluation.step, now_ns)
             else:
                 active.is_over = True
         else:
@@ -361,8 +361,8 @@ class ActiveAlerts:
                 continue
             yield self._resolve(key, ResolvedBy.RULE_OFF, frame.step, frame.received_ns)
 
-    def _resolve(self, key: _Key, why: ResolvedBy, step: int, now_ns: int) -> Alert:
-        resolved = telling.resolve(self.active.pop(key), why, step, now_ns)
+    def _resolve(self, key: _Key, reason: ResolvedBy, step: int, now_ns: int) -> Alert:
+        resolved = telling.resolve(self.active.pop(key), reason, step, now_ns)
         self._resolved = [*self._resolved[-MAX_KEPT + 1 :], resolved]
         return resolved
 

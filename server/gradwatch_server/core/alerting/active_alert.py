@@ -94,9 +94,9 @@ def largest_of(excess: FloatArray | None, flagged: BoolArray) -> float | None:
     """Return the largest excess of the flagged layers, None if there is none that is a number."""
     if excess is None:
         return None
-    found = excess[flagged]
-    found = found[~np.isnan(found)]
-    return float(found.max()) if len(found) else None
+    excesses = excess[flagged]
+    excesses = excesses[~np.isnan(excesses)]
+    return float(excesses.max()) if len(excesses) else None
 
 
 @dataclass(slots=True)
@@ -234,16 +234,16 @@ class ActiveAlert:
 
     def news(self) -> tuple[News, ...]:
         """Return what a firing alert has not told."""
-        found = []
+        news = []
         if self.alert.severity != self.told.severity:
-            found.append(News.SEVERITY)
+            news.append(News.SEVERITY)
         if self.alert.origin.kind != self.told.kind:
-            found.append(News.KIND)
+            news.append(News.KIND)
         if np.count_nonzero(self.layers & ~self.told.layers):
-            found.append(News.LAYERS)
+            news.append(News.LAYERS)
         if self.peak is not None:
-            found.append(News.VALUE)
-        return tuple(found)
+            news.append(News.VALUE)
+        return tuple(news)
 
     def look_for_silences(self, silences: Silences, names: tuple[str, ...], now_ns: int) -> bool:
         """Note whether it is silenced; return whether a silence that kept it has ended.
@@ -299,9 +299,9 @@ def _new_id(name: str, evaluation: Evaluation, context: Context, step: int, take
     key = evaluation.key or evaluation.group
     if context.epoch:
         key = f"{key}/epoch {context.epoch}"
-    found = alert_id(context.run, context.attempt, name, key, step)
+    new_id = alert_id(context.run, context.attempt, name, key, step)
     again = 1
-    while found in taken:  # the steps of a run may go back, and begin it once more
+    while new_id in taken:  # the steps of a run may go back, and begin it once more
         again += 1
-        found = alert_id(context.run, context.attempt, name, f"{key}#{again}", step)
-    return found
+        new_id = alert_id(context.run, context.attempt, name, f"{key}#{again}", step)
+    return new_id

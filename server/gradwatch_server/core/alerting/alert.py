@@ -221,11 +221,11 @@ class Alert:
             {"step": step, "magnitude": magnitude}
             for step, magnitude in self.origin.magnitudes_before
         ]
-        for fields_ in (plain, origin, plain["worst"]):
-            if fields_ is not None:
-                fields_["num_ranks"], fields_["ranks"] = (
-                    len(fields_["ranks"]),
-                    fields_["ranks"][:MAX_RANKS],
+        for fields in (plain, origin, plain["worst"]):
+            if fields is not None:
+                fields["num_ranks"], fields["ranks"] = (
+                    len(fields["ranks"]),
+                    fields["ranks"][:MAX_RANKS],
                 )
         if self.acknowledged is not None:
             comment = cut_bytes(self.acknowledged.comment, MAX_TEXT_BYTES)

@@ -96,16 +96,16 @@ def nonfinite_ranks(frame: Frame) -> tuple[int, ...]:
     seen = ranks_of(frame.parts)
     if len(seen) == 1 and frame.coverage == 1.0:
         return seen
-    found = [evidence_of(frame, kind) for kind in _KINDS]
+    evidence = [evidence_of(frame, kind) for kind in _KINDS]
     if not any(part.reduced for part in frame.parts):
-        return _bad_gradients(frame) or found[-1].bad
-    for each in found:
+        return _bad_gradients(frame) or evidence[-1].bad
+    for each in evidence:
         if each.bad and each.fine:
             return each.bad
     bad = _bad_gradients(frame)
     if bad and bad != seen and frame.coverage == 1.0 and not _is_without_replica(frame):
         return bad
-    showing = next((each.bad for each in found if each.bad), ())
+    showing = next((each.bad for each in evidence if each.bad), ())
     return showing if len(showing) > 1 else ()
 
 
@@ -139,8 +139,8 @@ def high_loss_ranks(frame: Frame, usual: float | None) -> tuple[int, ...]:
     losses = {part.rank: part.scalars.get(Scalar.LOSS, math.nan) for part in frame.parts}
     if usual is None or not usual > 0.0 or len(losses) < len(ranks_of(frame.parts)):
         return ()
-    found = standing_out(losses)
-    return found if found and losses[found[0]] > STANDS_OUT * usual else ()
+    outlier = standing_out(losses)
+    return outlier if outlier and losses[outlier[0]] > STANDS_OUT * usual else ()
 
 
 def standing_out(values: Mapping[int, float]) -> tuple[int, ...]:
@@ -161,14 +161,14 @@ def explosion_ranks(frame: Frame, index: int, limit: float) -> tuple[int, ...]:
 
 def _norms_of(parts: Iterable[RankPart], layers: BoolArray, *, local: bool) -> dict[int, float]:
     """Return rank to the L2 norm of some layers together, of the ranks that know all they have."""
-    found: dict[int, float] = {}
+    norm_of: dict[int, float] = {}
     for part in parts:
         norms = part.local_l2 if local else part.values[L2]
         chosen = layers[part.layout.index]
         if norms is None or not np.count_nonzero(chosen) or (norms[chosen] < 0.0).any():
             continue
-        found[part.rank] = math.hypot(found.get(part.rank, 0.0), *norms[chosen].tolist())
-    return found
+        norm_of[part.rank] = math.hypot(norm_of.get(part.rank, 0.0), *norms[chosen].tolist())
+    return norm_of
 
 
 def loss_was_bad(frame: Frame, ranks: tuple[int, ...]) -> bool | None:
@@ -180,11 +180,11 @@ def loss_was_bad(frame: Frame, ranks: tuple[int, ...]) -> bool | None:
     Returns:
         None if not every loss that matters was given, and none of them is bad.
     """
-    found = evidence_of(frame, loss)
+    evidence = evidence_of(frame, loss)
     matter = set(ranks or ranks_of(frame.parts))
-    if matter.issubset(found.fine) and (ranks or frame.coverage == 1.0):
+    if matter.issubset(evidence.fine) and (ranks or frame.coverage == 1.0):
         return False
-    return True if found.bad else None
+    return True if evidence.bad else None
 
 
 def was_skipped(frame: Frame) -> bool:
@@ -210,7 +210,7 @@ def _is_without_replica(frame: Frame) -> bool:
     """
     if not frame.has_nonfinite:
         return False
-    found = []
+    lonely = []
     for alike in by_layout(frame.parts):
         layout = alike[0].layout
         chosen = frame.nonfinite[layout.index]
@@ -221,8 +221,8 @@ def _is_without_replica(frame: Frame) -> bool:
         for part in alike:
             if is_dated(part, frame):
                 entry[4] += part.nonfinite[chosen]
-        found.append(entry)
-    entries = np.concatenate(found, axis=1)
+        lonely.append(entry)
+    entries = np.concatenate(lonely, axis=1)
     entries = entries[:, np.lexsort(entries[:4])]
     starts = np.flatnonzero(np.append(True, (entries[:4, 1:] != entries[:4, :-1]).any(axis=0)))
     bad, held = np.add.reduceat(entries[4:], starts, axis=1)

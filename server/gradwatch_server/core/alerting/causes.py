@@ -61,37 +61,39 @@ def _rate(context: Context, step: int) -> str:
 
 
 def _batch_of_one_rank(frame: Frame, context: Context) -> str:
-    found = high_loss_ranks(frame, context.judge.usual_loss())
-    if not found:
+    outlier = high_loss_ranks(frame, context.judge.usual_loss())
+    if not outlier:
         return ""
     losses = {part.rank: part.scalars.get(Scalar.LOSS, math.nan) for part in frame.parts}
-    others = max(loss for rank, loss in losses.items() if rank not in found)
-    worst = losses[found[0]]
-    return f"the loss of rank {found[0]} is {worst:.3g}, of the others at most {others:.3g}"
+    others = max(loss for rank, loss in losses.items() if rank not in outlier)
+    worst = losses[outlier[0]]
+    return f"the loss of rank {outlier[0]} is {worst:.3g}, of the others at most {others:.3g}"
 
 
 def _large_update(context: Context, step: int) -> str:
-    found = context.updates.large_before(step)
-    if found is None:
+    update = context.updates.large_before(step)
+    if update is None:
         return ""
-    text = f"its update {found.factor:.3g} times as large from step {found.step} on, same rate"
-    return f"{cut(shown(context.names[found.layer]), MAX_CAUSE - len(text) - 2)}: {text}"
+    text = f"its update {update.factor:.3g} times as large from step {update.step} on, same rate"
+    return f"{cut(shown(context.names[update.layer]), MAX_CAUSE - len(text) - 2)}: {text}"
 
 
 def _surprise(context: Context, step: int) -> str:
-    found = find_surprise(context.window, context.beta2, step)
-    if found is None or found.factor < SURPRISING:
+    surprise = find_surprise(context.window, context.beta2, step)
+    if surprise is None or surprise.factor < SURPRISING:
         return ""
     what = f"{cut(context.optimizer, 16)}'s" if context.optimizer else "its optimizer's"
-    text = f"gradient {found.factor:.2g} times {what} average of it at step {found.step}"
-    return f"{cut(shown(context.names[found.layer]), MAX_CAUSE - len(text) - 2)}: {text}"
+    text = f"gradient {surprise.factor:.2g} times {what} average of it at step {surprise.step}"
+    return f"{cut(shown(context.names[surprise.layer]), MAX_CAUSE - len(text) - 2)}: {text}"
 
 
 def _clipped(context: Context, step: int) -> str:
-    found = context.updates.clipped_before(step) if context.optimizer == PLAIN_SGD else None
-    if found is None:
+    clipping = context.updates.clipped_before(step) if context.optimizer == PLAIN_SGD else None
+    if clipping is None:
         return ""
-    return f"gradients clipped from step {found[0]} on: updates {found[1]:.2g} of what is usual"
+    return (
+        f"gradients clipped from step {clipping[0]} on: updates {clipping[1]:.2g} of what is usual"
+    )
 
 
 def _loss_first(context: Context, step: int) -> str:
@@ -130,7 +132,7 @@ def find_surprise(window: Window, beta2: FloatArray, step: int) -> Rise | None:
     num_layers = min(norms.shape[1], len(beta2))
     norms = norms[:, :num_layers]
     decays, of_layer = np.unique(beta2[:num_layers], return_inverse=True)  # few, and powers cost
-    found: Rise | None = None
+    largest: Rise | None = None
     for at in np.flatnonzero((steps >= step - AHEAD) & (steps < step)).tolist():
         is_before = steps[:at] < steps[at]
         if np.count_nonzero(is_before) < MIN_BEFORE:
@@ -144,6 +146,6 @@ def find_surprise(window: Window, beta2: FloatArray, step: int) -> Rise | None:
             factors = norms[at] / np.sqrt(squares)
         factors[~np.isfinite(factors)] = 0.0
         layer = int(factors.argmax()) if num_layers else 0
-        if num_layers and factors[layer] > (found.factor if found else 0.0):
-            found = Rise(layer, int(steps[at]), float(factors[layer]))
-    return found
+        if num_layers and factors[layer] > (largest.factor if largest else 0.0):
+            largest = Rise(layer, int(steps[at]), float(factors[layer]))
+    return largest

@@ -90,9 +90,9 @@ class Context:
     @property
     def findings(self) -> Findings:
         """Findings of the judge in the frame in hand."""
-        found = self.judge.findings
-        assert found is not None  # noqa: S101 - rules about frames are asked after the judge
-        return found
+        findings = self.judge.findings
+        assert findings is not None  # noqa: S101 - rules about frames are asked after the judge
+        return findings
 
     def memory(self, rule: str, kind: type[Memory]) -> Memory:
         """Return the memory of a rule; *rule* is `self.name` in a rule, *kind* is `self.memory`.
@@ -100,9 +100,9 @@ class Context:
         Raises:
             KeyError: If the rule has no memory, or is not in force.
         """
-        found = self.memories[rule]
-        assert isinstance(found, kind)  # noqa: S101 - for the type checker
-        return found
+        memory = self.memories[rule]
+        assert isinstance(memory, kind)  # noqa: S101 - for the type checker
+        return memory
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,25 +26,25 @@ _WHOLE: Final = ("id", "run", "rule", "group", "hints")
 """Keys of what others are found by, or what no peer chose."""
 
 
-def first_names(names: Iterable[str], most: int, num_bytes: int = NAMES_BYTES) -> tuple[str, ...]:
+def first_names(names: Iterable[str], limit: int, num_bytes: int = NAMES_BYTES) -> tuple[str, ...]:
     """Return the first names, at most so many and of so many bytes as JSON."""
-    found: list[str] = []
+    shown: list[str] = []
     rest = num_bytes
     for name in names:
         rest -= _size(name) + 2
-        if rest < 0 or len(found) == most:
+        if rest < 0 or len(shown) == limit:
             break
-        found.append(name)
-    return tuple(found)
+        shown.append(name)
+    return tuple(shown)
 
 
-def fitted(plain: dict[str, Any], most: int) -> dict[str, Any]:
+def fitted(plain: dict[str, Any], limit: int) -> dict[str, Any]:
     """Return plain data of an alert that take at most so many bytes as JSON, 12,288 or more."""
-    if _size(plain) <= most:
+    if _size(plain) <= limit:
         return plain
     for bound in _SMALLER:
         smaller = {key: _bounded(key, value, bound) for key, value in plain.items()}
-        if _size(smaller) <= most:
+        if _size(smaller) <= limit:
             break
     return smaller
 
@@ -64,14 +64,14 @@ def _bounded(key: str, value: Any, bound: int) -> Any:
 def _bounded_list(key: str, values: Sequence[Any], bound: int) -> Sequence[Any]:
     if any(isinstance(value, Mapping) for value in values):
         return [_bounded(key, value, bound) for value in values]
-    found: list[Any] = []
+    items: list[Any] = []
     rest = bound
     for value in values:
         rest -= _size(value) + 2
         if rest < 0:
             break
-        found.append(value)
-    return found
+        items.append(value)
+    return items
 
 
 def _cut(text: str, num_bytes: int) -> str:

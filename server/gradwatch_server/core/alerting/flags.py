@@ -53,10 +53,10 @@ def find_flags(observation: object, rules: Rules, context: Context) -> Flags:
     signs = ALL_SIGNS
     if type(observation) is Frame:
         signs = _signs_of(observation, rules, context)
-    found = Flags()
+    flags = Flags()
     rules_asked = rules.flagging[type(observation), signs]
     if not rules_asked:  # nearly always
-        return found
+        return flags
     limited = context.limited
     with np.errstate(invalid="ignore"):
         for name, rule in rules_asked:
@@ -68,12 +68,12 @@ def find_flags(observation: object, rules: Rules, context: Context) -> Flags:
                 raised = raised & rule_context.watched
             if any_true(raised):  # hardly ever
                 for other in rule.yields_to:
-                    if other in found.masks:
-                        raised = raised & ~found.masks[other]
+                    if other in flags.masks:
+                        raised = raised & ~flags.masks[other]
                 if any_true(raised):
-                    found.raised.append(name)
-            found.masks[name] = raised
-    return found
+                    flags.raised.append(name)
+            flags.masks[name] = raised
+    return flags
 
 
 def _signs_of(frame: Frame, rules: Rules, context: Context) -> int:
@@ -123,9 +123,9 @@ def frame_score(frame: Frame, flags: Flags, rules: Rules) -> float:
 
 def num_layers(share: HealthShare, flags: Flags, rules: Rules) -> int:
     """Return how many layers count towards *share*, each once."""
-    found: BoolArray | None = None
+    flagged: BoolArray | None = None
     for name in rules.counted_towards[share]:
         mask = flags.masks.get(name)
         if mask is not None and np.count_nonzero(mask):
-            found = mask if found is None else found | mask
-    return 0 if found is None else int(np.count_nonzero(found))
+            flagged = mask if flagged is None else flagged | mask
+    return 0 if flagged is None else int(np.count_nonzero(flagged))

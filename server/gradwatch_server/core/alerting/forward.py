@@ -42,10 +42,10 @@ def find_forward(frame: Frame, ranks: tuple[int, ...]) -> ForwardOrigin | None:
         for part in frame.parts
         if (not ranks or part.rank in ranks) and is_dated(part, frame) and forward(part, frame)
     ]
-    found = [_first_of(part) for part in parts]
-    if not found or None in found or len({each.module for each in found if each}) > 1:
+    origins = [_first_of(part) for part in parts]
+    if not origins or None in origins or len({each.module for each in origins if each}) > 1:
         return None
-    return found[0]
+    return origins[0]
 
 
 def _first_of(part: RankPart) -> ForwardOrigin | None:

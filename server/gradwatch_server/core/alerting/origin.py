@@ -120,8 +120,8 @@ def find_nonfinite(frame: Frame, flagged: BoolArray) -> NonfiniteOrigin:
     is_before = bad_loss
     if bad_loss is None:
         is_before = forward_was_bad(frame, ranks) or may_come_from_loss(frame, frame.nonfinite)
-    found = find_forward(frame, ranks)
-    return NonfiniteOrigin(ranks, None if is_before else first, first, bad_loss, found)
+    forward = find_forward(frame, ranks)
+    return NonfiniteOrigin(ranks, None if is_before else first, first, bad_loss, forward)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,21 +157,21 @@ def find_first_bad(frame: Frame, names: tuple[str, ...]) -> FirstBad | None:
     """
     flagged = frame.nonfinite
     if flagged.any():
-        found = find_nonfinite(frame, flagged)
-        first = found.first_gradient
+        nonfinite = find_nonfinite(frame, flagged)
+        first = nonfinite.first_gradient
         return FirstBad(
             step=frame.bad_step,
-            rank=one_rank(found.ranks),
-            layer=None if found.layer is None else names[found.layer],
+            rank=one_rank(nonfinite.ranks),
+            layer=None if nonfinite.layer is None else names[nonfinite.layer],
             kind=layer_kind(frame, int(np.flatnonzero(flagged)[-1]) if first is None else first),
-            bad_loss=found.bad_loss,
+            bad_loss=nonfinite.bad_loss,
             first_gradient=None if first is None else names[first],
-            module=found.forward.module if found.forward else None,
+            module=nonfinite.forward.module if nonfinite.forward else None,
             layers=tuple(names[i] for i in np.flatnonzero(flagged)[:NUM_FIRST_LAYERS]),
             num_layers=int(np.count_nonzero(flagged)),
             last_good_step=frame.last_good_step,
-            batch=frame.batch_of(one_rank(found.ranks), frame.bad_step),
-            place=frame.place_of(one_rank(found.ranks)),
+            batch=frame.batch_of(one_rank(nonfinite.ranks), frame.bad_step),
+            place=frame.place_of(one_rank(nonfinite.ranks)),
         )
     if frame.loss is None or (kind := nonfinite_kind(frame.loss)) is None:
         return None

@@ -112,10 +112,10 @@ def headline(alert: Alert) -> str:
         return text
     lengths = range(MIN_NAME, MAX_HEADLINE + 1, 2)
     num_fitting = bisect_right(
-        lengths, MAX_HEADLINE, key=lambda most: len(template.format_map(_facts(alert, most)))
+        lengths, MAX_HEADLINE, key=lambda limit: len(template.format_map(_facts(alert, limit)))
     )
-    most = lengths[max(num_fitting - 1, 0)]
-    return cut(template.format_map(_facts(alert, most)), MAX_HEADLINE)
+    limit = lengths[max(num_fitting - 1, 0)]
+    return cut(template.format_map(_facts(alert, limit)), MAX_HEADLINE)
 
 
 def message(alert: Alert) -> str:
@@ -173,8 +173,8 @@ def _trouble(origin: Origin) -> str:
     return f"/{origin.kind}"
 
 
-def _facts(alert: Alert, most: int) -> dict[str, Any]:
-    """Return what templates name; *most* is the number of characters of a name."""
+def _facts(alert: Alert, limit: int) -> dict[str, Any]:
+    """Return what templates name; *limit* is the number of characters of a name."""
     origin = alert.origin
     bad = origin.magnitude
     is_nan = origin.kind == "nan" if bad is None else math.isnan(bad)
@@ -190,10 +190,10 @@ def _facts(alert: Alert, most: int) -> dict[str, Any]:
         "Ranks": _ranks(origin.ranks if origin.rank is None else (origin.rank,), "Rank"),
         "ranks": _ranks(origin.ranks, "rank"),
         "kind": "NaN" if is_nan else "Inf",
-        "layers": _layers(alert, most),
-        "layer": _name(origin.layer, most),
-        "module": _name(origin.module, most),
-        "group": _name(alert.group, most),
+        "layers": _layers(alert, limit),
+        "layer": _name(origin.layer, limit),
+        "module": _name(origin.module, limit),
+        "group": _name(alert.group, limit),
         "value": format(origin.value, _FORMATS.get(alert.rule, ".3g")),
         "s": _s(origin.value),
         "usual": _usual(origin),
@@ -231,7 +231,7 @@ def _usual(origin: Origin) -> str:
     return f"usual {origin.usual:.3g}" if origin.usual else "no history"
 
 
-def _layers(alert: Alert, most: int) -> str:
+def _layers(alert: Alert, limit: int) -> str:
     """Return how many layers, and the one to look at, or the first few names."""
     origin = alert.origin
     what = ""
@@ -239,21 +239,21 @@ def _layers(alert: Alert, most: int) -> str:
         what = "weights of " if origin.kind is not None else "gradients of "
     name = origin.layer or origin.first_gradient
     if alert.num_layers < 2:
-        return what + _name(name or (alert.layers[0] if alert.layers else None), most)
+        return what + _name(name or (alert.layers[0] if alert.layers else None), limit)
     text = f"{what}{alert.num_layers} layers"
     # A layer that joined since may be farther off.
     has_grown = bool(alert.spread) and alert.spread[0].num_layers < alert.num_layers
     if name is not None and alert.rule not in _WORST:
-        return f"{text}, first {_name(name, most)}"
+        return f"{text}, first {_name(name, limit)}"
     if name is not None or origin.farthest is not None:
         which = "among them" if has_grown else "worst"
-        return f"{text}, {which} {_name(name or origin.farthest, most)}"
-    names = ", ".join(_name(name, most) for name in alert.layers[:MAX_LISTED])
+        return f"{text}, {which} {_name(name or origin.farthest, limit)}"
+    names = ", ".join(_name(name, limit) for name in alert.layers[:MAX_LISTED])
     return f"{text} ({names}{', …' if alert.num_layers > MAX_LISTED else ''})"
 
 
-def _name(name: str | None, most: int) -> str:
-    return "a layer not known" if name is None else cut(shown(name), most)
+def _name(name: str | None, limit: int) -> str:
+    return "a layer not known" if name is None else cut(shown(name), limit)
 
 
 def _on(origin: Origin) -> str:

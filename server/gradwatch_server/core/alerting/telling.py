@@ -62,13 +62,13 @@ def mention(active: ActiveAlert, news: News, now_ns: int) -> Alert:
     return _restate(active, now_ns)
 
 
-def resolve(active: ActiveAlert, why: ResolvedBy, step: int, now_ns: int) -> Alert:
+def resolve(active: ActiveAlert, reason: ResolvedBy, step: int, now_ns: int) -> Alert:
     worst = active.peak.worst if active.peak is not None else active.alert.worst
     active.alert = replace(
         active.alert,
         state=AlertState.RESOLVED,
         resolved_step=step,
-        resolved_by=why,
+        resolved_by=reason,
         worst=worst,
         # Who was told that it fires is told that it is over, and nobody else.
         silenced=not active.told.loudly,

@@ -24,19 +24,19 @@ def shown(name: str) -> str:
     return cut(printable(name), MAX_SHOWN)
 
 
-def cut(text: str, most: int) -> str:
+def cut(text: str, limit: int) -> str:
     """Return a text of at most so many characters, of which there is at least one."""
-    if len(text) <= most:
+    if len(text) <= limit:
         return text
-    tail = (most - 1) // 2
-    return text[: most - 1 - tail] + _CUT + text[len(text) - tail :]
+    tail = (limit - 1) // 2
+    return text[: limit - 1 - tail] + _CUT + text[len(text) - tail :]
 
 
-def cut_bytes(text: str, most: int) -> str:
+def cut_bytes(text: str, limit: int) -> str:
     """Return a text of at most so many bytes in UTF-8, 16 or more."""
     encoded = text.encode()
-    if len(encoded) <= most:
+    if len(encoded) <= limit:
         return text
-    half = (most - len(_CUT.encode())) // 2
+    half = (limit - len(_CUT.encode())) // 2
     head, tail = encoded[:half], encoded[len(encoded) - half :]
     return head.decode(errors="ignore") + _CUT + tail.decode(errors="ignore")

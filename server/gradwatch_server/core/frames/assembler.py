@@ -59,8 +59,8 @@ class Assembler(Generic[T]):
 
     def __post_init__(self) -> None:
         self._steps = sorted(self._open)  # heap of the open steps
-        self._num_held = sum(len(found.items) for found in self._open.values())
-        self.num_bytes = sum(found.num_bytes for found in self._open.values())
+        self._num_held = sum(len(open_step.items) for open_step in self._open.values())
+        self.num_bytes = sum(open_step.num_bytes for open_step in self._open.values())
         self._candidates: list[int] = []  # ranks that may lack the step they were found for
         self._candidates_of: Place | None = None
         self.has_due = False  # whether the last `close` left steps that are due
@@ -70,8 +70,8 @@ class Assembler(Generic[T]):
 
     def items(self) -> Iterator[T]:
         """Yield the records of the open steps."""
-        for found in self._open.values():
-            yield from found.items.values()
+        for open_step in self._open.values():
+            yield from open_step.items.values()
 
     def add(
         self, rank: int, item: T, *, step: Place, now_ns: int, part: int = 0, parts: int = 1
@@ -80,20 +80,20 @@ class Assembler(Generic[T]):
         if step <= self.last_closed:
             return False
         if step in self._open:
-            found = self._open[step]
-            if (rank, part) in found.items:
+            open_step = self._open[step]
+            if (rank, part) in open_step.items:
                 return False
         else:
-            found = self._open[step] = _Open(now_ns, now_ns)
+            open_step = self._open[step] = _Open(now_ns, now_ns)
             heappush(self._steps, step)
         num_bytes = item.num_bytes
-        found.items[rank, part] = item
-        found.num_bytes += num_bytes
+        open_step.items[rank, part] = item
+        open_step.num_bytes += num_bytes
         self.num_bytes += num_bytes
         self._num_held += 1
-        found.last_ns = now_ns
+        open_step.last_ns = now_ns
         if part == parts - 1:
-            found.complete_ranks.add(rank)
+            open_step.complete_ranks.add(rank)
         if rank not in self._newest or step > self._newest[rank]:
             self._newest[rank] = step
         return True
@@ -110,8 +110,8 @@ class Assembler(Generic[T]):
 
     def resume(self, now_ns: int) -> None:
         """Wait anew for what the open steps lack: nobody could send it."""
-        for found in self._open.values():
-            found.first_ns = now_ns
+        for open_step in self._open.values():
+            open_step.first_ns = now_ns
 
     def close(
         self,
@@ -135,11 +135,11 @@ class Assembler(Generic[T]):
         self.has_due = False
         while self._open:
             step = self._steps[0]
-            found = self._open[step]
-            is_overdue = now_ns - found.first_ns > LATENESS_NS or (
+            open_step = self._open[step]
+            is_overdue = now_ns - open_step.first_ns > LATENESS_NS or (
                 self._num_held > MAX_HELD_RECORDS and self._num_held > 16 * world
             )
-            if not is_overdue and (awaits_others or self._is_waiting(step, found, alive)):
+            if not is_overdue and (awaits_others or self._is_waiting(step, open_step, alive)):
                 break
             if len(closed) == limit:
                 self.has_due = True
@@ -154,15 +154,15 @@ class Assembler(Generic[T]):
 
     def _close_oldest(self) -> Gathered[T]:
         step = heappop(self._steps)
-        found = self._open.pop(step)
-        self._num_held -= len(found.items)
-        self.num_bytes -= found.num_bytes
+        open_step = self._open.pop(step)
+        self._num_held -= len(open_step.items)
+        self.num_bytes -= open_step.num_bytes
         after, self.last_closed = self.last_closed, step
         before = after[1] if after[0] == step[0] else -1
-        items = tuple(found.items.values())
-        return Gathered(step[1], before, found.last_ns, items, step[0])
+        items = tuple(open_step.items.values())
+        return Gathered(step[1], before, open_step.last_ns, items, step[0])
 
-    def _is_waiting(self, step: Place, found: _Open[T], alive: Collection[int]) -> bool:
+    def _is_waiting(self, step: Place, open_step: _Open[T], alive: Collection[int]) -> bool:
         """Tell whether a rank is missing. Called for each record: looks at all ranks once a step.
 
         A rank that lacked the step before mostly lacks this one, too.
@@ -171,7 +171,9 @@ class Assembler(Generic[T]):
         while True:
             while self._candidates:
                 rank = self._candidates[-1]
-                is_done = rank in found.complete_ranks or (rank in newest and newest[rank] > step)
+                is_done = rank in open_step.complete_ranks or (
+                    rank in newest and newest[rank] > step
+                )
                 if not is_done and rank in alive:
                     return True
                 self._candidates.pop()

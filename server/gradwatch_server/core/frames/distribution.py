@@ -67,12 +67,12 @@ class Distribution:
         """Return why the norms of some layers are not known, empty if they are."""
         if self.unclear:
             layer = names[min(self.unclear)]
-            why = "name in several pipeline stages; mark copies `shared`, name stages by a dict"
-            return f"{_layers(layer, len(self.unclear))}: norms not known: {why}"
+            reason = "name in several pipeline stages; mark copies `shared`, name stages by a dict"
+            return f"{_layers(layer, len(self.unclear))}: norms not known: {reason}"
         if self.unknown:
             layer = names[min(self.unknown)]
-            why = "no mark or group tells how they lie on the ranks; attach said which"
-            return f"{_layers(layer, len(self.unknown))}: norms not known: {why}"
+            reason = "no mark or group tells how they lie on the ranks; attach said which"
+            return f"{_layers(layer, len(self.unknown))}: norms not known: {reason}"
         return ""
 
 

@@ -31,8 +31,8 @@ class LayersWithoutGradient:
     @classmethod
     def declare(cls, manifest: Manifest, layers: Layers) -> Self | None:
         """Return what a manifest says of them, None if nothing of a layer that is known."""
-        found = cls(layers.places(manifest.frozen), layers.places(manifest.unused))
-        return found if len(found) else None
+        idle = cls(layers.places(manifest.frozen), layers.places(manifest.unused))
+        return idle if len(idle) else None
 
 
 class IdleLayers(Protocol):

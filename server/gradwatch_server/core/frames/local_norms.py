@@ -26,13 +26,13 @@ class RankNorms:
 
 def local_norms(frame: Frame) -> list[RankNorms]:
     """Return the local norms of a frame's ranks, those with the same layers together."""
-    found: list[RankNorms] = []
+    rank_norms: list[RankNorms] = []
     if not frame.has_local_norms:  # nearly always
-        return found
+        return rank_norms
     for alike in by_layout(frame.parts):
         known = [(part.rank, norms) for part in alike if (norms := part.local_l2) is not None]
         if known:
             ranks = np.array([rank for rank, _ in known], dtype=np.int64)
             l2 = np.stack([norms for _, norms in known])
-            found.append(RankNorms(alike[0].layout.index, ranks, l2))
-    return found
+            rank_norms.append(RankNorms(alike[0].layout.index, ranks, l2))
+    return rank_norms

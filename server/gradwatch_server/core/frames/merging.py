@@ -222,8 +222,8 @@ def _common(labels: set[object]) -> str | None:
 @lru_cache(maxsize=256)
 def _measured(columns: frozenset[tuple[str, ...]]) -> tuple[str, ...]:
     """Return the columns of a frame that are among those of its records."""
-    found = set().union(*columns)
-    return tuple(name for name in FRAME_COLUMNS if name in found)
+    names = set().union(*columns)
+    return tuple(name for name in FRAME_COLUMNS if name in names)
 
 
 def _place(blocks: list[Block], num_layers: int) -> tuple[FloatArray, BoolArray]:

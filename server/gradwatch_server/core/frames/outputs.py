@@ -36,23 +36,23 @@ class OutputHistory:
 
     def add(self, frame: Frame) -> None:
         """Take in a frame; one without magnitudes leaves nothing."""
-        found = [
+        outputs = [
             _RankOutputs(part.rank, part.layout, part.activations)
             for part in frame.parts
             if part.activations is not None
         ]
-        if found:
-            self._frames.append((frame.step, found))
+        if outputs:
+            self._frames.append((frame.step, outputs))
         while len(self._frames) > 1 and self._size() > MAX_KEPT:
             self._frames.popleft()
 
     def before(self, rank: int, module: str) -> tuple[tuple[int, float], ...]:
         """Return `(step, magnitude)` of a module's output on a rank, oldest first."""
-        found = (
+        magnitudes = (
             (step, _largest([output for output in ranks if output.rank == rank], module))
             for step, ranks in self._frames
         )
-        return tuple((step, largest) for step, largest in found if largest != NOT_SEEN)
+        return tuple((step, largest) for step, largest in magnitudes if largest != NOT_SEEN)
 
     def _size(self) -> int:
         return sum(len(output.magnitudes) for _, ranks in self._frames for output in ranks)
@@ -66,5 +66,5 @@ def magnitude_of(layout: Layout, magnitudes: FloatArray, module: str) -> float:
 
 
 def _largest(ranks: Sequence[_RankOutputs], module: str) -> float:
-    found = [magnitude_of(output.layout, output.magnitudes, module) for output in ranks]
-    return math.nan if any(map(math.isnan, found)) else max(found, default=NOT_SEEN)
+    magnitudes = [magnitude_of(output.layout, output.magnitudes, module) for output in ranks]
+    return math.nan if any(map(math.isnan, magnitudes)) else max(magnitudes, default=NOT_SEEN)

@@ -51,10 +51,10 @@ def by_layout(parts: Iterable[RankPart]) -> Sequence[list[RankPart]]:
     parts = list(parts)
     if not [part for part in parts if part.layout is not parts[0].layout]:  # nearly always
         return [parts] if parts else []
-    found: dict[int, list[RankPart]] = {}
+    alike: dict[int, list[RankPart]] = {}
     for part in parts:
-        found.setdefault(id(part.layout), []).append(part)
-    return list(found.values())
+        alike.setdefault(id(part.layout), []).append(part)
+    return list(alike.values())
 
 
 class Replicas(NamedTuple):
@@ -73,14 +73,14 @@ class Replicas(NamedTuple):
 def gather_replicas(parts: Sequence[RankPart]) -> list[Replicas]:
     if len(parts) == 1:
         return [Replicas(list(parts), list(parts), [parts[0].labels])]
-    found = []
+    replicas = []
     for alike in by_layout(parts):
         first, others = alike[0], alike[1:]
         columns = first.record.columns
         distinct = [first, *(other for other in others if other.record.columns != columns)]
         labels = [first.labels, *(other.labels for other in others if other.labels != first.labels)]
-        found.append(Replicas(alike, distinct, labels))
-    return found
+        replicas.append(Replicas(alike, distinct, labels))
+    return replicas
 
 
 def compare(gathered: Sequence[Replicas], num_layers: int) -> Disagreement | None:
@@ -93,7 +93,7 @@ def compare(gathered: Sequence[Replicas], num_layers: int) -> Disagreement | Non
     gradients of a step that was not taken: those of a micro-batch may not be reduced yet. Those of
     experts are averaged by the script, nobody knows when.
     """
-    found: Disagreement | None = None
+    disagreement: Disagreement | None = None
     firsts: list[RankPart] = []
     for alike in gathered:
         digested = [part for part in alike.parts if part.weight_bits is not None]
@@ -103,36 +103,36 @@ def compare(gathered: Sequence[Replicas], num_layers: int) -> Disagreement | Non
         is_reduced = all(labels.get(Label.REDUCTION) == Reduction.MEAN for labels in alike.labels)
         if not is_reduced and len(digested) < 2:
             continue
-        if found is None:
-            found = Disagreement.of_nothing(num_layers)
+        if disagreement is None:
+            disagreement = Disagreement.of_nothing(num_layers)
         index = alike.parts[0].layout.index
         if is_reduced and _is_one_moment(alike.labels):
-            _compare_gradients(alike, found)
+            _compare_gradients(alike, disagreement)
         if len(digested) > 1:
-            found.weights[index] |= _digests_differ(digested)
-            found.weights_seen[index] = True
+            disagreement.weights[index] |= _digests_differ(digested)
+            disagreement.weights_seen[index] = True
     if len(firsts) > 1:
-        found = found or Disagreement.of_nothing(num_layers)
-        _compare_layouts(firsts, found)
-    if found is not None:
+        disagreement = disagreement or Disagreement.of_nothing(num_layers)
+        _compare_layouts(firsts, disagreement)
+    if disagreement is not None:
         paths = {labels.get(Label.PATH) for alike in gathered for labels in alike.labels}
-        found.is_uniform = len(paths) < 2
+        disagreement.is_uniform = len(paths) < 2
         is_alike = not [alike for alike in gathered if len(alike.distinct) > 1]
-        found.is_equal = is_alike and not np.count_nonzero(found.weights_seen)
-    return found
+        disagreement.is_equal = is_alike and not np.count_nonzero(disagreement.weights_seen)
+    return disagreement
 
 
-def _compare_gradients(alike: Replicas, found: Disagreement) -> None:
+def _compare_gradients(alike: Replicas, disagreement: Disagreement) -> None:
     """Add the differences between the ranks of one layout; another may have other shards."""
     layout = alike.parts[0].layout
-    for kept, names in ((found.exact, EXACT), (found.sums, SUMS)):
+    for kept, names in ((disagreement.exact, EXACT), (disagreement.sums, SUMS)):
         new = _largest(alike.distinct, names)
         if layout.shards is not None:
             new[layout.shards.expert] = np.nan
         kept[layout.index] = np.fmax(kept[layout.index], new)
 
 
-def _compare_layouts(parts: Sequence[RankPart], found: Disagreement) -> None:
+def _compare_layouts(parts: Sequence[RankPart], disagreement: Disagreement) -> None:
     """Compare the weights of ranks that hold the same shard, and other layers beside it."""
     keys = np.concatenate([shard_keys(part.layout) for part in parts], axis=1)
     bits = np.concatenate([part.weight_bits for part in parts if part.weight_bits is not None])
@@ -140,8 +140,8 @@ def _compare_layouts(parts: Sequence[RankPart], found: Disagreement) -> None:
     keys, bits = keys[:, order], bits[order]
     is_same = (keys[:, 1:] == keys[:, :-1]).all(axis=0)
     layers = keys[0, 1:]
-    found.weights_seen[layers[is_same]] = True
-    found.weights[layers[is_same & (bits[1:] != bits[:-1])]] = True
+    disagreement.weights_seen[layers[is_same]] = True
+    disagreement.weights[layers[is_same & (bits[1:] != bits[:-1])]] = True
 
 
 def shard_keys(layout: Layout) -> IndexArray:
@@ -153,12 +153,12 @@ def shard_keys(layout: Layout) -> IndexArray:
 
 def _holders(parts: Iterable[RankPart], layer: int) -> Iterable[list[tuple[RankPart, int]]]:
     """Return the records of ranks that hold the same shard of a layer, and its place in each."""
-    found: dict[tuple[int, ...], list[tuple[RankPart, int]]] = {}
+    holders: dict[tuple[int, ...], list[tuple[RankPart, int]]] = {}
     for part in parts:
         for place in np.flatnonzero(part.layout.index == layer).tolist():
             key = tuple(shard_keys(part.layout)[:, place].tolist())
-            found.setdefault(key, []).append((part, place))
-    return found.values()
+            holders.setdefault(key, []).append((part, place))
+    return holders.values()
 
 
 def odd_ranks(
@@ -200,8 +200,8 @@ def unreduced_ranks(parts: Iterable[RankPart], layer: int) -> tuple[int, ...]:
             return ()
         after = float(part.values[L2][places[0]])
         holders[part.rank] = abs(after - before) <= SAME_NORM * before
-    found = tuple(sorted(rank for rank, is_own in holders.items() if is_own))
-    return found if len(found) < len(holders) else ()
+    unreduced = tuple(sorted(rank for rank, is_own in holders.items() if is_own))
+    return unreduced if len(unreduced) < len(holders) else ()
 
 
 def moved_ranks(parts: Iterable[RankPart], layer: int, last: FloatArray) -> tuple[int, ...]:
@@ -230,27 +230,27 @@ def weight_norms(parts: Iterable[RankPart], layers: BoolArray) -> FloatArray:
     Args:
         layers: (layers,) in which they are; NaN in all others.
     """
-    found = np.full((2, len(layers)), np.nan)
+    alike_norms = np.full((2, len(layers)), np.nan)
     for alike in by_layout(parts):
         first = next((part for part in alike if part.weight_bits is not None), None)
         if first is not None and first.columns.keys() >= _WEIGHT_NORMS:
             index = first.layout.index
             norms = np.stack([first.values[WEIGHT_L2], first.values[WEIGHT_LINF]])
             # Of a layer whose shards differ there is no one norm.
-            found[:, index] = np.where(first.layout.is_sharded, np.nan, norms)
-    return np.where(layers, found, np.nan)
+            alike_norms[:, index] = np.where(first.layout.is_sharded, np.nan, norms)
+    return np.where(layers, alike_norms, np.nan)
 
 
 def weight_differences(parts: Iterable[RankPart], num_layers: int) -> FloatArray:
     """Return (layers,) the largest relative differences of norms and magnitudes of weights."""
-    found = np.zeros(num_layers)
+    largest = np.zeros(num_layers)
     for alike in by_layout(parts):
         digested = [part for part in alike if part.weight_bits is not None]
         if len(digested) > 1:
             index = alike[0].layout.index
             differences = _largest(digested, (WEIGHT_L2, WEIGHT_LINF))
-            found[index] = np.maximum(found[index], differences)
-    return found
+            largest[index] = np.maximum(largest[index], differences)
+    return largest
 
 
 def _values_of(alike: list[tuple[RankPart, int]], *, weights: bool) -> dict[int, str]:
@@ -304,8 +304,8 @@ def _largest(alike: list[RankPart], names: Iterable[str]) -> FloatArray:
     for name in _shared(alike, names):
         columns = [_column(part, name) for part in alike]
         if not _are_same(columns):  # nearly always they are
-            found = _differences(np.stack(columns), nan_is_value=name in NORMS)
-            largest = np.maximum(largest, found)
+            difference = _differences(np.stack(columns), nan_is_value=name in NORMS)
+            largest = np.maximum(largest, difference)
     return largest
 
 

@@ -77,10 +77,10 @@ def _rows() -> Iterable[Row]:
 
 
 def _numbers(rows: Iterable[Row], key: Callable[[Row], Key]) -> dict[Key, IndexArray]:
-    found: dict[Key, list[int]] = {}
+    rows_of: dict[Key, list[int]] = {}
     for number, row in enumerate(rows):
-        found.setdefault(key(row), []).append(number)
-    return {key: np.array(numbers, dtype=np.int64) for key, numbers in found.items()}
+        rows_of.setdefault(key(row), []).append(number)
+    return {key: np.array(numbers, dtype=np.int64) for key, numbers in rows_of.items()}
 
 
 ROWS: Final = tuple(_rows())
@@ -110,16 +110,16 @@ _UNKNOWN_IF_PARTIAL: Final = _numbers(
 def merge_two(one: FloatArray, other: FloatArray) -> FloatArray:
     """Put two replicas' rows of the same layers together."""
     merged = np.full_like(one, np.nan)
-    for ufunc, rows_ in _BY_REPLICAS.items():
-        merged[rows_] = ufunc(one[rows_], other[rows_])
+    for ufunc, rows in _BY_REPLICAS.items():
+        merged[rows] = ufunc(one[rows], other[rows])
     return merged
 
 
 def merge_replicas(rows: FloatArray, starts: IndexArray) -> FloatArray:
     """Do the same for replicas that stand side by side: those of each begin at *starts*."""
     merged = np.full((len(rows), len(starts)), np.nan)
-    for ufunc, rows_ in _BY_REPLICAS.items():
-        merged[rows_] = ufunc.reduceat(rows[rows_], starts, axis=1)
+    for ufunc, indices in _BY_REPLICAS.items():
+        merged[indices] = ufunc.reduceat(rows[indices], starts, axis=1)
     return merged
 
 
@@ -134,8 +134,8 @@ def merge_shards(rows: FloatArray, starts: IndexArray) -> FloatArray:
     rows[_COUNTS_NONFINITE] = np.where(known, rows[_COUNTS_NONFINITE], 0.0)
     merged = np.full((len(rows), len(starts)), np.nan)
     with np.errstate(over="ignore", invalid="ignore"):
-        for combine, rows_ in _BY_SHARDS.items():
-            merged[rows_] = _MERGE_SHARDS[combine](rows[rows_], starts)
+        for combine, indices in _BY_SHARDS.items():
+            merged[indices] = _MERGE_SHARDS[combine](rows[indices], starts)
     counted = np.logical_or.reduceat(known, starts, axis=1)
     merged[_COUNTS_NONFINITE] = np.where(counted, merged[_COUNTS_NONFINITE], np.nan)
     return merged

@@ -40,16 +40,16 @@ class StepNumbers:
         before_it = np.flatnonzero((given["step"] >= 0) & (given["step"] < before))
         # Steps that a client numbers anew may come twice.
         steps, first = np.unique(given["step"][before_it].astype(np.int64), return_index=True)
-        found = {name: values[before_it[first]] for name, values in given.items()}
+        arrays = {name: values[before_it[first]] for name, values in given.items()}
         unknown = np.full(len(steps), np.nan)
-        has_loss = found.get("has_loss", np.ones(len(steps))) != 0.0
+        has_loss = arrays.get("has_loss", np.ones(len(steps))) != 0.0
         return cls(
             steps,
-            found.get("loss", unknown),
-            has_loss & ("loss" in found),
-            found.get("lr", unknown),
-            found.get("step_time_s", unknown),
-            found.get("skipped", unknown) == 1.0,
+            arrays.get("loss", unknown),
+            has_loss & ("loss" in arrays),
+            arrays.get("lr", unknown),
+            arrays.get("step_time_s", unknown),
+            arrays.get("skipped", unknown) == 1.0,
         )
 
     @property

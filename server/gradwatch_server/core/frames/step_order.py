@@ -88,9 +88,9 @@ class StepOrder(Generic[T]):
             stream: Which records of the rank these are, in each of which steps go on.
         """
         steps = self._rank(rank)
-        found: Placed[T] = Placed()
+        placed: Placed[T] = Placed()
         if steps.held:
-            self._decide(rank, steps, step, closed, found)
+            self._decide(rank, steps, step, closed, placed)
         if (
             self._is_far(steps, step)
             and len(steps.held) < MAX_HELD
@@ -98,11 +98,11 @@ class StepOrder(Generic[T]):
         ):
             steps.held.append(Held(stream, step, item))
             self.num_bytes += item.num_bytes
-            return found
+            return placed
         if self._is_far(steps, step):
-            self._confirm_near(step, closed, found)
-        found.records.append((rank, self._place(steps, stream, step, closed), item))
-        return found
+            self._confirm_near(step, closed, placed)
+        placed.records.append((rank, self._place(steps, stream, step, closed), item))
+        return placed
 
     def place(self, rank: int, stream: int, step: int, closed: Place) -> Place | None:
         """Return the position of a record that is not to be held, None if it is far ahead."""
@@ -125,18 +125,18 @@ class StepOrder(Generic[T]):
 
     def release(self, rank: int, closed: Place, *, alone: bool) -> Placed[T]:
         """Settle what is held of a rank that has ended: right if it is *alone*, else refuted."""
-        found: Placed[T] = Placed()
+        placed: Placed[T] = Placed()
         steps = self._ranks.get(rank)
         if steps is not None:
-            self._settle(rank, steps, closed, found, right=alone)
-        return found
+            self._settle(rank, steps, closed, placed, right=alone)
+        return placed
 
     def release_all(self, closed: Place) -> Placed[T]:
         """Take all that is held for right, as beyond `MAX_HELD`: there is no room to wait."""
-        found: Placed[T] = Placed()
+        placed: Placed[T] = Placed()
         for rank, steps in self._ranks.items():
-            self._settle(rank, steps, closed, found, right=True)
-        return found
+            self._settle(rank, steps, closed, placed, right=True)
+        return placed
 
     def _rank(self, rank: int) -> _RankSteps[T]:
         steps = self._ranks.get(rank)
@@ -145,28 +145,28 @@ class StepOrder(Generic[T]):
         return steps
 
     def _decide(
-        self, rank: int, steps: _RankSteps[T], step: int, closed: Place, found: Placed[T]
+        self, rank: int, steps: _RankSteps[T], step: int, closed: Place, placed: Placed[T]
     ) -> None:
         ahead = steps.held[0].step
         if step != ahead:
-            self._settle(rank, steps, closed, found, right=step > ahead)
+            self._settle(rank, steps, closed, placed, right=step > ahead)
 
-    def _confirm_near(self, step: int, closed: Place, found: Placed[T]) -> None:
+    def _confirm_near(self, step: int, closed: Place, placed: Placed[T]) -> None:
         for rank, steps in self._ranks.items():
             if steps.held and abs(steps.held[0].step - step) <= FAR:
-                self._settle(rank, steps, closed, found, right=True)
+                self._settle(rank, steps, closed, placed, right=True)
 
     def _settle(
-        self, rank: int, steps: _RankSteps[T], closed: Place, found: Placed[T], *, right: bool
+        self, rank: int, steps: _RankSteps[T], closed: Place, placed: Placed[T], *, right: bool
     ) -> None:
         held, steps.held = steps.held, []
         for one in held:
             self.num_bytes -= one.item.num_bytes
             if right:
                 place = self._place(steps, one.stream, one.step, closed)
-                found.records.append((rank, place, one.item))
+                placed.records.append((rank, place, one.item))
             else:
-                found.refuted.append((one.step, one.item))
+                placed.refuted.append((one.step, one.item))
 
     def _is_far(self, steps: _RankSteps[T], step: int) -> bool:
         return (

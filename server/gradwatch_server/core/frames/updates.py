@@ -108,8 +108,8 @@ def _ratio(update: FloatArray, size: FloatArray) -> FloatArray:
 
 def _stands_out(ratios: FloatArray) -> BoolArray:
     """Return (layers,) whose last updates, two at least, are above all before: (steps, layers)."""
-    found: BoolArray = np.zeros(ratios.shape[1], dtype=np.bool_)
+    stands_out: BoolArray = np.zeros(ratios.shape[1], dtype=np.bool_)
     for count in range(2, len(ratios) - MIN_BEFORE + 1):
         before = np.nan_to_num(ratios[:-count], posinf=0.0).max(axis=0)
-        found |= ratios[-count:].min(axis=0) >= STANDS_OUT * before
-    return found
+        stands_out |= ratios[-count:].min(axis=0) >= STANDS_OUT * before
+    return stands_out

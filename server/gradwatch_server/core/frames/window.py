@@ -138,13 +138,13 @@ class Window:
         """Return (layers,) the median L2 norm of some layers, NaN of one that is not known."""
         num_spaced = -(-self.count // SPACING)
         known = self.spaced if num_spaced >= MIN_SPACED else self.recent
-        found = np.full(len(layers), np.nan)
+        medians = np.full(len(layers), np.nan)
         there = np.flatnonzero(layers < known.shape[1])
         norms = known[:, layers[there]]
         is_known = ~np.isnan(norms).all(axis=0)
         # The two in the middle are added: halved, their sum stays within float64.
-        found[there[is_known]] = np.nanmedian(norms[:, is_known] * 0.5, axis=0) * 2.0
-        return found
+        medians[there[is_known]] = np.nanmedian(norms[:, is_known] * 0.5, axis=0) * 2.0
+        return medians
 
     def series(self) -> Series:
         """Return a copy of the numbers per step."""

@@ -137,17 +137,17 @@ class Zeros:
         """Return (modules,) whether each was alive, and is zero more often than by chance."""
         share = (self.zeros + 1.0) / (self.alive + self.zeros + 2.0)
         enough = np.ceil(LN_CHANCE / natural_log(share))
-        found: BoolArray = (self.alive > self.zeros) & (
+        dead: BoolArray = (self.alive > self.zeros) & (
             self.run >= np.maximum(enough, np.where(self._is_steady(), 0, LEAST_RUN))
         )
-        found |= self._is_steady() & (self.run >= LEAST_RUN)
-        return found
+        dead |= self._is_steady() & (self.run >= LEAST_RUN)
+        return dead
 
     def paged(self) -> BoolArray:
         """Return (modules,) the dead ones that a person should hear of."""
         nothing_alive = not np.count_nonzero((self.run == 0) & (self.alive > 0))
-        found: BoolArray = self.dead() & (self._is_steady() | nothing_alive)
-        return found
+        paged: BoolArray = self.dead() & (self._is_steady() | nothing_alive)
+        return paged
 
     @property
     def is_dying(self) -> bool:

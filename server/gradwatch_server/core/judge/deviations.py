@@ -208,11 +208,11 @@ class DeviationFinder:
         supported[:, PACE] = up[:, PACE]
         state = _FrameState(self, frame, detector, maker, of_total)
         up_places, down_places = np.argwhere(supported >= 1.0), np.argwhere(down >= 1.0)
-        found = [state.rise(int(at[0]), int(at[1]), supported) for at in up_places]
-        found += [state.fall(FALL_SCALE + int(at[0]), int(at[1])) for at in down_places]
+        deviations = [state.rise(int(at[0]), int(at[1]), supported) for at in up_places]
+        deviations += [state.fall(FALL_SCALE + int(at[0]), int(at[1])) for at in down_places]
         if is_unheard:
-            found.append(state.after_unheard_rate())
-        return [each for each in found if each is not None]
+            deviations.append(state.after_unheard_rate())
+        return [each for each in deviations if each is not None]
 
     def _learn(self, frame: FrameNumbers, detector: Detector) -> None:
         self.lr.update(frame)

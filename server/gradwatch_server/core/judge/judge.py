@@ -148,16 +148,16 @@ class Judge:
         state.zeros.add(norms)
         sizes = self.numel(numel) if state.smallness.num_frames < DEPTH_FRAMES else np.zeros(0)
         state.smallness.add(norms, sizes, numbers.loss)
-        found = state.finder.find(numbers, self.detector, state.maker)
-        if found:
+        deviations = state.finder.find(numbers, self.detector, state.maker)
+        if deviations:
             quiet = state.zeros.is_dying
-            found = sorted(
-                (each.quiet() if quiet else each for each in found),
+            deviations = sorted(
+                (each.quiet() if quiet else each for each in deviations),
                 key=lambda each: (-each.part, each.series),
             )
-        is_quiet = numbers.is_sound and not found and not state.away.any
+        is_quiet = numbers.is_sound and not deviations and not state.away.any
         state.shares.add(frame.l2_max, norms, modules.of_layer, is_quiet=is_quiet)
-        return self._find(numbers, values, norms, found, is_complete=absence is None)
+        return self._find(numbers, values, norms, deviations, is_complete=absence is None)
 
     def resume(self) -> None:
         """Learn quickly again: the training was interrupted, or its steps went back."""
@@ -331,17 +331,17 @@ class Judge:
         numbers: FrameNumbers,
         values: FloatArray,
         norms: FloatArray,
-        found: Sequence[Deviation],
+        deviations: Sequence[Deviation],
         *,
         is_complete: bool,
     ) -> Findings:
         away = self.state.away
-        is_calm = not away.any and not any(each.is_paged for each in found)
+        is_calm = not away.any and not any(each.is_paged for each in deviations)
         if is_calm:  # nearly always
             rising = falling = high = low = self._no_modules(len(norms))
         else:
             rising, falling = (np.zeros(len(norms), dtype=np.bool_) for _ in range(2))
-        for each in found:
+        for each in deviations:
             if not each.is_paged:
                 continue
             rise = self.detector.rise[each.scale]
@@ -360,8 +360,8 @@ class Judge:
         if not is_calm:
             still = np.zeros(len(values), dtype=np.bool_)
             if away.any:
-                most = MAX_AWAY_FRAMES_BETTER if is_better else MAX_AWAY_FRAMES
-                still = away.follow(values, most)
+                limit = MAX_AWAY_FRAMES_BETTER if is_better else MAX_AWAY_FRAMES
+                still = away.follow(values, limit)
             whole, signs = still[FIRST_MODULE::2], away.sign[FIRST_MODULE::2]
             high, low = whole & (signs > 0), whole & (signs < 0)
             is_loss_high, is_slow = bool(still[LOSS_SERIES]), bool(still[PACE])
@@ -370,7 +370,7 @@ class Judge:
         first_loss = 0.0 if self.state.maker.is_raw_loss else self.state.finder.first_loss
         return Findings(
             norms=norms,
-            deviations=tuple(found),
+            deviations=tuple(deviations),
             rising=rising,
             falling=falling,
             high=high,
@@ -396,10 +396,10 @@ class Judge:
         if deviation.kind in (DeviationKind.SPIKE, DeviationKind.GROWTH, DeviationKind.SHRINK):
             return np.array([(deviation.series - FIRST_MODULE) // 2])
         rise = self.detector.rise[deviation.scale, FIRST_MODULE::2]
-        found = np.flatnonzero(rise / deviation.rise > WHOLE_SHARE)
-        if not len(found) and not np.isnan(rise).all():
-            found = np.array([int(np.nanargmax(rise / deviation.rise))])
-        return found.astype(np.int64)
+        modules = np.flatnonzero(rise / deviation.rise > WHOLE_SHARE)
+        if not len(modules) and not np.isnan(rise).all():
+            modules = np.array([int(np.nanargmax(rise / deviation.rise))])
+        return modules.astype(np.int64)
 
     def _is_early_growth(self, numbers: FrameNumbers, values: FloatArray) -> bool:
         maker = self.state.maker

@@ -67,9 +67,9 @@ class Modules:
 
     def any_of(self, flagged: BoolArray) -> BoolArray:
         """Return (modules,) whether one of the layers of each is flagged, (layers,)."""
-        found = np.zeros(len(self.names), dtype=np.bool_)
-        found[self.of_layer[: len(flagged)][flagged]] = True
-        return found
+        flags = np.zeros(len(self.names), dtype=np.bool_)
+        flags[self.of_layer[: len(flagged)][flagged]] = True
+        return flags
 
     def all_of(self, flagged: BoolArray, among: BoolArray) -> BoolArray:
         """Return (modules,) whether all layers of each that are *among* are flagged, and some."""

@@ -31,16 +31,16 @@ class Group:
 def groups_of(view: RunView) -> list[Group]:
     """Return the named groups at the last step, in the order in which they were declared."""
     frame = view.frame
-    found = []
+    described = []
     for name, members in view.groups.items():
         if frame is None:
-            found.append(Group(name, 0, 0, None))
+            described.append(Group(name, 0, 0, None))
             continue
         index = np.flatnonzero(members[: len(frame.present)] & frame.present)
         l2 = total_norm(frame.column(L2)[index]) if len(index) else None
         numel = sum(view.numel[i] for i in index.tolist())
-        found.append(Group(name, len(index), numel, l2))
-    return found
+        described.append(Group(name, len(index), numel, l2))
+    return described
 
 
 def describe_groups(view: RunView) -> dict[str, Any]:

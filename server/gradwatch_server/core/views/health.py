@@ -61,7 +61,7 @@ def find_status(
     told = [finding for finding in findings if finding[0] is not Status.HEALTHY]
     told.sort(key=lambda finding: order.index(finding[0]), reverse=True)
     status = told[0][0] if told else Status.HEALTHY
-    return status, [why for _, why in told]
+    return status, [reason for _, reason in told]
 
 
 def _of_alert(alert: Alert) -> Finding:
@@ -155,12 +155,12 @@ def health(
     pending = [alert for alert in current if alert.state is AlertState.PENDING]
     layers = _layers(view)
     flags = view.flags or Flags()
-    status, why = find_status(view, ranks, firing, fault)
+    status, reason = find_status(view, ranks, firing, fault)
     return {
         "run": view.name,
         "phase": find_phase(view, ranks),
         "status": status,
-        "reasons": [*why, *_beside(view, last_seen, now_ns, fault), *_relearnt(view)],
+        "reasons": [*reason, *_beside(view, last_seen, now_ns, fault), *_relearnt(view)],
         "attempt": view.attempt,
         "revision": view.revision,
         "now": isotime(now_ns),

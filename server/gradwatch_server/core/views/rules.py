@@ -27,8 +27,8 @@ def describe_rules(rules: Rules, view: RunView | None = None) -> dict[str, Any]:
     described = [_describe(rule) for rule in rules.root.values()]
     if view is not None:
         counts = count_watched(rules, view)
-        for described_, rule in zip(described, rules.root.values(), strict=True):
-            described_["watches"] = _watches(rule, view, counts.get(rule.name, len(view.names)))
+        for description, rule in zip(described, rules.root.values(), strict=True):
+            description["watches"] = _watches(rule, view, counts.get(rule.name, len(view.names)))
     return {BUDGET: rules.false_alerts_per_100k_steps, "rules": described}
 
 

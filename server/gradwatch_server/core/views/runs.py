@@ -37,8 +37,8 @@ def describe_noise_scale(series: Sequence[NoiseSample]) -> dict[str, Any]:
 def describe_gains(frame: GainFrame | None) -> dict[str, Any]:
     """Return what `/runs/{run}/gains` says of a step, nothing made up where there is none."""
     if frame is None:
-        found: dict[str, Any] = {"step": None, "norm_type": None, "blocks": [], "transitions": []}
-        return found | {"summary": summarize_gains(()), "ranks": []}
+        answer: dict[str, Any] = {"step": None, "norm_type": None, "blocks": [], "transitions": []}
+        return answer | {"summary": summarize_gains(()), "ranks": []}
     blocks = zip(frame.blocks, frame.norms, frame.smallest, frame.largest, strict=True)
     transitions = zip(
         frame.blocks[:-1], frame.blocks[1:], frame.gains, log_gains(frame.gains), strict=True
@@ -174,16 +174,16 @@ def small_curve(view: RunView, limit: int) -> list[float | None]:
     norms = np.where(view.series.known, view.series.total_norm, np.nan)
     bad = view.series.known & ~np.isfinite(view.series.total_norm)
     size = -(-len(norms) // limit) if len(norms) else 1
-    found: list[float | None] = []
+    curve: list[float | None] = []
     for end in range(len(norms), 0, -size):
         steps = slice(max(end - size, 0), end)
         values = norms[steps][~np.isnan(norms[steps])]
         if bad[steps].any():
             is_nan = np.isnan(norms[steps][bad[steps]]).any()
-            found.append(float("nan") if is_nan else float("inf"))
+            curve.append(float("nan") if is_nan else float("inf"))
         else:
-            found.append(float(values.max()) if len(values) else None)
-    return found[::-1]
+            curve.append(float(values.max()) if len(values) else None)
+    return curve[::-1]
 
 
 def describe_run(view: RunView) -> dict[str, Any]:

@@ -136,14 +136,10 @@ def view_run(run: Run, rules: Rules | None = None, before: RunView | None = None
     current, live = run.current, run.live
 
     def view(attempt: Attempt) -> RunView:
-        before_, is_live = known.get(attempt.number), attempt in live
-        if (
-            before_ is not None
-            and before_.is_live == is_live
-            and _is_still(before_, attempt, rules)
-        ):
-            return of_run.put_into(before_)
-        return _view_attempt(run, attempt, rules, of_run, before_, is_live=is_live)
+        before, is_live = known.get(attempt.number), attempt in live
+        if before is not None and before.is_live == is_live and _is_still(before, attempt, rules):
+            return of_run.put_into(before)
+        return _view_attempt(run, attempt, rules, of_run, before, is_live=is_live)
 
     shown = view(current)
     others = tuple(view(attempt) for attempt in run.shown if attempt is not current)
@@ -153,10 +149,10 @@ def view_run(run: Run, rules: Rules | None = None, before: RunView | None = None
 
 def view_attempt(run: Run, number: int, rules: Rules) -> RunView | None:
     """Copy what readers need of one attempt that is over, None if there is none of this number."""
-    found = next((attempt for attempt in run.attempts if attempt.number == number), None)
-    if found is None:
+    chosen = next((attempt for attempt in run.attempts if attempt.number == number), None)
+    if chosen is None:
         return None
-    return _view_attempt(run, found, rules, _OfRun.of(run, None), None, is_live=False)
+    return _view_attempt(run, chosen, rules, _OfRun.of(run, None), None, is_live=False)
 
 
 @dataclass(frozen=True, slots=True)

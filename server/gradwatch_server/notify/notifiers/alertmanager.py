@@ -122,8 +122,8 @@ class AlertmanagerNotifier(Notifier):
                 for first in range(0, len(alerts), PER_REQUEST):
                     self._check(client.post(self._url, json=alerts[first : first + PER_REQUEST]))
         except httpx.HTTPError as error:
-            why = self._shown(f"{type(error).__name__}: {error}")
-            raise DeliveryError(why, is_refused=isinstance(error, httpx.ConnectError)) from None
+            reason = self._shown(f"{type(error).__name__}: {error}")
+            raise DeliveryError(reason, is_refused=isinstance(error, httpx.ConnectError)) from None
 
     def _check(self, answer: httpx.Response) -> None:
         if not answer.is_success:

@@ -53,8 +53,8 @@ class PostgresReader:
     def part(self, table: str, column: str, place: int, offset: int, length: int) -> bytes:
         """Return bytes of a value from an offset on, of the row whose id is *place*."""
         select = f"SELECT substr({column}, ?, ?) FROM {table} WHERE id = ?"  # noqa: S608
-        found = self.row(select, (offset + 1, min(length, 1 << 30), place))
-        return b"" if found is None else bytes(found[0])
+        row = self.row(select, (offset + 1, min(length, 1 << 30), place))
+        return b"" if row is None else bytes(row[0])
 
 
 class PostgresDatabase(PostgresReader):
@@ -183,13 +183,13 @@ class PostgresDatabase(PostgresReader):
         if self.lease.is_lost:
             raise self._gone()
 
-    def reset(self, why: object) -> None:
+    def reset(self, reason: object) -> None:
         """Refuse: PostgreSQL's own backups are for that.
 
         Raises:
             StorageError: Always.
         """
-        msg = f"{self.name} is damaged ({why}); restore it from a backup"
+        msg = f"{self.name} is damaged ({reason}); restore it from a backup"
         raise StorageError(msg, StorageFault.UNUSABLE)
 
     def close(self) -> None:

@@ -51,8 +51,8 @@ def migrate(url: str) -> None:
 
 def _make_schema(connection: sqlalchemy.Connection) -> None:
     # IF NOT EXISTS would ask for the right to make one also where the schema is there.
-    found = sqlalchemy.text("SELECT 1 FROM pg_namespace WHERE nspname = :name")
-    if connection.execute(found, {"name": SCHEMA}).first() is None:
+    query = sqlalchemy.text("SELECT 1 FROM pg_namespace WHERE nspname = :name")
+    if connection.execute(query, {"name": SCHEMA}).first() is None:
         connection.execute(sqlalchemy.text(f"CREATE SCHEMA {SCHEMA}"))
     connection.execute(sqlalchemy.text(f"SET LOCAL search_path TO {SCHEMA}"))
 
@@ -64,10 +64,12 @@ def _upgrade(connection: sqlalchemy.Connection) -> None:
     config.set_main_option("script_location", place)
     config.attributes |= {"connection": connection, "options": _OPTIONS}
     scripts = ScriptDirectory.from_config(config)
-    found = MigrationContext.configure(connection, opts=_OPTIONS).get_current_revision()
-    if found is not None and found not in {script.revision for script in scripts.walk_revisions()}:
+    revision = MigrationContext.configure(connection, opts=_OPTIONS).get_current_revision()
+    if revision is not None and revision not in {
+        script.revision for script in scripts.walk_revisions()
+    }:
         msg = (
-            f"the database has schema version {found}, this gradwatch knows up to "
+            f"the database has schema version {revision}, this gradwatch knows up to "
             f"{scripts.get_current_head()}; use the gradwatch that made it, or another database"
         )
         raise StorageError(msg, StorageFault.UNUSABLE)

@@ -114,12 +114,12 @@ def _identity(path: Path) -> tuple[int, int] | None:
         OSError: If that cannot be told.
     """
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError as error:
         if error.errno in _NOT_THERE:
             return None
         raise
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 class SQLiteDatabase(SQLiteReader):
@@ -197,9 +197,9 @@ class SQLiteDatabase(SQLiteReader):
         began_s = time.monotonic()
         whole = self.number("page_count") * self.number("page_size") <= CHECK_BYTES
         what = "1" if whole else "'alert_events'"
-        (found,) = self.row(f"PRAGMA quick_check({what})")
-        if found != "ok":
-            raise StorageError(" ".join(str(found).split())[:200], StorageFault.DAMAGED)
+        (answer,) = self.row(f"PRAGMA quick_check({what})")
+        if answer != "ok":
+            raise StorageError(" ".join(str(answer).split())[:200], StorageFault.DAMAGED)
         logger.debug("checked: ok, %.2f s", time.monotonic() - began_s)
 
     def _make_tables(self) -> None:
@@ -231,8 +231,8 @@ class SQLiteDatabase(SQLiteReader):
             self.connection.executemany(sql, rows)
 
     def number(self, pragma: str) -> int:
-        (found,) = self.row(f"PRAGMA {pragma}")
-        return int(found)
+        (value,) = self.row(f"PRAGMA {pragma}")
+        return int(value)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
@@ -295,27 +295,27 @@ class SQLiteDatabase(SQLiteReader):
                 self.execute("PRAGMA incremental_vacuum(1)")
         return True
 
-    def reset(self, why: object) -> None:
+    def reset(self, reason: object) -> None:
         """Keep the file under another name, and go on with what can be read of it."""
         self.close()
         if self._path is None:
             self._open(check=False)
         else:
-            self._rebuild(self._path, why)
+            self._rebuild(self._path, reason)
 
-    def _rebuild(self, path: Path, why: object) -> None:
+    def _rebuild(self, path: Path, reason: object) -> None:
         """Make a new file of what can be read of the damaged one, and put it in its place.
 
         A process that is killed meanwhile leaves the damaged one where it is.
         """
-        logger.error("the log %s is damaged (%s): what can be read is taken over", path, why)
+        logger.error("the log %s is damaged (%s): what can be read is taken over", path, reason)
         try:
             salvaged, kept = self._put_in_place(path)
         except OSError as error:
-            msg = f"it is damaged ({why}), and no other can be put in its place: {error}"
+            msg = f"it is damaged ({reason}), and no other can be put in its place: {error}"
             raise StorageError(msg) from error
         text = (
-            f"the log {path} was damaged ({why}) and is kept as {kept.name}; {salvaged.text}; "
+            f"the log {path} was damaged ({reason}) and is kept as {kept.name}; {salvaged.text}; "
             f"`sqlite3 {kept} .recover` may find more"
         )
         self.loss = Loss(text, salvaged.bad_rows)

@@ -32,13 +32,13 @@ def network_type(path: Path, mounts: Path = MOUNTS) -> str | None:
         lines = mounts.read_text("utf-8", "surrogateescape").splitlines()
     except OSError:
         return None
-    found = _type_of(path.resolve(), lines)
-    return found if found in NETWORK_TYPES else None
+    type_ = _type_of(path.resolve(), lines)
+    return type_ if type_ in NETWORK_TYPES else None
 
 
 def _type_of(path: Path, lines: list[str]) -> str | None:
     """Return the type of the innermost mount above a path; of two on one place the later one."""
-    found, depth = None, -1
+    type_, depth = None, -1
     for line in lines:
         fields, _, rest = line.partition(" - ")
         columns = fields.split(" ")
@@ -46,5 +46,5 @@ def _type_of(path: Path, lines: list[str]) -> str | None:
             continue
         point = Path(_ESCAPE.sub(lambda code: chr(int(code[1], 8)), columns[4]))
         if path.is_relative_to(point) and len(point.parts) >= depth:
-            found, depth = rest.split(" ")[0], len(point.parts)
-    return found
+            type_, depth = rest.split(" ")[0], len(point.parts)
+    return type_

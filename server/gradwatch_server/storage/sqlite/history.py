@@ -45,8 +45,8 @@ def read_log(directory: Path, run: str | None = None) -> Iterator[EncodedEntry]:
         raise StorageError(msg, StorageFault.UNUSABLE)
     try:
         with storage_errors(), closing(open_to_read(path)) as connection:
-            found = connection.execute("SELECT run FROM log GROUP BY run ORDER BY min(id)")
-            names = [name for (name,) in found] if run is None else [run]
+            runs = connection.execute("SELECT run FROM log GROUP BY run ORDER BY min(id)")
+            names = [name for (name,) in runs] if run is None else [run]
             for name in names:
                 parts = (_read(connection, name, is_head) for is_head in (1, 0))
                 yield from (part for _, part in heapq.merge(*parts, key=itemgetter(0)))

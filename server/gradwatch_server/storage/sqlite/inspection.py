@@ -55,10 +55,10 @@ def _lock_of(path: Path) -> tuple[tuple[str, str], bool]:
     except FileNotFoundError:
         return ("", ""), False
     try:
-        found = holder_in(os.read(number, READ_BYTES))
+        holder = holder_in(os.read(number, READ_BYTES))
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(number, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            return found, False
-        return found, True
+            return holder, False
+        return holder, True
     finally:
         os.close(number)

@@ -57,18 +57,18 @@ class DirectoryLock:
         """
         self._file = _open(directory)
         self._boot = boot
-        found = self._file.read(READ_BYTES)
+        text = self._file.read(READ_BYTES)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            owner = holder_in(found)[0] or "unknown"
+            owner = holder_in(text)[0] or "unknown"
             self._file.close()
             msg = (
                 f"the data directory {directory} is in use by another aggregator (pid {owner}); "
                 "stop it, or choose another directory with --data"
             )
             raise StorageError(msg, StorageFault.LOCKED) from error
-        match = _NOTED.search(found)
+        match = _NOTED.search(text)
         self.noted = Noted(*map(int, match.groups())) if match is not None else Noted()
         self._write(self.noted)
         warn_of_writers(directory)
@@ -95,10 +95,10 @@ class DirectoryLock:
         self._file.close()
 
 
-def holder_in(found: bytes) -> tuple[str, str]:
+def holder_in(text: bytes) -> tuple[str, str]:
     """Return the pid and the start that a lock's file says its holder has; empty if it does not."""
-    match = _BOOT.search(found)
-    pid = found.partition(b"\n")[0].decode("ascii", "replace").strip()
+    match = _BOOT.search(text)
+    pid = text.partition(b"\n")[0].decode("ascii", "replace").strip()
     return pid, "" if match is None else match[1].decode()
 
 
@@ -108,6 +108,6 @@ def _open(directory: Path) -> IO[bytes]:
         number = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
         return os.fdopen(number, "r+b", buffering=0)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        why = getattr(error, "strerror", None) or error
-        msg = f"cannot use the data directory {directory}: {why}; choose one with --data"
+        reason = getattr(error, "strerror", None) or error
+        msg = f"cannot use the data directory {directory}: {reason}; choose one with --data"
         raise StorageError(msg, StorageFault.UNUSABLE) from error

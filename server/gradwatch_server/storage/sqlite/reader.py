@@ -55,8 +55,8 @@ class SQLiteReader:
     def rows(self, sql: str, values: Any = ()) -> Iterator[Any]:
         """Yield the rows that a statement finds, while they are found."""
         with storage_errors():
-            found = self.connection.execute(sql, values)
-            while (row := found.fetchone()) is not None:
+            cursor = self.connection.execute(sql, values)
+            while (row := cursor.fetchone()) is not None:
                 yield row
 
     def part(self, table: str, column: str, place: int, offset: int, length: int) -> bytes:

@@ -131,23 +131,23 @@ def salvage(damaged: Path, into: sqlite3.Connection) -> Salvaged:
         damaged: The damaged file, which is only read, with the WAL beside it.
         into: An empty database of this schema, in autocommit mode.
     """
-    found = Salvaged()
+    salvaged = Salvaged()
     try:
         with contextlib.closing(_open(damaged)) as source:
             # Raises if the header or the schema is lost: no table is found then.
             source.execute("SELECT count(*) FROM sqlite_master").fetchone()
             for table in _TABLES:
-                _take_over(source, table, into, found)
+                _take_over(source, table, into, salvaged)
     except sqlite3.Error as error:
-        found.stopped = str(error)
+        salvaged.stopped = str(error)
     except Exception as error:
         logger.exception("the damaged file %s was not read to its end", damaged)
-        found.stopped = repr(error)
+        salvaged.stopped = repr(error)
     _roll_back(into)
     with contextlib.suppress(sqlite3.Error):  # the disk may be full to the last page
         _finish(into)
     _roll_back(into)
-    return found
+    return salvaged
 
 
 def _open(damaged: Path) -> sqlite3.Connection:
@@ -166,7 +166,7 @@ def _roll_back(into: sqlite3.Connection) -> None:
 
 
 def _take_over(
-    source: sqlite3.Connection, table: _Table, into: sqlite3.Connection, found: Salvaged
+    source: sqlite3.Connection, table: _Table, into: sqlite3.Connection, salvaged: Salvaged
 ) -> None:
     marks = ", ?" * (table.columns.count(",") + 1)
     insert = f"INSERT OR IGNORE INTO {table.name} (rowid, {table.columns}) VALUES (?{marks})"  # noqa: S608 - literals
@@ -177,11 +177,11 @@ def _take_over(
         into.execute("BEGIN IMMEDIATE")
         taken = sum(into.execute(insert, row).rowcount for row in good)
         into.execute("COMMIT")
-        found.kept[table.name] += taken
-        found.bad_rows += len(batch) - taken
-    found.bad_rows += reader.num_unread()
+        salvaged.kept[table.name] += taken
+        salvaged.bad_rows += len(batch) - taken
+    salvaged.bad_rows += reader.num_unread()
     if reader.is_torn:
-        found.torn.append(table.name)
+        salvaged.torn.append(table.name)
 
 
 def _is_good(table: _Table, row: Row) -> bool:

@@ -100,9 +100,9 @@ class SQLiteStore(Store):
         if last >= noted.row:
             return self.db.loss
         missing = noted.row - last
-        found = f"ends at row {last}" if last else "is empty"
+        end = f"ends at row {last}" if last else "is empty"
         text = (
-            f"the log {self.name} {found}, and had {noted.row} rows or more when it was last "
+            f"the log {self.name} {end}, and had {noted.row} rows or more when it was last "
             f"used: the newest {missing} are lost, unless a copy of the file and its -wal can be "
             "put back while the aggregator is stopped"
         )

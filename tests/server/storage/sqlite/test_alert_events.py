@@ -60,8 +60,8 @@ def test_a_damaged_event_costs_itself(
 
     for _ in range(2):
         assert [event.cursor for event in store.alert_events.after(0)] == [2, 4, 5, 6]
-    assert [event.cursor for event in store.alert_events.after(0, most=2)] == [2, 4]
-    assert [event.cursor for event in store.alert_events.after(2, "gpt", most=3)] == [4, 5, 6]
+    assert [event.cursor for event in store.alert_events.after(0, limit=2)] == [2, 4]
+    assert [event.cursor for event in store.alert_events.after(2, "gpt", limit=3)] == [4, 5, 6]
     (told,) = [record.message for record in caplog.records]
     assert told.startswith("alert event 1 is left out (told once): ")
 

@@ -65,16 +65,16 @@ class DeadLayerRule(ModuleRule):
         3, description="Consecutive frames that must be good before a firing alert is resolved."
     )
 
-    def raised_layers(self, frame: Frame, found: Findings, context: Context) -> BoolArray | None:
+    def raised_layers(self, frame: Frame, findings: Findings, context: Context) -> BoolArray | None:
         """Return (layers,) those of modules that are dead, None if none is."""
         zeros = context.judge.state.zeros
         if not zeros.any_run:  # nearly always
             return None
-        return layers_of(context, zeros.dead() & (found.norms == 0.0), frame)
+        return layers_of(context, zeros.dead() & (findings.norms == 0.0), frame)
 
-    def held_modules(self, found: Findings) -> BoolArray:
+    def held_modules(self, findings: Findings) -> BoolArray:
         """Return (modules,) none: a dead module is over at its first gradient."""
-        return np.zeros(len(found.norms), dtype=np.bool_)
+        return np.zeros(len(findings.norms), dtype=np.bool_)
 
     def severity_in(
         self, frame: Frame, context: Context, raised: BoolArray, in_a_row: int
@@ -102,10 +102,10 @@ class DeadLayerRule(ModuleRule):
         if not is_one and first is not None:
             longest = np.arange(len(run)) == modules.of_layer[first]
             together &= modules.spread(longest, len(frame.present))
-        found = super().origin(frame, context, together)
+        origin = super().origin(frame, context, together)
         if not known:
-            found = replace(found, layer=None, farthest=None)
-        return began_before(found, context, int(run.max()) - 1)
+            origin = replace(origin, layer=None, farthest=None)
+        return began_before(origin, context, int(run.max()) - 1)
 
     def farthest(self, context: Context, flagged: BoolArray) -> int:
         """Return the first of them: zero has no logarithm."""

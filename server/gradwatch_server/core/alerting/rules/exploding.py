@@ -73,25 +73,25 @@ class ExplodingRule(ModuleRule):
         """Return the layers with a finite norm, (layers,): an Inf is no large one."""
         return frame.present & ~frame.nonfinite
 
-    def raised_layers(self, frame: Frame, found: Findings, context: Context) -> BoolArray | None:
+    def raised_layers(self, frame: Frame, findings: Findings, context: Context) -> BoolArray | None:
         """Return (layers,) those of modules beyond their record, or above the limit without one."""
-        early = self._early(frame, found, context)
-        if not np.count_nonzero(found.rising):  # nearly always
+        early = self._early(frame, findings, context)
+        if not np.count_nonzero(findings.rising):  # nearly always
             return early
-        rising = layers_of(context, found.rising, frame)
+        rising = layers_of(context, findings.rising, frame)
         return rising if early is None else rising | early
 
-    def held_modules(self, found: Findings) -> BoolArray:
+    def held_modules(self, findings: Findings) -> BoolArray:
         """Return (modules,) those still above what was usual before."""
-        return found.high
+        return findings.high
 
     def severity_in(
         self, frame: Frame, context: Context, raised: BoolArray, in_a_row: int
     ) -> Severity:
         """Return info where there is no history, and nothing else shows that it matters."""
-        found = context.findings
-        judged = layers_of(context, found.rising | found.high, frame)
-        if not np.count_nonzero(judged & raised) and not found.is_early_growth:
+        findings = context.findings
+        judged = layers_of(context, findings.rising | findings.high, frame)
+        if not np.count_nonzero(judged & raised) and not findings.is_early_growth:
             return Severity.INFO
         return super().severity_in(frame, context, raised, in_a_row)
 
@@ -101,9 +101,9 @@ class ExplodingRule(ModuleRule):
             context.findings.largest(*self.kinds) is None
             and (frame.l2_max[raised] > self.limit).any()
         ):
-            found = LayerRule.origin(self, frame, context, raised)
-            ranks = self.began_on(frame, context, raised) or found.ranks
-            return replace(found, rank=one_rank(ranks), ranks=ranks)
+            origin = LayerRule.origin(self, frame, context, raised)
+            ranks = self.began_on(frame, context, raised) or origin.ranks
+            return replace(origin, rank=one_rank(ranks), ranks=ranks)
         return super().origin(frame, context, raised)
 
     def threshold(self) -> float:
@@ -125,11 +125,11 @@ class ExplodingRule(ModuleRule):
             frame, index, lambda part: part.peak > self.limit
         )
 
-    def _early(self, frame: Frame, found: Findings, context: Context) -> BoolArray | None:
+    def _early(self, frame: Frame, findings: Findings, context: Context) -> BoolArray | None:
         """Return (layers,) those above the limit of modules without a history, None if none is."""
         over: BoolArray = frame.l2_max > self.limit
         if not np.count_nonzero(over):  # nearly always
             return None
         over &= self.seen(frame)
-        over &= context.judge.modules.spread(found.is_young, len(over))
+        over &= context.judge.modules.spread(findings.is_young, len(over))
         return over if np.count_nonzero(over) else None

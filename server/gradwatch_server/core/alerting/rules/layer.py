@@ -48,8 +48,10 @@ class LayerRule(Rule):
         """Return the layers that the rule is limited to, (layers,), None if it is to none."""
         if not self.layers and not self.groups:
             return None
-        found = matching_layers(self.layers, names)
-        return found & layers_in_groups(self.groups, groups, len(names)) if self.groups else found
+        watched = matching_layers(self.layers, names)
+        return (
+            watched & layers_in_groups(self.groups, groups, len(names)) if self.groups else watched
+        )
 
     @abstractmethod
     def raised(self, observation: Frame, context: Context) -> BoolArray | None:

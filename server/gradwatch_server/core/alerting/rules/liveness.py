@@ -163,14 +163,14 @@ class LivenessRule(Rule):
         return [severity for severity in self.limits_s(observation).items() if idle_s > severity[1]]
 
     def _severity(self, observation: Liveness) -> Severity:
-        found = Severity.INFO
+        highest = Severity.INFO
         if any(rank.is_lost or rank.has_failed for rank in observation.ranks):
-            found = Severity.CRITICAL
+            highest = Severity.CRITICAL
         elif self._silent(observation):
-            found = Severity.WARNING
+            highest = Severity.WARNING
         for severity, _ in self._passed(observation):
-            found = worse(found, severity)
-        return min(found, self.severity, key=list(Severity).index)
+            highest = worse(highest, severity)
+        return min(highest, self.severity, key=list(Severity).index)
 
     def _key(self, observation: Liveness, trouble: Trouble | None) -> str:
         """Return what tells two alerts apart: the same rank may go at the same step again."""
@@ -270,11 +270,11 @@ def _stuck(observation: Liveness) -> list[str]:
     return [f"{_listed(ranks)} in {where}" for where, ranks in groups]
 
 
-def _joined(parts: Sequence[str], most: int) -> str:
+def _joined(parts: Sequence[str], limit: int) -> str:
     """Return as many parts as so many characters have room for; of a single long one its ends."""
-    text = cut(parts[0], most) if parts else ""
+    text = cut(parts[0], limit) if parts else ""
     for part in parts[1:]:
-        if len(text) + len(part) + 2 > most:
+        if len(text) + len(part) + 2 > limit:
             break
         text = f"{text}, {part}"
     return text

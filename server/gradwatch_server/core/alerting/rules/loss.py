@@ -79,16 +79,16 @@ class LossRule(Rule):
     def evaluate(
         self, observation: Frame, raised: BoolArray, context: Context
     ) -> Iterator[Evaluation]:
-        found = context.findings
+        findings = context.findings
         is_bad = observation.loss is not None and not math.isfinite(observation.loss)
-        severe = is_bad or found.is_diverging
+        severe = is_bad or findings.is_diverging
         yield Evaluation(
             group=GROUP,
             step=observation.step,
             received_ns=observation.received_ns,
             verdict=Verdict.of_run(
                 raised=bool(raised.any()),
-                held=bool(raised.any()) or found.is_loss_high or is_bad,
+                held=bool(raised.any()) or findings.is_loss_high or is_bad,
                 seen=observation.loss is not None,
             ),
             names=(),

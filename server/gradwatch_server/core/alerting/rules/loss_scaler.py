@@ -240,9 +240,9 @@ class LossScalerRule(Rule):
         return self._is_low(memory) or memory.falls >= self.falls
 
     def _origin_of_skips(self, frame: Frame, context: Context, memory: ScalerMemory) -> Origin:
-        found = find_nonfinite(frame, frame.nonfinite) if frame.nonfinite.any() else None
-        layer = None if found is None else found.layer
-        ranks = () if found is None else found.ranks
+        nonfinite = find_nonfinite(frame, frame.nonfinite) if frame.nonfinite.any() else None
+        layer = None if nonfinite is None else nonfinite.layer
+        ranks = () if nonfinite is None else nonfinite.ranks
         origin = Origin(
             step=memory.first_step if self._in_a_row(memory) else memory.skips[0][1],
             rank=one_rank(ranks),
@@ -251,7 +251,7 @@ class LossScalerRule(Rule):
             kind=None,
             value=0.0,
             threshold=None,
-            bad_loss=None if found is None else found.bad_loss,
+            bad_loss=None if nonfinite is None else nonfinite.bad_loss,
         )
         return self._extended(origin, frame, memory)
 

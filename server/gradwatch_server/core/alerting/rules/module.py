@@ -48,22 +48,22 @@ class ModuleRule(LayerRule):
 
     def raised(self, observation: Frame, context: Context) -> BoolArray | None:
         """Return the layers that are beyond their record, or not yet back; None if none is."""
-        found = context.findings
-        raised = self.raised_layers(observation, found, context)
-        if found.is_calm:  # nearly always
+        findings = context.findings
+        raised = self.raised_layers(observation, findings, context)
+        if findings.is_calm:  # nearly always
             return raised
-        held = self.held_modules(found)
+        held = self.held_modules(findings)
         if raised is None and not np.count_nonzero(held):
             return None
         layers = layers_of(context, held, observation)
         return layers if raised is None else layers | raised
 
     @abstractmethod
-    def raised_layers(self, frame: Frame, found: Findings, context: Context) -> BoolArray | None:
+    def raised_layers(self, frame: Frame, findings: Findings, context: Context) -> BoolArray | None:
         """Return (layers,) those beyond the raising threshold, None if none is. Be quick."""
 
     @abstractmethod
-    def held_modules(self, found: Findings) -> BoolArray:
+    def held_modules(self, findings: Findings) -> BoolArray:
         """Return (modules,) those that are not back where they were."""
 
     def held_layers(self, frame: Frame, context: Context) -> BoolArray:
@@ -113,8 +113,8 @@ class ModuleRule(LayerRule):
 
         The value, and what is said of it, is that of the module that is farthest off.
         """
-        judge, found = context.judge, context.findings
-        deviation = found.largest(*self.kinds)
+        judge, findings = context.judge, context.findings
+        deviation = findings.largest(*self.kinds)
         modules = judge.modules.any_of(raised)
         farthest = self.farthest(context, modules)
         if deviation is None:
@@ -201,14 +201,14 @@ def ranks_with(
 
     A shard's values come from all ranks, and say nothing of the one that holds it.
     """
-    found = []
+    ranks = []
     for part in frame.parts:
         at_layer = part.layout.index == index
         if part.reduced and part.layout.is_sharded[at_layer].any():
             return ()
         if is_broken(part)[at_layer].any():
-            found.append(part)
-    return ranks_of(found)
+            ranks.append(part)
+    return ranks_of(ranks)
 
 
 def usual_norm(layer: int, context: Context) -> float | None:
@@ -221,11 +221,11 @@ def notes(frame: Frame, context: Context, raised: BoolArray) -> tuple[str, ...]:
     """Return what else was seen in a frame that something was raised in."""
     judge = context.judge
     modules = int(np.count_nonzero(judge.modules.any_of(raised)))
-    found = [f"{modules} of {len(judge.modules.names)} modules"]
+    texts = [f"{modules} of {len(judge.modules.names)} modules"]
     usual = judge.usual_loss()
     if frame.loss is not None and usual is not None:
-        found.append(f"loss {frame.loss:.3g}, usually {usual:.3g}")
-    return tuple(found)
+        texts.append(f"loss {frame.loss:.3g}, usually {usual:.3g}")
+    return tuple(texts)
 
 
 def began_before(origin: Origin, context: Context, frames: int) -> Origin:

@@ -73,23 +73,25 @@ class NonfiniteRule(LayerRule):
 
     def origin(self, frame: Frame, context: Context, raised: BoolArray) -> Origin:
         """Return where it began: maybe at an earlier step than the frame's."""
-        found = find_nonfinite(frame, raised)
-        first = found.first_gradient
+        nonfinite = find_nonfinite(frame, raised)
+        first = nonfinite.first_gradient
         index = int(self.worst_first(frame, raised)[0]) if first is None else first
         origin = Origin(
             step=frame.bad_step,
-            rank=one_rank(found.ranks),
-            ranks=found.ranks,
-            layer=None if found.layer is None else context.names[found.layer],
+            rank=one_rank(nonfinite.ranks),
+            ranks=nonfinite.ranks,
+            layer=None if nonfinite.layer is None else context.names[nonfinite.layer],
             kind=layer_kind(frame, index),
             value=float(self.values(frame)[index]),
             threshold=self.threshold(),
             before=() if first is None else context.window.before(first, NUM_BEFORE),
-            bad_loss=found.bad_loss,
+            bad_loss=nonfinite.bad_loss,
             first_gradient=None if first is None else context.names[first],
-            module=None if found.forward is None else found.forward.module,
-            magnitude=None if found.forward is None else found.forward.magnitude,
-            magnitudes_before=() if found.forward is None else _before(found.forward, context),
+            module=None if nonfinite.forward is None else nonfinite.forward.module,
+            magnitude=None if nonfinite.forward is None else nonfinite.forward.magnitude,
+            magnitudes_before=()
+            if nonfinite.forward is None
+            else _before(nonfinite.forward, context),
             last_good_step=frame.last_good_step,
         )
         return replace(origin, cause=find_cause(frame, context, origin))

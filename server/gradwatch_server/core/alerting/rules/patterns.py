@@ -22,8 +22,8 @@ NOT: Final = "!"
 
 def _listed(given: Any) -> Any:
     if isinstance(given, str):
-        says = "Input should be a list of patterns, such as {example}"
-        raise PydanticCustomError("pattern_list", says, {"example": f'["{given[:40]}"]'})
+        text = "Input should be a list of patterns, such as {example}"
+        raise PydanticCustomError("pattern_list", text, {"example": f'["{given[:40]}"]'})
     return given
 
 
@@ -60,8 +60,8 @@ def layers_in_groups(
     patterns: tuple[str, ...], groups: Mapping[str, BoolArray], num_layers: int
 ) -> BoolArray:
     """Return the layers in a group whose name matches, (layers,)."""
-    found: BoolArray = np.zeros(num_layers, dtype=np.bool_)
+    in_groups: BoolArray = np.zeros(num_layers, dtype=np.bool_)
     for name, members in groups.items():
         if matches(patterns, name):
-            found |= members
-    return found
+            in_groups |= members
+    return in_groups

@@ -49,12 +49,12 @@ class WeightsMemory:
     norms: FloatArray = field(default_factory=lambda: np.zeros((2, 0)))
     steps: IndexArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
-    def follow(self, frame: Frame, found: Disagreement) -> None:
+    def follow(self, frame: Frame, disagreement: Disagreement) -> None:
         more = len(frame.present) - len(self.steps)
         if more > 0:
             self.norms = np.pad(self.norms, ((0, 0), (0, more)), constant_values=np.nan)
             self.steps = np.append(self.steps, np.full(more, -1, dtype=np.int64))
-        equal = found.weights_seen & ~found.weights
+        equal = disagreement.weights_seen & ~disagreement.weights
         norms = weight_norms(frame.parts, equal)
         self.norms[:, : len(equal)] = np.where(equal, norms, self.norms[:, : len(equal)])
         self.steps[: len(equal)] = np.where(equal, frame.step, self.steps[: len(equal)])
@@ -121,29 +121,33 @@ class RankDivergenceRule(LayerRule):
 
     def raised(self, observation: Frame, context: Context) -> BoolArray | None:
         """Return the layers that differ, (layers,)."""
-        found = observation.disagreement
-        if found is None:
+        disagreement = observation.disagreement
+        if disagreement is None:
             return None
-        if np.count_nonzero(found.weights_seen):
-            context.memory(self.name, WeightsMemory).follow(observation, found)
-        return self._gradients(found) | found.weights
+        if np.count_nonzero(disagreement.weights_seen):
+            context.memory(self.name, WeightsMemory).follow(observation, disagreement)
+        return self._gradients(disagreement) | disagreement.weights
 
     def seen(self, frame: Frame) -> BoolArray:
         """Return the layers whose gradients could be compared, (layers,)."""
-        found = frame.disagreement
-        return np.zeros(len(frame.present), dtype=np.bool_) if found is None else found.seen
+        disagreement = frame.disagreement
+        return (
+            np.zeros(len(frame.present), dtype=np.bool_)
+            if disagreement is None
+            else disagreement.seen
+        )
 
     def evaluate(
         self, observation: Frame, raised: BoolArray, context: Context
     ) -> Iterator[Evaluation]:
         """Yield an evaluation of the gradients of each group of layers, and one of the weights."""
-        found = observation.disagreement
-        if found is None:
+        disagreement = observation.disagreement
+        if disagreement is None:
             return
-        gradients = raised & self._gradients(found)
+        gradients = raised & self._gradients(disagreement)
         yield from super().evaluate(observation, gradients, context)
-        if found.weights_seen.any():
-            yield self._weights(observation, raised & found.weights, context)
+        if disagreement.weights_seen.any():
+            yield self._weights(observation, raised & disagreement.weights, context)
 
     def _weights(self, frame: Frame, differ: BoolArray, context: Context) -> Evaluation:
         assert frame.disagreement is not None  # noqa: S101 - for the type checker
@@ -159,9 +163,9 @@ class RankDivergenceRule(LayerRule):
             clear_steps=1,
         )
 
-    def _gradients(self, found: Disagreement) -> BoolArray:
-        tolerance = self.tolerance if found.is_uniform else self.mixed_tolerance
-        differ: BoolArray = (found.exact > 0.0) | (found.sums > tolerance)
+    def _gradients(self, disagreement: Disagreement) -> BoolArray:
+        tolerance = self.tolerance if disagreement.is_uniform else self.mixed_tolerance
+        differ: BoolArray = (disagreement.exact > 0.0) | (disagreement.sums > tolerance)
         return differ
 
     def severity_of(self, frame: Frame, in_a_row: int) -> Severity:

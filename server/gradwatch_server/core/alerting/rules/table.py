@@ -41,12 +41,12 @@ class _FlaggingRules(dict[tuple[type, int], Sequence[tuple[str, Rule]]]):
 
     def __missing__(self, key: tuple[type, int]) -> Sequence[tuple[str, Rule]]:
         kind, signs = key
-        found = self[key] = tuple(
+        pairs = self[key] = tuple(
             (name, rule)
             for name, rule in self._rules.taking(kind)
             if (rule.enabled or rule.health is not None) and rule.signs & signs
         )
-        return found
+        return pairs
 
 
 class Rules(BaseModel):
@@ -109,18 +109,18 @@ class Rules(BaseModel):
     def differing(self, other: Rules) -> list[str]:
         """Return the names of the rules that only one of the two has, or has set like this."""
         names = (*other.root, *(name for name in self.root if name not in other.root))
-        found = [name for name in names if self.root.get(name) != other.root.get(name)]
+        differing = [name for name in names if self.root.get(name) != other.root.get(name)]
         is_same = self.false_alerts_per_100k_steps == other.false_alerts_per_100k_steps
-        return found if is_same else [BUDGET, *found]
+        return differing if is_same else [BUDGET, *differing]
 
     @cached_property
     def by_kind(self) -> Mapping[type, Sequence[tuple[str, Rule]]]:
         """Type of observation to the rules that take it, in the order of evaluation."""
-        found: dict[type, list[tuple[str, Rule]]] = defaultdict(list)
+        rules: dict[type, list[tuple[str, Rule]]] = defaultdict(list)
         for name, rule in self.root.items():
             for kind in rule.takes:
-                found[kind].append((name, rule))
-        return dict(found)
+                rules[kind].append((name, rule))
+        return dict(rules)
 
     @cached_property
     def counted(self) -> Sequence[LayerRule]:
@@ -169,15 +169,15 @@ def _unknown(given: Mapping[str, Any]) -> Iterator[InitErrorDetails]:
     for name, table in given.items():
         rule = known.get(name)
         if rule is None:
-            says = f"the rules are {', '.join(known)}"
-            yield _error("unknown_rule", (name,), table, says)
+            text = f"the rules are {', '.join(known)}"
+            yield _error("unknown_rule", (name,), table, text)
             continue
         for key in table if isinstance(table, Mapping) else ():
             if key not in rule.model_fields:
-                says = f"the keys of {name} are {', '.join(rule.model_fields)}"
-                yield _error("unknown_key", (name, key), table[key], says)
+                text = f"the keys of {name} are {', '.join(rule.model_fields)}"
+                yield _error("unknown_key", (name, key), table[key], text)
 
 
-def _error(kind: Any, where: tuple[str, ...], given: Any, says: str) -> InitErrorDetails:
-    text = says.replace("{", "{{").replace("}", "}}")
+def _error(kind: Any, where: tuple[str, ...], given: Any, message: str) -> InitErrorDetails:
+    text = message.replace("{", "{{").replace("}", "}}")
     return InitErrorDetails(type=PydanticCustomError(kind, text), loc=where, input=given)

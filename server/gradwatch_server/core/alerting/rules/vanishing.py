@@ -106,20 +106,20 @@ class VanishingRule(ModuleRule):
 
     def raised(self, observation: Frame, context: Context) -> BoolArray | None:
         """Return the layers that vanish, or stay far below what was usual; None if none does."""
-        found = super().raised(observation, context)
+        raised = super().raised(observation, context)
         low = self._below(observation, context, self.limit)
         if not np.count_nonzero(low):  # nearly always
-            return found
+            return raised
         layers = layers_of(context, low, observation)
-        return layers if found is None else found | layers
+        return layers if raised is None else raised | layers
 
-    def raised_layers(self, frame: Frame, found: Findings, context: Context) -> BoolArray | None:
+    def raised_layers(self, frame: Frame, findings: Findings, context: Context) -> BoolArray | None:
         """Return (layers,) those of modules below the limit, cut off by depth, or fallen."""
-        modules = found.falling | self._below(frame, context, self.limit)
-        modules |= found.low  # counted by `for_steps`
+        modules = findings.falling | self._below(frame, context, self.limit)
+        modules |= findings.low  # counted by `for_steps`
         deep = context.judge.state.smallness.is_deep
         if np.count_nonzero(deep):
-            modules |= deep & far_below(found.norms, context.judge.numel(context.numel))
+            modules |= deep & far_below(findings.norms, context.judge.numel(context.numel))
         modules &= ~self._died(context)
         if not np.count_nonzero(modules):  # nearly always
             return None
@@ -130,23 +130,23 @@ class VanishingRule(ModuleRule):
         low = self._below(frame, context, self.clear) & ~self._died(context)
         return layers_of(context, low, frame)
 
-    def held_modules(self, found: Findings) -> BoolArray:
+    def held_modules(self, findings: Findings) -> BoolArray:
         """Return (modules,) those still below what was usual before."""
-        return found.low
+        return findings.low
 
     def severity_in(
         self, frame: Frame, context: Context, raised: BoolArray, in_a_row: int
     ) -> Severity:
         """Return critical where nothing is left, info where nothing came down."""
-        judge, found = context.judge, context.findings
+        judge, findings = context.judge, context.findings
         smallness = judge.state.smallness
         modules = judge.modules.any_of(raised)
         came_down = smallness.largest > WAS_ALIVE * self.limit
         if not (modules & (came_down | smallness.is_deep)).any():
             return Severity.INFO
         low = self._below(frame, context, self.limit)
-        there = came_down & ~np.isnan(found.norms)
-        nothing_left = there.any() and not (there & ~(low & (found.norms > 0.0))).any()
+        there = came_down & ~np.isnan(findings.norms)
+        nothing_left = there.any() and not (there & ~(low & (findings.norms > 0.0))).any()
         if nothing_left or smallness.still_frames >= STILL_FRAMES:
             return Severity.CRITICAL
         return super().severity_in(frame, context, raised, in_a_row)

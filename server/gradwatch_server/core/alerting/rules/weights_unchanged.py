@@ -157,7 +157,7 @@ class WeightsUnchangedRule(LayerRule):
     def origin(self, frame: Frame, context: Context, raised: BoolArray) -> Origin:
         """Return the first step without a change, and the layer if it is one."""
         since = context.memory(self.name, UnchangedMemory).since
-        found = super().origin(frame, context, raised)
+        origin = super().origin(frame, context, raised)
         first = int(since[np.flatnonzero(raised)].min())
         is_one = np.count_nonzero(raised) == 1
-        return replace(found, step=first, layer=found.layer if is_one else None)
+        return replace(origin, step=first, layer=origin.layer if is_one else None)
