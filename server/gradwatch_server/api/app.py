@@ -41,11 +41,7 @@ logger = logging.getLogger(__name__)
 
 
 async def refuse_unknown(request: Request) -> None:
-    """Refuse a request with a query parameter that its route does not take.
-
-    Raises:
-        HTTPException: 422, with the parameter's name, and those that there are.
-    """
+    """Refuse a request with a query parameter that its route does not take."""
     route: Any = request.scope.get("route")
     if not isinstance(route, APIRoute):
         return

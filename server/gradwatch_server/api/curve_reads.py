@@ -28,11 +28,7 @@ class CurveReads:
         self._num_waiting = 0
 
     async def run(self, read: Callable[[], T]) -> T:
-        """Return what is read in a thread, as soon as one is free.
-
-        Raises:
-            HTTPException: 503 with Retry-After, if too many wait already.
-        """
+        """Return what is read in a thread, as soon as one is free."""
         if self._free.locked() and self._num_waiting >= MAX_WAITING:
             detail = f"{self._num_waiting} others wait for curves already; ask again in a while"
             raise HTTPException(503, detail, {"Retry-After": str(RETRY_AFTER_S)})

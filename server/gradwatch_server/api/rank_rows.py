@@ -49,11 +49,7 @@ Rank = Annotated[int | None, Query(ge=0, lt=1 << 31, description="Numbers of thi
 
 
 def rank_of(view: RunView, rank: int) -> RankView:
-    """Return a rank of an attempt.
-
-    Raises:
-        HTTPException: 404, with those that there are.
-    """
+    """Return a rank of an attempt."""
     rank_view = next((each for each in view.ranks if each.rank == rank), None)
     if rank_view is not None:
         return rank_view
@@ -197,11 +193,7 @@ class RankRows:
 
 
 def check_columns(columns: Sequence[str], others: Mapping[str, Sequence[str]]) -> None:
-    """Check that a rank has what is asked for of its own.
-
-    Raises:
-        HTTPException: 422, with what it has.
-    """
+    """Check that a rank has what is asked for of its own."""
     wrong = [name for name in columns if name in RUN_COLUMNS and name not in RANK_COLUMNS]
     wrong += [name for name, given in others.items() if given and name != "layer"]
     if wrong:

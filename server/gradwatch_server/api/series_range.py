@@ -114,11 +114,7 @@ class Range:
 
 
 def find_range(view: RunView, api: ApiState, history: History, asked: StepRange) -> Range:
-    """Return the steps that are asked for, as far as they are kept.
-
-    Raises:
-        HTTPException: 404 for an epoch that is not there, 422 for steps that are not.
-    """
+    """Return the steps that are asked for, as far as they are kept."""
     epoch, first, last, after = asked.epoch, asked.first, asked.last, asked.after
     spans = {span.epoch: span for span in history.spans()}
     if epoch is not None and epoch not in spans:
@@ -149,11 +145,7 @@ def find_range(view: RunView, api: ApiState, history: History, asked: StepRange)
 
 
 def check_cells(cells: int, *, as_json: bool, advice: str) -> None:
-    """Refuse what would be too large.
-
-    Raises:
-        HTTPException: 422, with the limit and what to do.
-    """
+    """Refuse what would be too large."""
     limit = MAX_JSON_CELLS if as_json else MAX_CELLS
     if cells > limit:
         form = "as JSON" if as_json else "as safetensors"

@@ -82,11 +82,7 @@ class ApiState:
         return self.engine.clock.now_ns()
 
     async def command(self, command: Command) -> Any:
-        """Have the engine do something; return what it answers once that is in the log.
-
-        Raises:
-            HTTPException: As the command says; 503 if the engine cannot write, or is too slow.
-        """
+        """Have the engine do something; return what it answers once that is in the log."""
         if self.published.fault is not None:
             raise HTTPException(503, self.published.fault)
         try:
@@ -99,21 +95,13 @@ class ApiState:
             raise HTTPException(503, self.published.fault or detail) from error
 
     def check_run(self, name: str) -> None:
-        """Check that there is a run.
-
-        Raises:
-            HTTPException: 404, if there is none of this name.
-        """
+        """Check that there is a run."""
         if name not in self.published.revisions:
             known = _known(self.views.names)
             raise HTTPException(404, f"no run {name[:80]!a}; known runs: {known}")
 
     async def run(self, name: str) -> RunView:
-        """Return a run at its current attempt.
-
-        Raises:
-            HTTPException: 404, if there is none of this name; 503 if it cannot be read now.
-        """
+        """Return a run at its current attempt."""
         view = await self.views.find(name)
         if view is None:
             known = _known(self.views.names)
@@ -121,22 +109,14 @@ class ApiState:
         return view
 
     def check_attempt(self, view: RunView, number: int | None) -> None:
-        """Check that a run has an attempt.
-
-        Raises:
-            HTTPException: 404, if it has none, or not any more.
-        """
+        """Check that a run has an attempt."""
         if number in (None, *(attempt.number for attempt in view.attempts)):
             return
         kept = f"{view.attempts[0].number} to {view.attempts[-1].number}"
         raise HTTPException(404, f"no attempt {number} of run {view.name!a}; kept are {kept}")
 
     async def attempt(self, name: str, number: int | None) -> RunView:
-        """Return a run at one of its attempts, the current one if it is None.
-
-        Raises:
-            HTTPException: 404, if there is no such run or attempt; 503 if it cannot be read now.
-        """
+        """Return a run at one of its attempts, the current one if it is None."""
         view = await self.run(name)
         if number is None or number == view.attempt:
             return view

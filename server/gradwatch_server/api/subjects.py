@@ -76,11 +76,7 @@ class SeriesRequest:
     names: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Check the columns.
-
-        Raises:
-            HTTPException: 422 for one that there is not, or that nothing which is named has.
-        """
+        """Check the columns."""
         given = [parameter for parameter in _COLUMNS_OF if self.names.get(parameter)]
         for name in self.columns:
             owners = [parameter for parameter, columns in _COLUMNS_OF.items() if name in columns]
@@ -97,11 +93,7 @@ class SeriesRequest:
         return [name for name in dict.fromkeys(self.columns) if name in RUN_COLUMNS]
 
     def tables(self, known: KnownLayers) -> list[WantedTable]:
-        """Return the tables that are asked for, column by column as they were named.
-
-        Raises:
-            HTTPException: 404 for a name that there is not, with those that are most like it.
-        """
+        """Return the tables that are asked for, column by column as they were named."""
         subjects = list(self._find(known))
         keys_by_table: dict[tuple[str, str], list[SeriesKey]] = {}
         for subject in subjects:
@@ -166,11 +158,7 @@ def _all() -> str:
 
 
 def place_of(name: str, known: KnownLayers) -> int:
-    """Return the place of a layer.
-
-    Raises:
-        HTTPException: 404 with the names that are most like it.
-    """
+    """Return the place of a layer."""
     place = known.places.get(name)
     if place is not None:
         return place

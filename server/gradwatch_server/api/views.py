@@ -42,9 +42,6 @@ class Views:
 
         While the engine cannot write, an older view if there is one, and a recent one while the
         engine is busy.
-
-        Raises:
-            HTTPException: 503, if the engine cannot build it.
         """
         published = self._engine.published
         if run not in published.revisions:

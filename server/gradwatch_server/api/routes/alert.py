@@ -105,11 +105,7 @@ async def alert_(alert: str, api: Api) -> Json:
 
 
 async def _find(alert: str, api: ApiState) -> tuple[dict[str, Any], list[AlertEvent]]:
-    """Return an alert and its stored events.
-
-    Raises:
-        HTTPException: 404, if it is neither in memory nor stored.
-    """
+    """Return an alert and its stored events."""
     in_memory, events = await api.alert(alert)
     if in_memory is None and not events:
         detail = f"no alert {alert[:80]!a} is in memory or kept; /alerts has those that are"

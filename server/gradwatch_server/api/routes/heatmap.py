@@ -110,11 +110,7 @@ def _reader(
 
 
 def _places(known: KnownLayers, pattern: str | None) -> IndexArray:
-    """Return the places of the layers that fit a pattern, of all without.
-
-    Raises:
-        HTTPException: 404 if none does.
-    """
+    """Return the places of the layers that fit a pattern, of all without."""
     if pattern is None:
         return np.arange(len(known), dtype=np.int64)
     places = known.matching(pattern)

@@ -53,11 +53,7 @@ class NewSilence(BaseModel):
         return self
 
     def until_ns(self, now_ns: int) -> int:
-        """Return when it ends, nanoseconds since the epoch.
-
-        Raises:
-            HTTPException: 422 if that is more than a year away, or has been.
-        """
+        """Return when it ends, nanoseconds since the epoch."""
         if self.until is None:
             return now_ns + round((self.for_s or 0.0) * 1e9)
         seconds = (self.until - datetime.fromtimestamp(now_ns / 1e9, UTC)).total_seconds()
