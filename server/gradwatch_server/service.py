@@ -146,7 +146,7 @@ class GarbageCollector:
 
     @contextlib.contextmanager
     def pausing_briefly(self) -> Iterator[None]:
-        """Look at all objects only where `look` finds it due, and never at those there are now."""
+        """Collect all objects only where `collect_if_due` does, and never those of now."""
         before = gc.get_threshold()
         gc.collect()
         gc.freeze()
@@ -158,7 +158,7 @@ class GarbageCollector:
             gc.set_threshold(*before)
             gc.unfreeze()
 
-    def look(self) -> None:
+    def collect_if_due(self) -> None:
         """Look at all objects if memory has grown; to be called about once a second."""
         size = self._resident()
         if size - self._size >= max(GROWN_BYTES, GROWN_SHARE * self._size):
@@ -285,7 +285,7 @@ class _Aggregator:
 
         async def every_second() -> None:
             self._log_limits.tell()
-            collector.look()
+            collector.collect_if_due()
 
         config = http_config(self._settings, self._secured_app(), self._limits, every_second)
         server = HttpServer(config, self._alert_stream, self._limits)

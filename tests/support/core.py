@@ -255,7 +255,7 @@ def context_of(*names: str) -> Context:
     names = names or tuple("abcdefgh")
     groups = {ALL_LAYERS: np.ones(len(names), dtype=np.bool_)}
     memories = Memories()
-    memories.follow((rule.name, rule.memory) for rule in Rules().root.values())
+    memories.update((rule.name, rule.memory) for rule in Rules().root.values())
     return Context("gpt", 1, names, groups, Window(), memories=memories)
 
 

@@ -69,18 +69,18 @@ class HttpConnection(H11Protocol):
             self.logger.warning("All HTTP connections are taken: a further one is refused")
             self.limits.use["http_connections"].num_refused += 1
             self._refuse(503, f"all {self.limits.most} HTTP connections are taken; try again soon")
-        self._note_number()
+        self._record_count()
         self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self._note_number()
+        self._record_count()
         self._wait_for(None)
         # Else the connection is freed only when garbage is collected.
         self.app_state = {}
         self.cycle = None  # type: ignore[assignment]  # as at its beginning
 
-    def _note_number(self) -> None:
+    def _record_count(self) -> None:
         self.limits.use["http_connections"].used = len(self.connections)
 
     def data_received(self, data: bytes) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Self
 
@@ -126,16 +126,8 @@ class Liveness:
     is_over: bool
 
 
-def look(sessions: Iterable[RankSession], now_ns: int, *, from_files: bool) -> list[RankLiveness]:
-    """Return what is known of the ranks of an attempt.
-
-    Args:
-        from_files: Whether they are sent from spill files: then none is ever lost.
-    """
-    return [_look_at(session, now_ns, from_files) for session in sessions]
-
-
-def _look_at(session: RankSession, now_ns: int, from_files: bool) -> RankLiveness:
+def _describe(session: RankSession, now_ns: int, *, from_files: bool) -> RankLiveness:
+    """Return the liveness of a rank; none is lost whose records come from spill files."""
     lost = session.lost_ns > 0
     gone = not session.is_replaced and not from_files
     return RankLiveness(
@@ -188,12 +180,12 @@ class SignsOfLife:
     def gaps(self) -> Gaps:
         return self._pace.gaps()
 
-    def look(
+    def liveness(
         self, sessions: Mapping[int, RankSession], now_ns: int, *, from_files: bool
     ) -> Liveness:
         """Return how alive the attempt is."""
         ranks = tuple(
-            look((sessions[rank] for rank in sorted(sessions)), now_ns, from_files=from_files)
+            [_describe(sessions[rank], now_ns, from_files=from_files) for rank in sorted(sessions)]
         )
         return Liveness(
             received_ns=now_ns,

@@ -180,7 +180,7 @@ class Run(AttemptHistory):
                 for attempt in self.attempts:
                     if attempt.active_alerts and not attempt.retired:
                         names = tuple(attempt.layers.names)
-                        attempt.active_alerts.look_for_silences(names, now_ns)
+                        attempt.active_alerts.apply_silences(names, now_ns)
             case SilenceRemoved(silence_id):  # whom it kept is told at its next step
                 self.silences.remove(silence_id)
         yield from ()
@@ -220,7 +220,7 @@ class Run(AttemptHistory):
         session.is_from_files = is_replayed(hello)
         attempt.revision += 1
         attempt.join(session)
-        attempt.note_sign(session, now_ns)
+        attempt.record_sign(session, now_ns)
         self.sessions[session_id] = session
         self.sessions_bytes += session_bytes(hello)
         yield from self.succeed(attempt, hello, now_ns, self.rules)
@@ -234,7 +234,7 @@ class Run(AttemptHistory):
         session.last_ns = now_ns
         session.stepped_ns = max(session.stepped_ns, now_ns)
         attempt.set_state(session, RankState.ALIVE)
-        attempt.note_sign(session, now_ns)
+        attempt.record_sign(session, now_ns)
         if attempt.signs.is_troubled:
             yield from attempt.judge_liveness(now_ns, self.rules)
 
@@ -244,7 +244,7 @@ class Run(AttemptHistory):
             session = self.sessions.get(progress.session)
             if session is not None:
                 attempt = self._touched(session)
-                attempt.note_progress(session, progress, now_ns)
+                attempt.record_progress(session, progress, now_ns)
                 touched[id(attempt)] = attempt
         for attempt in touched.values():
             yield from attempt.pass_time(now_ns, self.rules)
@@ -265,7 +265,7 @@ class Run(AttemptHistory):
             self.touched.add(attempt.number)
         if session.state is RankState.LOST:
             attempt.set_state(session, RankState.ALIVE)
-        attempt.note_sign(session, now_ns)
+        attempt.record_sign(session, now_ns)
         alerts: list[Alert] = []
         if type(envelope.record) is Stats:
             stats = envelope.record

@@ -114,7 +114,7 @@ class RankSession:
         self.stepped_ns = self.stepped_ns or self.last_ns
         self.manifests_bytes = sum(manifest.num_bytes for manifest in self.manifests.values())
 
-    def note_progress(self, step: int, since_s: float | None, now_ns: int) -> None:
+    def record_progress(self, step: int, since_s: float | None, now_ns: int) -> None:
         """Note the last step that a BEAT tells of, and how long ago it was, if that is known."""
         self.last_ns = now_ns
         known = max(self.last_step, self.beat_step)

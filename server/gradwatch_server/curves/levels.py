@@ -173,7 +173,7 @@ class Levels:
             self.unsaved.append(_encoded_rows(self._open, rows, self._track, is_closed=False))
             self._num_saved = self._open.count
 
-    def note_saved(self) -> None:
+    def mark_saved(self) -> None:
         self.unsaved.clear()
         self._closed.clear()
 

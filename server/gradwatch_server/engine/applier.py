@@ -44,8 +44,8 @@ class Applier:
         for position, entry in enumerate(entries, number):
             alerts += self.apply(name, entry, position)
         self.checkpointer.end(name, self.state.runs.get(name))
-        self.publishing.note_changed(name)
-        self.memory.note_changed(name)
+        self.publishing.mark_changed(name)
+        self.memory.mark_changed(name)
         return alerts
 
     def apply(self, name: str, entry: Entry, number: int) -> list[Alert]:

@@ -138,10 +138,10 @@ class AttemptCurves:
         encoded = None if layers is self._saved_layers else encode(layers)
         self._store.save(*self._of, blocks, encoded)
 
-    def note_saved(self) -> None:
+    def mark_saved(self) -> None:
         self._saved_layers = self._layers
         for track in self._tracks.values():
-            track.note_saved()
+            track.mark_saved()
 
     def forget_pieces(self) -> None:
         """Let go of what can be read again."""
@@ -173,7 +173,7 @@ class CurveRecorder:
         """Begin with what the store has: the engine reads it, maybe for the second time."""
         self._kept, self._changed, self._gone = {}, {}, {}
 
-    def look(self, state: State) -> None:
+    def find_gone(self, state: State) -> None:
         """Find the curves of attempts that are gone, once the state is that of the log."""
         attempts = {
             (run.name, attempt.number) for run in state.runs.values() for attempt in run.attempts
@@ -227,7 +227,7 @@ class CurveRecorder:
         for kept in map(self._kept.get, self._changed):
             if kept is not None:
                 if kept.has_unsaved:
-                    kept.note_saved()
+                    kept.mark_saved()
                 kept.show()
         self._changed.clear()
 

@@ -151,7 +151,7 @@ class RunMemory:
         """Number of runs, with those that are to come."""
         return len(self._runs) + len(self._away)
 
-    def note_changed(self, run: str) -> None:
+    def mark_changed(self, run: str) -> None:
         """Record that an entry concerned a run."""
         self._changed.add(run)
 

@@ -124,7 +124,7 @@ class Publishing:
         with self._lock:
             return list(self._requests)[:SLICE_RUNS]
 
-    def note_changed(self, run: str) -> None:
+    def mark_changed(self, run: str) -> None:
         """Record that a run is not any more what readers see."""
         self._changed[run] = None
 

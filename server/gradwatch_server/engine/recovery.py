@@ -91,7 +91,7 @@ class Recovery:
             self.ensure(name, batch)
         if not self.away:
             self._is_complete = True
-            self.recorder.look(self.state)
+            self.recorder.find_gone(self.state)
 
     def ensure(self, name: str, batch: Batch) -> None:
         """Bring a run into memory, unless it is there; add the entries for what it missed."""
@@ -100,10 +100,10 @@ class Recovery:
         run = self._read(name)
         del self.away[name]
         self.published.summaries.pop(name, None)
-        self.memory.note_changed(name)
+        self.memory.mark_changed(name)
         self.memory.measure()
         self.published.num_away = len(self.away)
-        self.publishing.note_changed(name)
+        self.publishing.mark_changed(name)
         if run is None:
             return
         self._wait_anew(run)

@@ -49,7 +49,7 @@ class Connections:
     """Counts the connections of a socket that listens; closes its port while there are too many.
 
     Args:
-        listener: The socket; the thread that uses it calls `look`.
+        listener: The socket; the thread that uses it calls `check`.
         most: Connections that there may be; never more than half of the files that may be open.
     """
 
@@ -75,7 +75,7 @@ class Connections:
     def num_open(self) -> int:
         return len(self._files)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Count what came and went, and close or open the port."""
         now_s = time.monotonic()
         if now_s - self._looked_s < LOOK_EVERY_S:

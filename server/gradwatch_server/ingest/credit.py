@@ -193,7 +193,7 @@ class Credit:
         account.promised_bytes -= promised
         self._count(account, -promised)
         account.used_bytes += num_bytes
-        self._note_active(session, account, now_s)
+        self._mark_active(session, account, now_s)
 
     def beat(self, session: bytes, shrink: int, waiting_bytes: int, now_s: float) -> None:
         """Take in what a BEAT says.
@@ -211,7 +211,7 @@ class Credit:
             account.taken_back_bytes = 0
         account.need_bytes = waiting_bytes
         if waiting_bytes:
-            self._note_active(session, account, now_s)
+            self._mark_active(session, account, now_s)
             self._waiting.setdefault(session)
         else:
             self._waiting.pop(session, None)
@@ -251,7 +251,7 @@ class Credit:
                 account,
                 max(missing, min(self._fair(account, now_s) - account.promised_bytes, share)),
             )
-            self._note_active(session, account, now_s)
+            self._mark_active(session, account, now_s)
             account.need_bytes = 0
             del self._waiting[session]
             served.append(session)
@@ -352,7 +352,7 @@ class Credit:
         account.taken_back_s = now_s
         account.shrink += 1
 
-    def _note_active(self, session: bytes, account: _Account, now_s: float) -> None:
+    def _mark_active(self, session: bytes, account: _Account, now_s: float) -> None:
         account.active_s = now_s
         self._busy[session] = None
         self._busy.move_to_end(session)

@@ -60,11 +60,11 @@ class Floods:
         Args:
             limit: What it was granted, if it keeps to windows: it floods with twice of that.
         """
-        self.look(now_s)
+        self.expire(now_s)
         weight = 1.0 if limit is None else self._most_bytes / (2 * limit)
         self._bytes[peer] += round(num_bytes * weight)
 
-    def look(self, now_s: float) -> None:
+    def expire(self, now_s: float) -> None:
         """Begin anew if a second has passed."""
         if now_s - self._since_s > EVERY_S:
             self._bytes.clear()
@@ -241,10 +241,10 @@ class Inbox(ABC):
                 self._floods.count(peer, num_bytes, now_s, limit)
             session, seq = place_of(dropped)
             if seq:
-                self._note_dropped(session, Dropped(whose, seq))
+                self._record_dropped(session, Dropped(whose, seq))
         return num_bytes
 
-    def _note_dropped(self, session: bytes, dropped: Dropped) -> None:
+    def _record_dropped(self, session: bytes, dropped: Dropped) -> None:
         """Keep of a session the last record for which there was no room."""
         before = self.dropped.get(session)
         if before is None and len(self.dropped) >= MAX_DROPPED:

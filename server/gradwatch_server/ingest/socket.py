@@ -75,11 +75,11 @@ class ZapAuthenticator:
         peer, _, _, number, *rest = request
         client = _find_client(self._clients, request[2], rest)
         if client is None:
-            self._note_denied(rest)
+            self._count_denied(rest)
             return [peer, b"", VERSION, number, b"400", b"unknown key", b"", b""]
         return [peer, b"", VERSION, number, b"200", b"OK", client.name.encode(), b""]
 
-    def _note_denied(self, rest: list[bytes]) -> None:
+    def _count_denied(self, rest: list[bytes]) -> None:
         """Count a handshake that is not let in; the first is logged, with its address."""
         if not self.num_denied:
             address = ascii(rest[1][:64].decode("utf-8", "replace")) if len(rest) > 1 else "?"
@@ -194,7 +194,7 @@ class Ingest(Inbox):
 
     def _read(self, timeout_ms: int) -> None:
         """Put what has arrived into the queue, after a wait for it of at most *timeout_ms*."""
-        self._connections.look()
+        self._connections.check()
         if not self._wait(timeout_ms):
             return
         if self._take_in() and timeout_ms:
@@ -211,7 +211,7 @@ class Ingest(Inbox):
     def _take_in(self) -> bool:
         """Put what is there into the queue; return whether nothing came but BEATs."""
         size, now_s, is_pressing = 0, time.monotonic(), False
-        self._floods.look(now_s)
+        self._floods.expire(now_s)
         for _ in range(READ_MESSAGES):
             try:
                 client, peer, raw = self._next()

@@ -59,7 +59,7 @@ class Rounds:
 
     def round(self, *runs: str) -> None:
         for run in runs:
-            self.memory.note_changed(run)
+            self.memory.mark_changed(run)
         decided = list(self.memory.begin_round(()))
         self.memory.report()
         for _, body in decided:

@@ -37,7 +37,7 @@ class Reader:
 
     def put(self, run: str, body: Any) -> None:
         self.state.apply(Entry(self.now_ns, body))
-        self.publishing.note_changed(run)
+        self.publishing.mark_changed(run)
 
     def ask(self, run: str) -> Any:
         future = self.publishing.request(run)

@@ -82,5 +82,5 @@ def test_a_flood_is_what_comes_in_vain_within_a_second() -> None:
 
     assert b"a" not in floods
     assert b"b" not in floods
-    floods.look(4.0)
+    floods.expire(4.0)
     assert not floods

@@ -68,7 +68,7 @@ class EventStream(StreamingResponse):
 
         async def look_and_send(message: Message) -> None:
             nonlocal has_begun
-            place.look()
+            place.measure()
             has_begun = True
             await send(message)
 

@@ -45,7 +45,7 @@ class Place:
         """Return bytes that were sent and not taken, as far as the system knows."""
         return 0 if self._transport is None else untaken(self._transport)
 
-    def look(self) -> None:
+    def measure(self) -> None:
         """Note before something is sent whether all that was sent before is taken."""
         if not self.untaken():
             self._taken_s = self._clock_s()

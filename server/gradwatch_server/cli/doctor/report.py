@@ -64,7 +64,7 @@ class Check(Generic[Subject]):
 
     name: str
     looks_at: str
-    look: Callable[[Subject], Finding]
+    run: Callable[[Subject], Finding]
     needs: tuple[str, ...] = ()
 
 
@@ -82,19 +82,19 @@ def run_checks(
         if missing:
             finding = skipped(f"needs what {missing[0]!r} looks at")
         else:
-            finding = _look(check, subject, deadline_s)
+            finding = _run(check, subject, deadline_s)
         if finding.blocks_others or missing:
             failed.add(check.name)
         yield check, finding
 
 
-def _look(check: Check[Subject], subject: Subject, deadline_s: float) -> Finding:
+def _run(check: Check[Subject], subject: Subject, deadline_s: float) -> Finding:
     """Run one check in a thread, which is left behind if it hangs."""
     findings: list[Finding] = []
 
     def run() -> None:
         try:
-            findings.append(check.look(subject))
+            findings.append(check.run(subject))
         except (GradwatchError, OSError) as fault:
             what, _, advice = str(fault).partition("; ")
             findings.append(error(what, advice or "see what it says"))

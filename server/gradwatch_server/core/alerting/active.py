@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from gradwatch_server.core.alerting import telling
+from gradwatch_server.core.alerting import alert_events
 from gradwatch_server.core.alerting.active_alert import BURST, INTERVAL_NS, ActiveAlert
 from gradwatch_server.core.alerting.alert import (
     Acknowledgement,
@@ -244,13 +244,13 @@ class ActiveAlerts:
             if active.alert.id == alert_id and active.alert.state is AlertState.FIRING:
                 active.alert = replace(active.alert, acknowledged=who)
                 self.allowance.take(active, who.at_ns)
-                yield telling.mention(active, News.ACKNOWLEDGED, who.at_ns)
+                yield alert_events.add_note(active, News.ACKNOWLEDGED, who.at_ns)
 
-    def look_for_silences(self, names: tuple[str, ...], now_ns: int) -> None:
+    def apply_silences(self, names: tuple[str, ...], now_ns: int) -> None:
         """Show at once what new silences keep; that one ended is told at the next step."""
         for active in self.active.values():
             if not active.alert.silenced:
-                active.look_for_silences(
+                active.apply_silences(
                     self.silences, names if active.alert.num_layers else (), now_ns
                 )
 
@@ -280,7 +280,7 @@ class ActiveAlerts:
             and self.allowance.may_tell(root, severity_now, evaluation.received_ns)
         ):
             part = RelatedAlert(name, headline(active.alert))
-            yield telling.escalate(root, severity_now, part, evaluation)
+            yield alert_events.escalate(root, severity_now, part, evaluation)
             self._incidents.note(root.alert.rule, root.alert, root.last_step)
 
     def _cause_of(self, key: _Key, rule: Rule, evaluation: Evaluation) -> Cause | None:
@@ -328,13 +328,13 @@ class ActiveAlerts:
 
     def _transition(self, key: _Key, rule: Rule, evaluation: Evaluation) -> Iterator[Alert]:
         active, now_ns = self.active[key], evaluation.received_ns
-        ended = active.look_for_silences(self.silences, evaluation.names, now_ns)
+        ended = active.apply_silences(self.silences, evaluation.names, now_ns)
         gone = active.absent_steps >= GONE_STEPS
         is_over = active.good_steps >= (evaluation.clear_steps or rule.clear_steps) or gone
         if active.alert.state is AlertState.PENDING:
             if active.held_steps >= (evaluation.for_steps or rule.for_steps):
                 if self.allowance.may_tell(active, active.alert.severity, now_ns):
-                    yield telling.fire(active, evaluation)
+                    yield alert_events.fire(active, evaluation)
                 else:
                     active.is_over = is_over
             elif active.good_steps > FORGIVEN_STEPS or gone:
@@ -348,7 +348,7 @@ class ActiveAlerts:
         else:
             news = (*active.news(), *((News.SILENCE_ENDED,) if ended else ()))
             if news and self.allowance.may_update(active, news, now_ns):
-                yield telling.update(active, news, evaluation)
+                yield alert_events.update(active, news, evaluation)
 
     def _end_of_rules(self, rules: Rules, frame: Frame) -> Iterator[Alert]:
         """End the alerts of rules that are off, or that do not watch the run any more."""
@@ -362,7 +362,7 @@ class ActiveAlerts:
             yield self._resolve(key, ResolvedBy.RULE_OFF, frame.step, frame.received_ns)
 
     def _resolve(self, key: _Key, reason: ResolvedBy, step: int, now_ns: int) -> Alert:
-        resolved = telling.resolve(self.active.pop(key), reason, step, now_ns)
+        resolved = alert_events.resolve(self.active.pop(key), reason, step, now_ns)
         self._resolved = [*self._resolved[-MAX_KEPT + 1 :], resolved]
         return resolved
 

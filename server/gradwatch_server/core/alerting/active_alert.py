@@ -1,4 +1,4 @@
-"""One alert while it is pending or firing, and what it has seen. `telling` makes its events."""
+"""One alert while it is pending or firing; `alert_events` makes its events."""
 
 from __future__ import annotations
 
@@ -197,11 +197,11 @@ class ActiveAlert:
             self._name_layers(evaluation)
             self.alert = with_ranks(self.alert, evaluation.origin(new).ranks)
         self.last_step = evaluation.step
-        self._note_change(evaluation)
-        self._note_peak(bad, evaluation)
+        self._record_change(evaluation)
+        self._record_peak(bad, evaluation)
         self.alert = with_spread(self.alert, evaluation.step)
 
-    def _note_change(self, evaluation: Evaluation) -> None:
+    def _record_change(self, evaluation: Evaluation) -> None:
         severity = worse(self.alert.severity, evaluation.severity(self.bad_steps))
         origin = evaluation.extend(self.alert.origin)
         is_same = severity is self.alert.severity and origin is self.alert.origin
@@ -245,7 +245,7 @@ class ActiveAlert:
             news.append(News.VALUE)
         return tuple(news)
 
-    def look_for_silences(self, silences: Silences, names: tuple[str, ...], now_ns: int) -> bool:
+    def apply_silences(self, silences: Silences, names: tuple[str, ...], now_ns: int) -> bool:
         """Note whether it is silenced; return whether a silence that kept it has ended.
 
         Args:
@@ -276,7 +276,7 @@ class ActiveAlert:
         self.layers = np.pad(self.layers, (0, missing))
         self.told.layers = np.pad(self.told.layers, (0, missing))
 
-    def _note_peak(self, bad: BoolArray, evaluation: Evaluation) -> None:
+    def _record_peak(self, bad: BoolArray, evaluation: Evaluation) -> None:
         """Note what is far worse than what was told, and than what waits to be told."""
         least = WORSE * self.told.excess if self.peak is None else self.peak.excess
         excess = largest_of(evaluation.excess, bad)
@@ -284,13 +284,13 @@ class ActiveAlert:
             origin = self.alert.origin
             if origin.value >= least and origin.value > self.told.excess:
                 worst = Worst(evaluation.step, origin.layer, origin.value, None, origin.ranks)
-                self._note_worst(Peak(origin.value, worst))
+                self._record_worst(Peak(origin.value, worst))
         elif excess >= least and excess > (self.told.excess if self.peak is None else least):
             origin = evaluation.origin(bad & (evaluation.excess == excess))
             worst = Worst(evaluation.step, origin.layer, origin.value, origin.rank, origin.ranks)
-            self._note_worst(Peak(excess, worst))
+            self._record_worst(Peak(excess, worst))
 
-    def _note_worst(self, peak: Peak) -> None:
+    def _record_worst(self, peak: Peak) -> None:
         self.peak = peak
         self.alert = with_ranks(self.alert, peak.worst.ranks)
 

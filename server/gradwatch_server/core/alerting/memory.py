@@ -32,7 +32,7 @@ class Memories(Shared):
     def __getitem__(self, rule: str) -> Any:
         return self._memories[rule]
 
-    def follow(self, kinds: Iterable[tuple[str, type | None]]) -> None:
+    def update(self, kinds: Iterable[tuple[str, type | None]]) -> None:
         """Hold a memory for each rule that has one; those of other rules are forgotten.
 
         Args:

@@ -89,7 +89,7 @@ class Attempt:
         self.manifests = DeclaredManifests()
         self.revision = 0
         for session in self.sessions.values():
-            self.manifests.take_over(session)
+            self.manifests.adopt(session)
             for manifest in session.manifests.values():
                 self.layers.share(manifest.layout)
 
@@ -181,7 +181,7 @@ class Attempt:
 
     def join(self, session: RankSession) -> None:
         self.ranks.join(session)
-        self.manifests.take_over(session)
+        self.manifests.adopt(session)
         self.set_state(session, session.state)
 
     def set_state(self, session: RankSession, state: RankState) -> None:
@@ -211,7 +211,7 @@ class Attempt:
         self.open.resume(now_ns)
         self.ranks.wait_anew(now_ns)
 
-    def note_sign(self, session: RankSession, now_ns: int) -> None:
+    def record_sign(self, session: RankSession, now_ns: int) -> None:
         session.heard_ns = now_ns
         if session.is_from_files:
             return
@@ -220,14 +220,14 @@ class Attempt:
         if now_ns != signs.heard_ns and now_ns > signs.heard_ns:  # once in a batch
             signs.heard_ns = now_ns
 
-    def note_progress(self, session: RankSession, progress: BeatProgress, now_ns: int) -> None:
-        self.note_sign(session, now_ns)
-        session.note_progress(progress.last_step, known_seconds(progress.since_s), now_ns)
+    def record_progress(self, session: RankSession, progress: BeatProgress, now_ns: int) -> None:
+        self.record_sign(session, now_ns)
+        session.record_progress(progress.last_step, known_seconds(progress.since_s), now_ns)
         self.signs.is_evaluating |= progress.training is False
 
     def judge_liveness(self, now_ns: int, rules: Rules) -> Iterator[Alert]:
         """Evaluate the rules about ranks and time."""
-        liveness = self.signs.look(self.sessions, now_ns, from_files=self.replayed)
+        liveness = self.signs.liveness(self.sessions, now_ns, from_files=self.replayed)
         yield from self.closed.evaluate(liveness, rules)
         watching = {name for name, _ in rules.taking(Liveness)}
         self.signs.is_troubled = any(
@@ -250,17 +250,17 @@ class Attempt:
         if self.retired:
             return
         session.place = find_place(manifest, session.hello.rank)
-        self.ranks.note_layers(session, is_bare=not manifest.names)
+        self.ranks.record_layers(session, is_bare=not manifest.names)
         self.closed.num_bare = len(self.ranks.bare)
         layout = self.layers.declare(manifest, layers_bytes, session.hello.rank)
         if layout is None:
-            self._note_unresolved(session)
+            self._count_unresolved(session)
             return
         ordered = manifest.order == LayerOrder.FORWARD
         idle = LayersWithoutGradient.declare(manifest, self.layers)
         declared = DeclaredManifest(layout, ordered, idle)
         self.manifests.declare(session, manifest.manifest_id, declared)
-        self.closed.note_layers()
+        self.closed.record_layers()
 
     def add_event(self, session: RankSession, event: Event) -> None:
         """Count an event by its name, and note what it tells."""
@@ -285,7 +285,7 @@ class Attempt:
             return ()
         part = session.read(stats, entry)
         if part is None:
-            self._note_unresolved(session)
+            self._count_unresolved(session)
             self.open.pass_over(session.hello.rank, stats)
             return ()
         num_steps = stats.step - before
@@ -327,7 +327,7 @@ class Attempt:
         if part.nonfinite.any() or not np.isfinite(part.scalars.get(Scalar.LOSS, 0.0)):
             yield from self.closed.add_late(part, place, now_ns, rules)
 
-    def _note_unresolved(self, session: RankSession) -> None:
+    def _count_unresolved(self, session: RankSession) -> None:
         session.num_unresolved += 1
         self.counts.unresolved.add(self.num_frames)
 
@@ -383,7 +383,7 @@ class Attempt:
             self.updated_ns = gathered.received_ns
             last_frame = self.closed.last_frame
             if last_frame is not None and (last_frame.coverage < 1.0 or self.ranks.behind):
-                self.ranks.note_behind(last_frame)
+                self.ranks.count_behind(last_frame)
         for step_gains in gains:
             yield from self.closed.add_gains(step_gains, rules)
 

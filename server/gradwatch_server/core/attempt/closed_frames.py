@@ -113,7 +113,7 @@ class ClosedFrames:
         window, noise_scale = Window(steps), NoiseScale.of(steps)
         return cls(run, attempt, hello.world, hello.expected, window, noise_scale)
 
-    def note_layers(self) -> None:
+    def record_layers(self) -> None:
         self._context = None
 
     def add(self, gathered: Gathered[RankPart], rules: Rules) -> Iterator[Alert]:
@@ -123,7 +123,7 @@ class ClosedFrames:
             self.judge.resume()
         rules = self._follow(rules)
         if self.predecessor is not None:
-            self._take_over(self.predecessor, gathered.step)
+            self._adopt(self.predecessor, gathered.step)
         with np.errstate(all="ignore"):  # once: it takes as long as much of what is in it
             frame = self._merge(gathered)
             context = self._describe()
@@ -213,12 +213,12 @@ class ClosedFrames:
         self.window.resize(steps)
         self._context = None
 
-    def _take_over(self, predecessor: Predecessor, step: int) -> None:
+    def _adopt(self, predecessor: Predecessor, step: int) -> None:
         """Begin with what was usual before, if the first step shows that this goes on from it."""
         known = predecessor.judge_for(self.layers.names, self.world, step)
         if known is not None:
             self.judge, self._context = known, None
-            predecessor.memories.follow(self._in_force.memories())
+            predecessor.memories.update(self._in_force.memories())
             self.memories.resume(predecessor.memories, predecessor.step, predecessor.num_frames)
         self.predecessor = None
 
@@ -236,7 +236,7 @@ class ClosedFrames:
         if rules is not self._rules:
             self._rules, self._in_force = rules, rules.watching(self.run)
             self._context = None
-            self.memories.follow(self._in_force.memories())
+            self.memories.update(self._in_force.memories())
         return self._in_force
 
     def _describe(self) -> Context:

@@ -21,7 +21,7 @@ class DeclaredManifests:
         self.num_dropped: Counter[str] = Counter()
         self._uses: Counter[Layout] = Counter()
 
-    def take_over(self, session: RankSession) -> None:
+    def adopt(self, session: RankSession) -> None:
         """Count what a session declared before it is seen here."""
         for manifest in session.manifests.values():
             self._add(manifest)

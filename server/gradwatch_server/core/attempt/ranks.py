@@ -39,7 +39,7 @@ class Ranks:
     def join(self, session: RankSession) -> None:
         self.sessions[session.hello.rank] = session
 
-    def note_layers(self, session: RankSession, *, is_bare: bool) -> None:
+    def record_layers(self, session: RankSession, *, is_bare: bool) -> None:
         session.is_bare = is_bare
         (self.bare.add if is_bare else self.bare.discard)(session.hello.rank)
         self._await_ranks()
@@ -61,7 +61,7 @@ class Ranks:
         for rank in self.alive:
             self.sessions[rank].wait_anew(now_ns)
 
-    def note_behind(self, frame: Frame) -> None:
+    def count_behind(self, frame: Frame) -> None:
         """Count a closed frame for those that are well behind it."""
         if frame.coverage == 1.0:
             for rank in self.behind:

@@ -70,7 +70,7 @@ class Away:
         self.frames[new] = self.near[new] = 0
         self.any = bool(self.any or len(new))
 
-    def follow(self, values: FloatArray, most_frames: int) -> BoolArray:
+    def update(self, values: FloatArray, most_frames: int) -> BoolArray:
         """Take in a frame, and return (series,) those that are still away."""
         away = ~np.isnan(self.level)
         off = self.sign * (values - self.level) > self.limit

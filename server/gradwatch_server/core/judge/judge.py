@@ -361,7 +361,7 @@ class Judge:
             still = np.zeros(len(values), dtype=np.bool_)
             if away.any:
                 limit = MAX_AWAY_FRAMES_BETTER if is_better else MAX_AWAY_FRAMES
-                still = away.follow(values, limit)
+                still = away.update(values, limit)
             whole, signs = still[FIRST_MODULE::2], away.sign[FIRST_MODULE::2]
             high, low = whole & (signs > 0), whole & (signs < 0)
             is_loss_high, is_slow = bool(still[LOSS_SERIES]), bool(still[PACE])

@@ -181,12 +181,12 @@ class SQLiteDatabase(SQLiteReader):
             if check:
                 self._check()
             self._make_tables()
-            self._note_presence()
+            self._record_presence()
         except BaseException:
             self.close()
             raise
 
-    def _note_presence(self) -> None:
+    def _record_presence(self) -> None:
         if self._path is not None:
             self.number("user_version")  # a read, after which the WAL is there
             files = (self._path, side_of(self._path, "-wal"), self._path.with_name(LOCK_NAME))

@@ -137,7 +137,7 @@ def salvage(damaged: Path, into: sqlite3.Connection) -> Salvaged:
             # Raises if the header or the schema is lost: no table is found then.
             source.execute("SELECT count(*) FROM sqlite_master").fetchone()
             for table in _TABLES:
-                _take_over(source, table, into, salvaged)
+                _copy_table(source, table, into, salvaged)
     except sqlite3.Error as error:
         salvaged.stopped = str(error)
     except Exception as error:
@@ -165,7 +165,7 @@ def _roll_back(into: sqlite3.Connection) -> None:
         into.execute("ROLLBACK")
 
 
-def _take_over(
+def _copy_table(
     source: sqlite3.Connection, table: _Table, into: sqlite3.Connection, salvaged: Salvaged
 ) -> None:
     marks = ", ?" * (table.columns.count(",") + 1)

@@ -63,7 +63,7 @@ def test_of_one_callers_streams_that_goes_which_nobody_reads() -> None:
         for _ in range(8):
             now_s[0] += 1.0
             for place, (transport, reader) in zip(places, pairs, strict=True):
-                place.look()
+                place.measure()
                 transport.write(bytes(1 << 20))
                 if place is not places[-1]:
                     await read(reader, 1 << 20)

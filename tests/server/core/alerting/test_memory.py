@@ -91,7 +91,7 @@ def test_a_rule_knows_what_it_saw_before_by_other_settings_too(restarts: bool) -
 
 def test_a_memory_that_cannot_be_read_begins_anew() -> None:
     memories = Memories({"record": b"none"})
-    memories.follow([("record", Highest)])
+    memories.update([("record", Highest)])
 
     assert memories["record"].norms.tolist() == []
 

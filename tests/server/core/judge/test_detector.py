@@ -47,7 +47,7 @@ def test_deviations_that_are_over_widen_the_margins() -> None:
     for _ in range(5):
         away.begin(np.array([0]), np.zeros(1), np.ones(1), 1.0)
         for _ in range(NEAR_FRAMES):
-            away.follow(np.zeros(1), 256)
+            away.update(np.zeros(1), 256)
         patience.append(away.patience)
     once, twice = detector_of([NORM]), detector_of([NORM])
     for row in noise(HEALTHY, 1):

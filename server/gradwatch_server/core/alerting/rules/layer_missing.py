@@ -63,7 +63,7 @@ class MissingMemory:
     any_missing: bool = False
     any_frozen: bool = False
 
-    def follow(self, frame: Frame, names: Sequence[str], in_a_row: IndexArray) -> None:
+    def update(self, frame: Frame, names: Sequence[str], in_a_row: IndexArray) -> None:
         """Take in a frame; one that lacks ranks or shards says nothing.
 
         Args:
@@ -155,7 +155,7 @@ class LayerMissingRule(LayerRule):
         """Return the layers that are missing, (layers,)."""
         memory = context.memory(self.name, MissingMemory)
         in_a_row = context.judge.state.presence.frames_in_a_row()
-        memory.follow(observation, context.names, in_a_row)
+        memory.update(observation, context.names, in_a_row)
         if not memory.any_missing and not memory.any_frozen:
             return None
         gone: BoolArray = np.maximum(memory.missing, memory.frozen) >= self.missing_steps

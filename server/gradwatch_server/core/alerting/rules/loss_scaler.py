@@ -75,7 +75,7 @@ class ScalerMemory:
     def is_calibrated(self) -> bool:
         return self.num_taken >= CALIBRATION_FRAMES
 
-    def follow(self, frame: Frame, scale: float, *, enough: float) -> None:
+    def update(self, frame: Frame, scale: float, *, enough: float) -> None:
         last, self.scale = self.scale, scale
         is_bad = bool(np.count_nonzero(frame.nonfinite))
         is_reset = last is not None and scale > RESET * last
@@ -85,7 +85,7 @@ class ScalerMemory:
         skipped = is_bad and was_skipped(frame)
         if skipped or not is_bad:  # where the loss was bad, the scale is not to blame
             self._count(frame.step, skipped=skipped)
-        self._follow_scale(frame.step, scale, last, is_reset=is_reset, enough=enough)
+        self._update_scale(frame.step, scale, last, is_reset=is_reset, enough=enough)
 
     def _count(self, step: int, *, skipped: bool) -> None:
         self.num_frames += 1
@@ -97,7 +97,7 @@ class ScalerMemory:
         while self.skips and self.skips[0][0] <= self.num_frames - WINDOW_FRAMES:
             del self.skips[0]
 
-    def _follow_scale(
+    def _update_scale(
         self, step: int, scale: float, last: float | None, *, is_reset: bool, enough: float
     ) -> None:
         self.since_fall += 1
@@ -184,7 +184,7 @@ class LossScalerRule(Rule):
         if scale is None or not math.isfinite(scale):
             return None
         memory = context.memory(self.name, ScalerMemory)
-        memory.follow(observation, scale, enough=self.min_loss_scale)
+        memory.update(observation, scale, enough=self.min_loss_scale)
         return np.array([self._skips_much(memory) or self._falls_much(memory)])
 
     def evaluate(

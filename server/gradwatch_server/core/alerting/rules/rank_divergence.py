@@ -49,7 +49,7 @@ class WeightsMemory:
     norms: FloatArray = field(default_factory=lambda: np.zeros((2, 0)))
     steps: IndexArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
-    def follow(self, frame: Frame, disagreement: Disagreement) -> None:
+    def update(self, frame: Frame, disagreement: Disagreement) -> None:
         more = len(frame.present) - len(self.steps)
         if more > 0:
             self.norms = np.pad(self.norms, ((0, 0), (0, more)), constant_values=np.nan)
@@ -125,7 +125,7 @@ class RankDivergenceRule(LayerRule):
         if disagreement is None:
             return None
         if np.count_nonzero(disagreement.weights_seen):
-            context.memory(self.name, WeightsMemory).follow(observation, disagreement)
+            context.memory(self.name, WeightsMemory).update(observation, disagreement)
         return self._gradients(disagreement) | disagreement.weights
 
     def seen(self, frame: Frame) -> BoolArray:

@@ -63,7 +63,7 @@ class OutlierMemory:
         self.ratio, self.norm = np.zeros(num_layers), np.zeros(num_layers)
         self.rank = np.full(num_layers, NOBODY, dtype=np.int64)
 
-    def follow(self, step: int, num_layers: int, gathered: list[RankNorms], ratio: float) -> None:
+    def update(self, step: int, num_layers: int, gathered: list[RankNorms], ratio: float) -> None:
         """Take in a frame with local norms; *ratio* is what counts as above the others."""
         self._forget(num_layers)
         if (more := num_layers - self.above.shape[1]) > 0:
@@ -155,7 +155,7 @@ class RankOutlierRule(LayerRule):
         if not gathered:
             return None
         memory = context.memory(self.name, OutlierMemory)
-        memory.follow(observation.step, num_layers, gathered, self.ratio)
+        memory.update(observation.step, num_layers, gathered, self.ratio)
         above: BoolArray = memory.ratio > self.factor
         return (above | memory.lasting()) & (memory.unsteady[:num_layers] <= MAX_UNSTEADY)
 

@@ -41,7 +41,7 @@ class SignMemory:
     count: int = -1
     steps_before: int = 0
 
-    def follow(self, step: int, count: int) -> None:
+    def update(self, step: int, count: int) -> None:
         if self.step >= 0 and 0 <= count - self.count <= MAX_GAP:
             self.count = count
             return
@@ -77,7 +77,7 @@ class SilentBugRule(Rule):
         """Return that the frame has the sign, (1,); None if it does not."""
         if not is_taken(observation) or not self.has_sign(observation, context):
             return None
-        context.memory(self.name, SignMemory).follow(observation.step, context.window.count)
+        context.memory(self.name, SignMemory).update(observation.step, context.window.count)
         return np.array([True])
 
     def evaluate(

@@ -46,7 +46,7 @@ class UnchangedMemory:
     since: IndexArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     sizes: FloatArray = field(default_factory=lambda: np.zeros(0))
 
-    def follow(self, step: int, still: BoolArray, sizes: FloatArray) -> BoolArray:
+    def update(self, step: int, still: BoolArray, sizes: FloatArray) -> BoolArray:
         """Return (layers,) which did not change in a step, nor since they were read before.
 
         Args:
@@ -115,7 +115,7 @@ class WeightsUnchangedRule(LayerRule):
             still &= ~self._is_rounded(observation, context, PRECISION)
         memory = context.memory(self.name, UnchangedMemory)
         sizes = np.where(np.isnan(unchanged), np.nan, observation.column(WEIGHT_RMS))
-        return memory.follow(observation.step, still, sizes)
+        return memory.update(observation.step, still, sizes)
 
     def seen(self, frame: Frame) -> BoolArray:
         """Return the layers whose weights were read, (layers,)."""

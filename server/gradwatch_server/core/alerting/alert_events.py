@@ -31,7 +31,7 @@ def fire(active: ActiveAlert, evaluation: Evaluation) -> Alert:
         fired_ns=evaluation.received_ns,
         worst=worst,
     )
-    return _tell(active, evaluation.received_ns)
+    return _report(active, evaluation.received_ns)
 
 
 def update(active: ActiveAlert, news: tuple[News, ...], evaluation: Evaluation) -> Alert:
@@ -43,7 +43,7 @@ def update(active: ActiveAlert, news: tuple[News, ...], evaluation: Evaluation) 
     raised_step = step if News.SEVERITY in news else active.alert.raised_step
     worst = active.peak.worst if active.peak is not None else active.alert.worst
     active.alert = replace(active.alert, raised_step=raised_step, worst=worst)
-    return _tell(active, now_ns)
+    return _report(active, now_ns)
 
 
 def escalate(
@@ -53,13 +53,13 @@ def escalate(
     _number(active, (News.SEVERITY,), evaluation.step, (), part)
     active.told.severity = severity
     active.alert = replace(active.alert, severity=severity, raised_step=evaluation.step)
-    return _restate(active, evaluation.received_ns)
+    return _emit(active, evaluation.received_ns)
 
 
-def mention(active: ActiveAlert, news: News, now_ns: int) -> Alert:
+def add_note(active: ActiveAlert, news: News, now_ns: int) -> Alert:
     """Return the event of something that is no step."""
     _number(active, (news,), active.last_step, ())
-    return _restate(active, now_ns)
+    return _emit(active, now_ns)
 
 
 def resolve(active: ActiveAlert, reason: ResolvedBy, step: int, now_ns: int) -> Alert:
@@ -73,19 +73,19 @@ def resolve(active: ActiveAlert, reason: ResolvedBy, step: int, now_ns: int) -> 
         # Who was told that it fires is told that it is over, and nobody else.
         silenced=not active.told.loudly,
     )
-    return _restate(active, now_ns)
+    return _emit(active, now_ns)
 
 
-def _tell(active: ActiveAlert, now_ns: int) -> Alert:
+def _report(active: ActiveAlert, now_ns: int) -> Alert:
     told = active.told
     told.layers, told.severity = active.layers.copy(), active.alert.severity
     told.kind = active.alert.origin.kind
     if active.peak is not None:
         told.excess, active.peak = active.peak.excess, None
-    return _restate(active, now_ns)
+    return _emit(active, now_ns)
 
 
-def _restate(active: ActiveAlert, now_ns: int) -> Alert:
+def _emit(active: ActiveAlert, now_ns: int) -> Alert:
     active.told.loudly |= not active.alert.silenced
     active.waits = False
     changed = replace(active.as_it_stands(), updated_ns=now_ns)
