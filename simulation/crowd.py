@@ -219,7 +219,7 @@ class Crowd:
         for name, message, seq in self._turns():
             size = len(message) + MESSAGE_BYTES
             if seq:
-                self._credit.take(name, size, self._now_s)
+                self._credit.consume(name, size, self._now_s)
                 self._acked[name] = max(self._acked[name], seq)
                 yield name
                 continue

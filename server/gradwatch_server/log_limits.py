@@ -57,7 +57,7 @@ class LogLimits(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Tell whether a line may pass; count it if not."""
-        self.tell()
+        self.report()
         cause = (_kind(record), str(getattr(record, "peer", "")))
         limits = self._use.limits
         with self._lock:
@@ -73,7 +73,7 @@ class LogLimits(logging.Filter):
             self._use["log_lines_per_min"].num_refused += 1
             return False
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Say what was left out, once a minute."""
         with self._lock:
             if self._clock_s() - self._began_s < WINDOW_S:

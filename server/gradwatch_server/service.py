@@ -284,7 +284,7 @@ class _Aggregator:
         stack, engine, collector = self._stack, self._engine, GarbageCollector()
 
         async def every_second() -> None:
-            self._log_limits.tell()
+            self._log_limits.report()
             collector.collect_if_due()
 
         config = http_config(self._settings, self._secured_app(), self._limits, every_second)

@@ -47,7 +47,7 @@ def test_a_kind_is_told_once_for_each_peer(log: Log) -> None:
     assert log.lines == ["nonsense: 0", "nonsense: 7", "slow"]
     assert log.use["log_lines_per_min"].num_refused == 299
     log.now_s = WINDOW_S
-    log.limits.tell()
+    log.limits.report()
 
     assert log.lines[3:] == ["left out in the last minute: 299 more from 10.0.0.1: nonsense: %d"]
     log.tell("slow", peer="10.0.0.1")
@@ -60,7 +60,7 @@ def test_peers_without_number_fill_neither_log_nor_memory(log: Log) -> None:
             log.tell("nonsense", peer=f"10.0.{number // 250}.{number % 250}")
     assert len(log.lines) == 20
     log.now_s = WINDOW_S
-    log.limits.tell()
+    log.limits.report()
 
     told = log.lines[20:]
     assert len(told) == MAX_TOLD + 1

@@ -89,8 +89,8 @@ def test_the_same_seed_is_the_same_run() -> None:
 class AcknowledgesFirst(Engine):
     """Answers as soon as it has checked a message."""
 
-    def _take(self, message: Any, batch: Any) -> None:
-        super()._take(message, batch)
+    def _accept(self, message: Any, batch: Any) -> None:
+        super()._accept(message, batch)
         self._acknowledge(batch)
 
 

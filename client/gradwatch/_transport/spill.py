@@ -131,7 +131,7 @@ class Spill:
     def _roll(self) -> None:
         """Begin a segment; delete the oldest if there are as many as there may be."""
         if self._lock is None:
-            self._lock = SessionLock.take(self.directory, self._session)
+            self._lock = SessionLock.acquire(self.directory, self._session)
         while len(self._segments) >= _SEGMENTS:
             oldest = self._segments.popleft()
             # Numbers are nearly without gaps, so this is right unless half of it is acknowledged.
@@ -233,7 +233,7 @@ def claim_orphans(directory: Path, hello: Hello, faults: Faults) -> Iterator[Orp
     for path in paths:
         try:
             spilled = SpilledSession.open(path)
-            lock = SessionLock.take(directory, spilled.session)
+            lock = SessionLock.acquire(directory, spilled.session)
         except (SpillError, OSError) as error:
             faults.note("spill", error)
             continue

@@ -87,7 +87,7 @@ def _checked(endpoint: str) -> str:
 
 @contextmanager
 def _locked(spilled: SpilledSession) -> Iterator[None]:
-    lock = SessionLock.take(spilled.paths[0].parent, spilled.session)
+    lock = SessionLock.acquire(spilled.paths[0].parent, spilled.session)
     if lock is None:
         msg = f"{spilled.paths[0]} is in use by a live process, which sends it itself"
         raise GradwatchError(msg)

@@ -73,7 +73,7 @@ class AlertDelivery:
         """Completion: true once everybody was told."""
         return not self._waiting
 
-    def tell(self, changes: Iterable[AlertChange]) -> None:
+    def add(self, changes: Iterable[AlertChange]) -> None:
         """Tell each alert that is not silenced to the ranks of its attempt, if it lives.
 
         Else it goes to those of the current attempt.
@@ -101,7 +101,7 @@ class AlertDelivery:
         attempts = [attempt for attempt in run.judged if attempt.number == alert.attempt]
         return attempts[0] if attempts and attempts[0].lives else run.current
 
-    def work(self) -> None:
+    def run_slice(self) -> None:
         """Tell others, as many as may be told at once."""
         for session, packed in self._next():
             self._send(session, packed)

@@ -101,7 +101,7 @@ class Commands:
             self.close()
         return future
 
-    def take(self, state: State, now_ns: int, batch: Batch) -> None:
+    def decide(self, state: State, now_ns: int, batch: Batch) -> None:
         """Decide what the waiting ones come to, and put it into the batch."""
         for _ in range(MAX_WAITING):
             try:

@@ -248,7 +248,7 @@ class CurveRecorder:
             if size.attempt <= gone.attempts:
                 self._gone[size.run, size.attempt] = None
 
-    def work(self, now_ns: int) -> bool:
+    def run_slice(self, now_ns: int) -> bool:
         """Let idle attempts leave memory, and trim, if it is their turn.
 
         Return True if nothing is left to be done now.

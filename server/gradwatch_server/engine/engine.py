@@ -289,7 +289,7 @@ class Engine(threading.Thread):
         began_s = 0.0
         for message in self._ingest.receive(wait_ms, self._work.work_s):
             began_s = began_s or time.perf_counter()
-            self._take(message, batch)
+            self._accept(message, batch)
         now_ns = self.clock.now_ns()
         self._intake.ask_again(now_ns, batch)
         self._intake.serve_waiting(now_ns, batch)
@@ -298,7 +298,7 @@ class Engine(threading.Thread):
             self._run_log.check_rules()
             self._memory.report()
             self._intake.free_credit(now_ns, batch)
-        self.commands.take(self._state, now_ns, batch)
+        self.commands.decide(self._state, now_ns, batch)
         fold_began_s = time.perf_counter()
         changes = self._fold(batch.by_run())
         self._housekeeping.pace(time.perf_counter() - fold_began_s)
@@ -323,7 +323,7 @@ class Engine(threading.Thread):
 
     def _recover(self, batch: Batch) -> bool:
         """Bring runs into memory; return whether a reader waits for one."""
-        self._recovery.work(batch)
+        self._recovery.run_slice(batch)
         wanted = self.publishing.find_wanted()
         for name in wanted:
             self._recovery.ensure(name, batch)
@@ -336,11 +336,11 @@ class Engine(threading.Thread):
         self.boot_id = os.urandom(BOOT_ID_BYTES)  # clients say HELLO, and what they have still
         self._connect_parts()
 
-    def _take(self, message: IngestMessage, batch: Batch) -> None:
+    def _accept(self, message: IngestMessage, batch: Batch) -> None:
         now_ns = self.clock.now_ns()
         self._housekeeping.wake(now_ns, batch)
-        self._intake.take(message, now_ns, batch)
-        self._work.take(message)
+        self._intake.accept(message, now_ns, batch)
+        self._work.add(message)
 
     def _fold(self, entries_of: Mapping[str, Sequence[Entry]]) -> list[AlertChange]:
         """Apply entries to the state; return the changes of alerts.
@@ -392,8 +392,8 @@ class Engine(threading.Thread):
         now_ns = self.clock.now_ns()
         # What may be trimmed is known once all runs are in memory.
         is_trimmed = self._recovery.is_done and self._checkpointer.trim(now_ns, self._state)
-        is_kept = self.curves.work(self.clock.now_ns())
-        is_deleted = self.deletions.work(self.published.cursor)
+        is_kept = self.curves.run_slice(self.clock.now_ns())
+        is_deleted = self.deletions.run_slice(self.published.cursor)
         is_saved = self._checkpointer.is_done and self._delivery.is_done
         return is_trimmed and is_kept and is_deleted and is_saved
 
@@ -411,10 +411,8 @@ class Engine(threading.Thread):
         if changes:
             self._on_alerts()
             # A run may have left memory later in the same batch.
-            self._delivery.tell(
-                change for change in changes if change.alert.run in self._state.runs
-            )
-        self._delivery.work()
+            self._delivery.add(change for change in changes if change.alert.run in self._state.runs)
+        self._delivery.run_slice()
 
     def _acknowledge(self, batch: Batch) -> None:
         now_s = self.clock.now_ns() / 1e9

@@ -88,7 +88,7 @@ class Intake:
         waited = []
         for later_ns, message in enumerate(self._admission.next_round()):
             # Each at a time of its own: after a restart runs are in the order of their beginnings.
-            self.take(message, now_ns + later_ns, batch)
+            self.accept(message, now_ns + later_ns, batch)
             waited.append(message.peer)
         gone = self._memory.gone()
         batch.lines[:0] = [Line(run, Entry(now_ns, body)) for run, body in gone]
@@ -116,13 +116,13 @@ class Intake:
         since_ns = now_ns - self._rewound_ns.get(session, -REWIND_NS)
         return since_ns >= REWIND_NS and self._ingest.has_room(peer)
 
-    def take(self, message: IngestMessage, now_ns: int, batch: Batch) -> None:
+    def accept(self, message: IngestMessage, now_ns: int, batch: Batch) -> None:
         """Add to a batch what a message puts into the log, and the answer to it."""
         session = message.envelope.session
         if not self._admission.may_write(message) or not self._is_of_its_peer(message, now_ns):
             return
         if type(message.envelope.record) in RECORD_KINDS:
-            self._credit.take(session, len(message.raw) + MESSAGE_BYTES, now_ns / 1e9)
+            self._credit.consume(session, len(message.raw) + MESSAGE_BYTES, now_ns / 1e9)
         if session in self._memory.leaving:
             self._turn_away(message)
         elif self._dispatch(message, now_ns, batch):

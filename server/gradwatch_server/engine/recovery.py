@@ -83,7 +83,7 @@ class Recovery:
         """Tell whether a run is not in memory yet."""
         return name in self.away
 
-    def work(self, batch: Batch) -> None:
+    def run_slice(self, batch: Batch) -> None:
         """Bring the next runs into memory."""
         if self._is_complete:
             return

@@ -44,7 +44,7 @@ class Deletions:
         position = self._store.log.last(run)
         self._waiting.append(_Deletion(run, position, self._store.alert_events.newest()))
 
-    def work(self, newest: int) -> bool:
+    def run_slice(self, newest: int) -> bool:
         """Delete a slice; return True if nothing is left to be deleted now.
 
         Args:

@@ -37,7 +37,7 @@ class WorkMeter:
         self._bytes: Counter[bytes] = Counter()  # of the batch, by peer
         self._write_s = 0.0  # what one usually takes
 
-    def take(self, message: IngestMessage) -> None:
+    def add(self, message: IngestMessage) -> None:
         self._bytes[message.peer] += len(message.raw)
 
     def write(self, seconds: float) -> None:

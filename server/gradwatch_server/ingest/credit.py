@@ -6,7 +6,7 @@ and is taken back from a session that is idle. Sessions that have records and no
 first in, first out. It knows neither sockets nor clocks. Typical use::
 
     credit.open(session, peer, now_s)
-    credit.take(session, num_bytes, now_s)  # a record has left the queue
+    credit.consume(session, num_bytes, now_s)  # a record has left the queue
     window_bytes, shrink = credit.answer(session, now_s)  # once for each session and batch
 """
 
@@ -177,7 +177,7 @@ class Credit:
             if not connection.sessions:
                 del self._connections[account.peer]
 
-    def take(self, session: bytes, num_bytes: int, now_s: float) -> None:
+    def consume(self, session: bytes, num_bytes: int, now_s: float) -> None:
         """Count a record that has left the queue."""
         account = self._accounts.get(session)
         if account is None or account.is_fixed:

@@ -83,16 +83,16 @@ class NotificationQueue:
             self._forget(oldest)
         return oldest is not None
 
-    def take(self, event: AlertEvent, now_s: float) -> None:
+    def accept(self, event: AlertEvent, now_s: float) -> None:
         """Take an alert event; one that is not wanted changes nothing."""
         alert = event.alert
         known = self._entries.get(alert["id"])
         if alert["state"] == AlertState.FIRING:
-            self._take_firing(event, known, now_s)
+            self._accept_firing(event, known, now_s)
         elif known is not None:
-            self._take_resolved(event, known, now_s)
+            self._accept_resolved(event, known, now_s)
 
-    def _take_firing(self, event: AlertEvent, known: DeliveryState | None, now_s: float) -> None:
+    def _accept_firing(self, event: AlertEvent, known: DeliveryState | None, now_s: float) -> None:
         alert = event.alert
         news = (alert.get("update") or {}).get("news", ())
         has_risen = News.SEVERITY in news or News.KIND in news
@@ -111,7 +111,7 @@ class NotificationQueue:
         entry = self._entry(event, is_pending=is_pending)
         self._put(replace(entry, is_told=True), now_s)
 
-    def _take_resolved(self, event: AlertEvent, known: DeliveryState, now_s: float) -> None:
+    def _accept_resolved(self, event: AlertEvent, known: DeliveryState, now_s: float) -> None:
         is_kept = self._policy.resolved if known.is_told else not event.alert.get("silenced")
         if is_kept:
             entry = self._entry(event, is_pending=True)

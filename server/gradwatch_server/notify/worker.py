@@ -141,7 +141,7 @@ class TargetWorker:
         for event in events:
             if not self._plan.has_room():
                 break
-            self._plan.take(event, now_s)
+            self._plan.accept(event, now_s)
             cursor = event.cursor
         if cursor == self._progress.cursor:
             return False

@@ -22,7 +22,7 @@ class SessionLock:
         self._descriptor = descriptor
 
     @classmethod
-    def take(cls, directory: Path, session: bytes) -> SessionLock | None:
+    def acquire(cls, directory: Path, session: bytes) -> SessionLock | None:
         """Lock a session's files; None if another one holds them.
 
         Raises:

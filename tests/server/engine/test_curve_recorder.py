@@ -140,7 +140,7 @@ class Feed:
         """Do all that is due."""
         for _ in range(3_000):
             self.recorder._rest_until_ns = 0
-            self.recorder.work(1)
+            self.recorder.run_slice(1)
             if not self.recorder._gone:
                 return
 

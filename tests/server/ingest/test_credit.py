@@ -37,7 +37,7 @@ def test_a_window_widens_while_it_is_used_up_to_the_share_of_a_session() -> None
     seen = []
     for _ in range(12):
         for _ in range(window_of(credit, A) // 10_000):
-            credit.take(A, 10_000, 0.0)
+            credit.consume(A, 10_000, 0.0)
         seen.append(window_of(credit, A))
     assert seen == sorted(seen)
     assert MIB - 2 * FIRST_RECORD_BYTES < seen[-1] <= MIB
@@ -48,7 +48,7 @@ def test_what_is_taken_back_is_free_once_it_is_confirmed() -> None:
     credit.open(A, b"p", 0.0)
     for _ in range(10):
         for _ in range(window_of(credit, A) // 10_000):
-            credit.take(A, 10_000, 0.0)
+            credit.consume(A, 10_000, 0.0)
     window_of(credit, A)
     granted = credit.granted_bytes
     window_bytes, shrink = credit.answer(A, IDLE_S)
@@ -69,9 +69,9 @@ def test_who_waits_longest_is_served_first() -> None:
         assert window_of(credit, name) == 0
         credit.beat(name, 0, 40 * KIB, 0.0)
     assert credit.serve(0.0) == []
-    credit.take(A, 50 * KIB, 0.0)
+    credit.consume(A, 50 * KIB, 0.0)
     assert credit.serve(0.0) == [B]
-    credit.take(B, 40 * KIB, 0.0)
+    credit.consume(B, 40 * KIB, 0.0)
     assert credit.serve(0.0) == [C]
 
 
@@ -82,7 +82,7 @@ def test_idle_sessions_keep_nothing_that_others_wait_for() -> None:
     for name in names[:32]:
         credit.open(name, name, 0.0)
         for _ in range(4):
-            credit.take(name, window_of(credit, name) // 2, 0.0)
+            credit.consume(name, window_of(credit, name) // 2, 0.0)
     for name in names[32:]:
         credit.open(name, name, 0.0)
         credit.beat(name, 0, FIRST_RECORD_BYTES, 0.0)
@@ -93,27 +93,27 @@ def test_idle_sessions_keep_nothing_that_others_wait_for() -> None:
             credit.beat(name, shrink, 0, second)
         for name in credit.serve(second):
             served.append(name)
-            credit.take(name, FIRST_RECORD_BYTES // 2, second)
+            credit.consume(name, FIRST_RECORD_BYTES // 2, second)
     assert served == names[32:]
 
 
 def test_who_opens_sessions_and_sends_nothing_leaves_room_for_those_that_send() -> None:
     credit = Credit(MIB)
     credit.open(A, A, 0.0)
-    credit.take(A, 10_000, 0.0)
+    credit.consume(A, 10_000, 0.0)
     for number in range(1_000):
         credit.open(number.to_bytes(2, "big"), b"p", 0.0)
         credit.open_fixed(number.to_bytes(3, "big"), b"q", 8 * MIB, 0.0)
     assert credit.granted_bytes <= 2 * MIB // NEW_SHARE + FIRST_RECORD_BYTES
     for _ in range(12):
-        credit.take(A, window_of(credit, A), 0.0)
+        credit.consume(A, window_of(credit, A), 0.0)
     assert window_of(credit, A) > MIB // 3
 
 
 def test_who_confirms_nothing_is_forgotten() -> None:
     credit = Credit(MIB)
     credit.open(A, A, 0.0)
-    credit.take(A, 10_000, 0.0)
+    credit.consume(A, 10_000, 0.0)
     credit.open(B, B, 0.0)
     credit.beat(B, 0, MIB, 0.0)
     assert credit.reclaim(IDLE_S, heard) == [A]
@@ -128,7 +128,7 @@ def test_a_client_without_credit_has_a_fixed_promise() -> None:
     credit = Credit(MIB)
     promise = credit.open_fixed(A, b"p", 8 * MIB, 0.0)
     assert FIRST_RECORD_BYTES <= promise <= MIB // NEW_SHARE
-    credit.take(A, 10_000, 0.0)
+    credit.consume(A, 10_000, 0.0)
     assert credit.answer(A, 0.0) == (None, 0)
     assert credit.granted_bytes == promise
     credit.forget(A)
@@ -208,7 +208,7 @@ class Client:
             if kind == "beat":
                 self.credit.beat(self.name, number, waiting, now_s)
             else:
-                self.credit.take(self.name, number, now_s)
+                self.credit.consume(self.name, number, now_s)
                 self.acked += number
 
     def answer(self, now_s: float) -> None:

@@ -91,7 +91,7 @@ def send(url: str, *events: AlertEvent, now_s: float, is_resend: bool = False) -
     plan = NotificationQueue(AlertmanagerNotifier.schedule(Policy()))
     stored = {own.cursor: own.alert for own in events}
     for own in events:
-        plan.take(own, now_s)
+        plan.accept(own, now_s)
     batch = plan.due(now_s)
     if is_resend:
         assert batch is not None

@@ -84,7 +84,7 @@ def mailbox() -> Iterator[Mailbox]:
 def notice(**changes: Any) -> Notice:
     plan = NotificationQueue(Policy(group_wait_s=0.0))
     stored = event(1, **changes)
-    plan.take(stored, 100.0)
+    plan.accept(stored, 100.0)
     batch = plan.due(100.0)
     assert batch is not None
     return Notice(batch, lambda _: stored.alert, "http://gw:8420", 100.0)

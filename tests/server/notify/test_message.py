@@ -19,7 +19,7 @@ def composed(*events: AlertEvent, **changes: Any) -> Message:
     plan = NotificationQueue(Policy(group_wait_s=0.0, group_interval_s=0.0, group_by=()))
     stored = {own.cursor: own.alert for own in events}
     for own in events:
-        plan.take(own, 1.0)
+        plan.accept(own, 1.0)
     batch = plan.due(1.0)
     assert batch is not None
     fields = {name: getattr(batch, name) for name in NotificationBatch.__slots__} | changes
@@ -108,7 +108,7 @@ def test_names_from_the_wire_call_nobody() -> None:
 def test_an_alert_that_is_not_kept_any_more_is_still_named() -> None:
     """The log was trimmed, or its run deleted, while it waited."""
     plan = NotificationQueue(Policy(group_wait_s=0.0))
-    plan.take(event(1), 100.0)
+    plan.accept(event(1), 100.0)
     batch = plan.due(100.0)
     assert batch is not None
     message = compose(Notice(batch, lambda _: None, None, 100.0))

@@ -38,9 +38,9 @@ def tell(plan: NotificationQueue, now_s: float) -> list[str]:
 
 def test_alerts_of_a_run_that_come_together_are_one_message() -> None:
     plan = NotificationQueue(Policy(group_wait_s=10.0))
-    plan.take(event(1, "a"), NOON_S)
-    plan.take(event(2, "b"), NOON_S + 9.0)
-    plan.take(event(3, "c", run="other"), NOON_S + 9.0)
+    plan.accept(event(1, "a"), NOON_S)
+    plan.accept(event(2, "b"), NOON_S + 9.0)
+    plan.accept(event(3, "c", run="other"), NOON_S + 9.0)
 
     assert plan.due(NOON_S + 9.9) is None
     assert plan.next_s(NOON_S) == NOON_S + 10.0
@@ -55,7 +55,7 @@ def test_a_storm_is_few_messages() -> None:
     told: list[str] = []
     for number in range(1_000):
         now_s = NOON_S + number * 0.1
-        plan.take(event(number + 1, f"a{number}"), now_s)
+        plan.accept(event(number + 1, f"a{number}"), now_s)
         if (batch := plan.due(now_s)) is not None:
             plan.settled(batch, now_s)
             told.append(batch.group)
@@ -70,9 +70,9 @@ def test_a_storm_is_few_messages() -> None:
 )
 def test_what_is_grouped_is_set(group_by: tuple[str, ...], count: int) -> None:
     plan = NotificationQueue(Policy(group_by=group_by, **AT_ONCE))
-    plan.take(event(1, "a"), NOON_S)
-    plan.take(event(2, "b", rule="vanishing"), NOON_S)
-    plan.take(event(3, "c", run="other"), NOON_S)
+    plan.accept(event(1, "a"), NOON_S)
+    plan.accept(event(2, "b", rule="vanishing"), NOON_S)
+    plan.accept(event(3, "c", run="other"), NOON_S)
     told = 0
     while (batch := plan.due(NOON_S)) is not None:
         plan.settled(batch, NOON_S)
@@ -93,7 +93,7 @@ def test_what_is_grouped_is_set(group_by: tuple[str, ...], count: int) -> None:
 )
 def test_only_what_is_wanted_is_told(changes: dict[str, Any], is_told: bool) -> None:
     plan = NotificationQueue(Policy(rules=("non*",), runs=("!scratch-*",), **AT_ONCE))
-    plan.take(event(1, **changes), NOON_S)
+    plan.accept(event(1, **changes), NOON_S)
 
     assert (plan.due(NOON_S) is not None) == is_told
 
@@ -101,11 +101,11 @@ def test_only_what_is_wanted_is_told(changes: dict[str, Any], is_told: bool) -> 
 def test_that_it_is_over_is_told_to_whom_it_was_told() -> None:
     """Silenced by then or not; to nobody else."""
     plan = NotificationQueue(Policy(**AT_ONCE))
-    plan.take(event(1, "a"), NOON_S)
-    plan.take(event(2, "b", severity="info"), NOON_S)
+    plan.accept(event(1, "a"), NOON_S)
+    plan.accept(event(2, "b", severity="info"), NOON_S)
     assert tell(plan, NOON_S) == ["a"]
-    plan.take(event(3, "a", "resolved", silenced=True), NOON_S + 1)
-    plan.take(event(4, "b", "resolved"), NOON_S + 1)
+    plan.accept(event(3, "a", "resolved", silenced=True), NOON_S + 1)
+    plan.accept(event(4, "b", "resolved"), NOON_S + 1)
 
     assert tell(plan, NOON_S + 1) == ["a"]
     assert plan.entries == ()
@@ -113,9 +113,9 @@ def test_that_it_is_over_is_told_to_whom_it_was_told() -> None:
 
 def test_nobody_who_does_not_want_that_is_told_that_it_is_over() -> None:
     plan = NotificationQueue(Policy(resolved=False, **AT_ONCE))
-    plan.take(event(1), NOON_S)
+    plan.accept(event(1), NOON_S)
     tell(plan, NOON_S)
-    plan.take(event(2, state="resolved"), NOON_S + 1)
+    plan.accept(event(2, state="resolved"), NOON_S + 1)
 
     assert plan.due(NOON_S + 1) is None
     assert plan.entries == ()
@@ -123,8 +123,8 @@ def test_nobody_who_does_not_want_that_is_told_that_it_is_over() -> None:
 
 def test_what_began_and_ended_while_it_waited_is_told_once() -> None:
     plan = NotificationQueue(Policy(group_wait_s=10.0))
-    plan.take(event(1), NOON_S)
-    plan.take(event(2, state="resolved"), NOON_S + 1)
+    plan.accept(event(1), NOON_S)
+    plan.accept(event(2, state="resolved"), NOON_S + 1)
     batch = due(plan, NOON_S + 10.0)
 
     assert [(own.state, own.is_told) for own in batch.entries] == [("resolved", False)]
@@ -135,10 +135,10 @@ def test_what_began_and_ended_while_it_waited_is_told_once() -> None:
 def test_a_receiver_may_hear_of_an_alert_before_its_end() -> None:
     """And of others meanwhile; a clock that is set back delays nothing."""
     plan = NotificationQueue(Policy(**AT_ONCE, min_firing_s=60.0))
-    plan.take(event(1, "a"), 100.0)
+    plan.accept(event(1, "a"), 100.0)
     assert tell(plan, 100.0) == ["a"]
-    plan.take(event(2, "a", state="resolved"), 101.0)
-    plan.take(event(3, "b"), 102.0)
+    plan.accept(event(2, "a", state="resolved"), 101.0)
+    plan.accept(event(3, "b"), 102.0)
     assert tell(plan, 102.0) == ["b"]
     assert plan.due(159.0) is None
     assert plan.next_s(159.0) == 160.0
@@ -149,15 +149,15 @@ def test_a_receiver_may_hear_of_an_alert_before_its_end() -> None:
 
 def test_news_are_told_where_it_became_worse() -> None:
     plan = NotificationQueue(Policy(**AT_ONCE))
-    plan.take(event(1, severity="warning"), NOON_S)
+    plan.accept(event(1, severity="warning"), NOON_S)
     tell(plan, NOON_S)
-    plan.take(event(2, severity="warning", news=["layers"]), NOON_S + 1)
+    plan.accept(event(2, severity="warning", news=["layers"]), NOON_S + 1)
     assert plan.due(NOON_S + 1) is None
-    plan.take(
+    plan.accept(
         event(3, severity="warning", news=["acknowledged"], acknowledged={"by": "ada"}), NOON_S + 2
     )
     assert plan.due(NOON_S + 2) is None
-    plan.take(
+    plan.accept(
         event(4, severity="critical", news=["severity"], acknowledged={"by": "ada"}), NOON_S + 3
     )
 
@@ -166,26 +166,26 @@ def test_news_are_told_where_it_became_worse() -> None:
 
 def test_a_lost_rank_is_told_after_what_others_raised_because_of_it() -> None:
     plan = NotificationQueue(Policy(**AT_ONCE))
-    plan.take(event(1, severity="critical"), NOON_S)
+    plan.accept(event(1, severity="critical"), NOON_S)
     tell(plan, NOON_S)
-    plan.take(event(2, severity="critical", news=["kind"]), NOON_S + 60)
+    plan.accept(event(2, severity="critical", news=["kind"]), NOON_S + 60)
 
     assert len(due(plan, NOON_S + 60).entries) == 1
 
 
 def test_what_rises_to_a_severity_that_is_wanted_is_told() -> None:
     plan = NotificationQueue(Policy(severities=frozenset({"critical"}), **AT_ONCE))
-    plan.take(event(1, severity="warning"), NOON_S)
+    plan.accept(event(1, severity="warning"), NOON_S)
     assert plan.due(NOON_S) is None
-    plan.take(event(2, severity="critical", news=["severity"]), NOON_S)
+    plan.accept(event(2, severity="critical", news=["severity"]), NOON_S)
 
     assert tell(plan, NOON_S) == ["a1"]
 
 
 def test_whoever_outlives_its_silence_is_told_then() -> None:
     plan = NotificationQueue(Policy(**AT_ONCE))
-    plan.take(event(1, silenced=True), NOON_S)
-    plan.take(event(2, news=["silence_ended"]), NOON_S + 1)
+    plan.accept(event(1, silenced=True), NOON_S)
+    plan.accept(event(2, news=["silence_ended"]), NOON_S + 1)
 
     assert tell(plan, NOON_S + 1) == ["a1"]
 
@@ -193,8 +193,8 @@ def test_whoever_outlives_its_silence_is_told_then() -> None:
 @pytest.mark.parametrize("change", [{"silenced": True}, {"acknowledged": {"by": "ada"}}])
 def test_what_somebody_knows_of_while_it_waits_is_not_told(change: dict[str, Any]) -> None:
     plan = NotificationQueue(Policy(group_wait_s=10.0))
-    plan.take(event(1), NOON_S)
-    plan.take(event(2, news=["layers"], **change), NOON_S + 1)
+    plan.accept(event(1), NOON_S)
+    plan.accept(event(2, news=["layers"], **change), NOON_S + 1)
 
     assert plan.due(NOON_S + 10.0) is None
     assert plan.entries == ()
@@ -204,8 +204,8 @@ def test_what_fires_on_is_sent_again_to_who_would_take_it_for_over() -> None:
     plan = NotificationQueue(Policy(resend_s=120.0, **AT_ONCE))
     never = NotificationQueue(Policy(**AT_ONCE))
     for own in (plan, never):
-        own.take(event(1, "a"), NOON_S)
-        own.take(event(2, "b", run="other"), NOON_S)
+        own.accept(event(1, "a"), NOON_S)
+        own.accept(event(2, "b", run="other"), NOON_S)
         tell(own, NOON_S)
         tell(own, NOON_S)
     assert plan.next_s(NOON_S) == NOON_S + 120.0
@@ -214,8 +214,8 @@ def test_what_fires_on_is_sent_again_to_who_would_take_it_for_over() -> None:
     assert batch.is_resend
     assert ids(batch) == ["a", "b"]
     plan.settled(batch, NOON_S + 120.0)
-    plan.take(event(3, "a", news=["acknowledged"], acknowledged={"by": "ada"}), NOON_S + 200.0)
-    plan.take(event(4, "b", "resolved", run="other"), NOON_S + 200.0)
+    plan.accept(event(3, "a", news=["acknowledged"], acknowledged={"by": "ada"}), NOON_S + 200.0)
+    plan.accept(event(4, "b", "resolved", run="other"), NOON_S + 200.0)
     assert tell(plan, NOON_S + 200.0) == ["b"]
     assert tell(plan, NOON_S + 240.0) == ["a"]
 
@@ -228,8 +228,8 @@ def test_what_fires_on_is_sent_again_to_who_would_take_it_for_over() -> None:
 
 def test_a_message_of_which_nobody_knows_whether_it_arrived_goes_first_and_says_so() -> None:
     plan = NotificationQueue(Policy(**AT_ONCE))
-    plan.take(event(1, "a", run="first"), NOON_S)
-    plan.take(event(2, "b", run="second"), NOON_S)
+    plan.accept(event(1, "a", run="first"), NOON_S)
+    plan.accept(event(2, "b", run="second"), NOON_S)
     batch = due(plan, NOON_S, doubtful="second")
 
     assert ids(batch) == ["b"]
@@ -242,9 +242,9 @@ def test_what_is_kept_gives_the_same_plan_again() -> None:
     plan = NotificationQueue(policy)
     entries: dict[str, DeliveryState] = {}
     groups: dict[str, GroupTimes] = {}
-    plan.take(event(1, "a"), NOON_S)
+    plan.accept(event(1, "a"), NOON_S)
     plan.keep_changes(plan.changes(DeliveryProgress(1), NOON_S))
-    plan.take(event(2, "b"), NOON_S)
+    plan.accept(event(2, "b"), NOON_S)
     for is_sent in (False, True):
         if is_sent:
             tell(plan, NOON_S + 10)
@@ -259,8 +259,8 @@ def test_what_is_kept_gives_the_same_plan_again() -> None:
         assert again.next_s(NOON_S + 10) == plan.next_s(NOON_S + 10)
     assert not plan.changes(DeliveryProgress(2), NOON_S + 10).entries
 
-    plan.take(event(3, "a", "resolved"), NOON_S + 20)
-    plan.take(event(4, "b", "resolved"), NOON_S + 20)
+    plan.accept(event(3, "a", "resolved"), NOON_S + 20)
+    plan.accept(event(4, "b", "resolved"), NOON_S + 20)
     tell(plan, NOON_S + 80)
     plan.keep_changes(plan.changes(DeliveryProgress(4), NOON_S + 80))
     last = plan.changes(DeliveryProgress(4), NOON_S + 80)
@@ -271,7 +271,7 @@ def test_what_is_kept_gives_the_same_plan_again() -> None:
 
 def test_a_clock_that_was_set_back_delays_nothing_for_long() -> None:
     plan = NotificationQueue(Policy(group_wait_s=10.0))
-    plan.take(event(1), NOON_S)
+    plan.accept(event(1), NOON_S)
     earlier_s = NOON_S - DAY_S
 
     assert plan.next_s(earlier_s) == earlier_s + 10.0
@@ -279,12 +279,12 @@ def test_a_clock_that_was_set_back_delays_nothing_for_long() -> None:
 
 def test_it_remembers_no_more_than_it_may() -> None:
     plan = NotificationQueue(Policy(**AT_ONCE), max_entries=2)
-    plan.take(event(1, "a"), NOON_S)
+    plan.accept(event(1, "a"), NOON_S)
     tell(plan, NOON_S)
-    plan.take(event(2, "b"), NOON_S)
+    plan.accept(event(2, "b"), NOON_S)
     assert plan.has_room()
     assert [own.alert_id for own in plan.entries] == ["b"]
-    plan.take(event(3, "c"), NOON_S)
+    plan.accept(event(3, "c"), NOON_S)
 
     assert not plan.has_room()
     assert plan.num_pending == 2
@@ -293,9 +293,9 @@ def test_it_remembers_no_more_than_it_may() -> None:
 def test_what_is_given_up_is_told_when_it_has_news() -> None:
     """The receiver may be right again by then."""
     plan = NotificationQueue(Policy(**AT_ONCE))
-    plan.take(event(1), NOON_S)
+    plan.accept(event(1), NOON_S)
     plan.drop(due(plan, NOON_S).entries)
     assert plan.due(NOON_S) is None
-    plan.take(event(2, news=["layers"]), NOON_S + 1)
+    plan.accept(event(2, news=["layers"]), NOON_S + 1)
 
     assert tell(plan, NOON_S + 1) == ["a1"]

@@ -10,11 +10,11 @@ SESSION = b"s" * 16
 
 
 def test_a_session_is_locked_by_one_at_a_time(tmp_path: Path) -> None:
-    lock = SessionLock.take(tmp_path, SESSION)
+    lock = SessionLock.acquire(tmp_path, SESSION)
     assert lock is not None
-    assert SessionLock.take(tmp_path, SESSION) is None
+    assert SessionLock.acquire(tmp_path, SESSION) is None
     lock.release(remove=True)
-    again = SessionLock.take(tmp_path, SESSION)
+    again = SessionLock.acquire(tmp_path, SESSION)
     assert again is not None
     again.release(remove=True)
 

@@ -63,7 +63,7 @@ class OpenFrames:
         """Return where a record belongs, and others that its coming decides of."""
         part.record.is_whole = True  # the log may be trimmed before it is decided
         closed = self.frames.last_closed
-        return self.order.take(part.rank, part.number, part.step, part, closed)
+        return self.order.accept(part.rank, part.number, part.step, part, closed)
 
     def pass_over(self, rank: int, stats: Stats) -> None:
         """Note the step of a record that cannot be read."""

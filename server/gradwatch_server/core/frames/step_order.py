@@ -81,7 +81,7 @@ class StepOrder(Generic[T]):
             one.item.num_bytes for steps in self._ranks.values() for one in steps.held
         )
 
-    def take(self, rank: int, stream: int, step: int, item: T, closed: Place) -> Placed[T]:
+    def accept(self, rank: int, stream: int, step: int, item: T, closed: Place) -> Placed[T]:
         """Place a record, and what its coming decides of those that are held.
 
         Args:
@@ -110,7 +110,7 @@ class StepOrder(Generic[T]):
         return None if self._is_far(steps, step) else self._place(steps, stream, step, closed)
 
     def place_at_once(self, rank: int, stream: int, step: int, closed: Place) -> Place | None:
-        """Return the position of a record, None if `take` has to decide of it or of others."""
+        """Return the position of a record, None if `accept` has to decide of it or of others."""
         steps = self._ranks[rank] if rank in self._ranks else self._rank(rank)
         if steps.held or (step >= FAR and self._is_far(steps, step)):
             return None

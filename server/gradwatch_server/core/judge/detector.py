@@ -158,7 +158,7 @@ class SeriesState:
             made[..., :num_known] = array
             setattr(self, name, made)
 
-    def take(self, columns: list[int]) -> None:
+    def select(self, columns: list[int]) -> None:
         """Keep these series in this order."""
         for name in _FILLS:
             setattr(self, name, np.ascontiguousarray(getattr(self, name)[..., columns]))

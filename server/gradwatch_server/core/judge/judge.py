@@ -253,8 +253,8 @@ class Judge:
         columns = list(range(FIRST_MODULE))
         for module in order.tolist():
             columns += FIRST_MODULE + 2 * module, FIRST_MODULE + 2 * module + 1
-        made.state.series.take(columns)
-        made.state.maker.take(order)
+        made.state.series.select(columns)
+        made.state.maker.select(order)
         made.state.zeros, made.state.smallness, made.state.away = Zeros(), Smallness(), Away()
         made.state.presence, made.state.shares = Presence(), Shares()
         made.state.smallness.num_frames = HISTORY_FRAMES

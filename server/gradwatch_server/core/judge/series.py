@@ -117,7 +117,7 @@ class SeriesMaker:
             for name in ("slow", "num_samples", "floor", "first_sum", "first_count"):
                 setattr(self, name, np.concatenate([getattr(self, name), np.zeros(more)]))
 
-    def take(self, modules: IndexArray) -> None:
+    def select(self, modules: IndexArray) -> None:
         """Keep these modules in this order."""
         self.slow, self.num_samples = self.slow[modules], self.num_samples[modules]
         places = np.concatenate([np.arange(FIRST_MODULE), FIRST_MODULE + modules])

@@ -120,7 +120,7 @@ def test_what_a_live_process_writes_is_refused(
         "from gradwatch_wire.session.session_lock import SessionLock\n"
         "from gradwatch_wire.session.spilled_session import SpilledSession\n"
         "path = Path(sys.argv[1])\n"
-        "lock = SessionLock.take(path.parent, SpilledSession.open(path).session)\n"
+        "lock = SessionLock.acquire(path.parent, SpilledSession.open(path).session)\n"
         "print('held', flush=True)\nsys.stdin.read()\n"
     )
     with subprocess.Popen(
@@ -147,7 +147,7 @@ def test_no_aggregator_there_is_one_line_and_the_file_stays(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     words = refusal(path, "--endpoint", f"tcp://127.0.0.1:{port}", "--remove")
-    lock = SessionLock.take(path.parent, b"nobody0".ljust(16, b"-"))
+    lock = SessionLock.acquire(path.parent, b"nobody0".ljust(16, b"-"))
 
     assert "no aggregator answers at tcp://127.0.0.1:" in words
     assert path.exists()
