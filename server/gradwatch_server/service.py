@@ -19,9 +19,8 @@ from gradwatch_server.addresses import split_address
 from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.api.app import ApiParts, make_app
 from gradwatch_server.api.connection_limits import ConnectionLimits
-from gradwatch_server.api.security.access import AccessPolicy
+from gradwatch_server.api.security.access import AccessPolicy, SecurityMiddleware
 from gradwatch_server.api.security.hosts import Hosts
-from gradwatch_server.api.security.middleware import SecurityMiddleware
 from gradwatch_server.api.tls import check_tls
 from gradwatch_server.budgets import BudgetUse
 from gradwatch_server.clock import Clock

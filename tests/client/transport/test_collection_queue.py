@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gradwatch._transport import collection_queue
-from gradwatch._transport.collection_queue import CollectionQueue
+from gradwatch._transport import sender
+from gradwatch._transport.sender import CollectionQueue
 from gradwatch_wire import Column, Manifest, Record
 
 
@@ -28,7 +28,7 @@ class Collected:
 
 @pytest.fixture
 def queue(monkeypatch: pytest.MonkeyPatch) -> CollectionQueue:
-    monkeypatch.setattr(collection_queue, "MAX_COLLECTIONS", 3)
+    monkeypatch.setattr(sender, "MAX_COLLECTIONS", 3)
     return CollectionQueue()
 
 

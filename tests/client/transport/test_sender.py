@@ -18,8 +18,7 @@ from torch import nn
 
 import gradwatch
 from gradwatch._faults import Faults
-from gradwatch._transport.collection_queue import MAX_COLLECTIONS
-from gradwatch._transport.sender import Sender
+from gradwatch._transport.sender import MAX_COLLECTIONS, Sender
 from gradwatch_wire import (
     Alert,
     Bye,

@@ -10,9 +10,8 @@ from starlette.testclient import TestClient
 
 from gradwatch_server.api.alert_stream import AlertStream
 from gradwatch_server.api.app import ApiParts, make_app
-from gradwatch_server.api.security.access import AccessPolicy
+from gradwatch_server.api.security.access import AccessPolicy, SecurityMiddleware
 from gradwatch_server.api.security.hosts import Hosts
-from gradwatch_server.api.security.middleware import SecurityMiddleware
 from gradwatch_server.api.security.stream_tokens import StreamTokens
 from gradwatch_server.keys import Tokens
 from tests.support.engine import Start

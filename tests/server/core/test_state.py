@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gradwatch_server.core.attempt.counts import MAX_EVENT_NAMES
 from gradwatch_server.core.attempt_history import MAX_SHOWN, RETURN_NS
 from gradwatch_server.core.frames import layers
+from gradwatch_server.core.losses import MAX_EVENT_NAMES
 from gradwatch_server.core.views.snapshot import view_run
 from gradwatch_wire import Column
 from gradwatch_wire.health import RankState

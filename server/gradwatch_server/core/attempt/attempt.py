@@ -14,7 +14,6 @@ from gradwatch_server.core.alerting.origin import FirstBad
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.arrays import numbers
 from gradwatch_server.core.attempt.closed_frames import ClosedFrames
-from gradwatch_server.core.attempt.counts import Counts
 from gradwatch_server.core.attempt.manifests import DeclaredManifests
 from gradwatch_server.core.attempt.open_frames import OpenFrames
 from gradwatch_server.core.attempt.ranks import Ranks
@@ -28,7 +27,7 @@ from gradwatch_server.core.frames.layers import Layers
 from gradwatch_server.core.frames.step_order import Place, Placed
 from gradwatch_server.core.frames.window import Window
 from gradwatch_server.core.liveness import Liveness, SignsOfLife, known_seconds
-from gradwatch_server.core.losses import DeclaredLoss, LostRange
+from gradwatch_server.core.losses import Counts, DeclaredLoss, LostRange
 from gradwatch_server.core.session import (
     ATTEMPT_BYTES,
     DeclaredManifest,

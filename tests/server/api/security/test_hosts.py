@@ -7,9 +7,8 @@ from collections.abc import Callable
 import pytest
 from starlette.testclient import TestClient
 
-from gradwatch_server.api.security.access import AccessPolicy
+from gradwatch_server.api.security.access import AccessPolicy, SecurityMiddleware
 from gradwatch_server.api.security.hosts import Hosts
-from gradwatch_server.api.security.middleware import SecurityMiddleware
 from gradwatch_server.api.security.stream_tokens import StreamTokens
 from tests.support.problems import problem
 

@@ -7,7 +7,7 @@ import itertools
 import pytest
 from starlette.testclient import TestClient
 
-from gradwatch_server.api.security.middleware import MAX_BODY_BYTES
+from gradwatch_server.api.security.access import MAX_BODY_BYTES
 from tests.support.problems import problem
 
 
