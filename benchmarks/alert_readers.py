@@ -71,7 +71,7 @@ class AlertReaders:
         self._read_until(self._all_have_all)
         if not self._steps:
             yield "no alert came"
-        missing = sum(len(self._steps.keys() - own.cursors) for own in self._readers.values())
+        missing = sum(len(self._steps.keys() - reader.cursors) for reader in self._readers.values())
         if missing:
             yield f"{missing} alerts of {len(self._steps)} did not come to one of the readers"
         if self.num_closed:
@@ -89,7 +89,7 @@ class AlertReaders:
 
     def close(self) -> None:
         """End all connections."""
-        for one in (*self._deaf, *(own.connection for own in self._readers.values())):
+        for one in (*self._deaf, *(reader.connection for reader in self._readers.values())):
             one.close()
 
     def _read_until(self, is_done: Callable[[], bool]) -> None:
@@ -98,10 +98,10 @@ class AlertReaders:
             self.read(time.monotonic() + 0.02)
 
     def _all_begun(self) -> bool:
-        return all(b"alerts after" in own.rest for own in self._readers.values())
+        return all(b"alerts after" in reader.rest for reader in self._readers.values())
 
     def _all_have_all(self) -> bool:
-        return all(len(own.cursors) == len(self._steps) for own in self._readers.values())
+        return all(len(reader.cursors) == len(self._steps) for reader in self._readers.values())
 
     def _take(self, number: int) -> None:
         own = self._readers[number]

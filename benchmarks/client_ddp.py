@@ -58,8 +58,8 @@ def run(*, quick: bool = False, steps: int = 20, rounds: int = 16) -> None:
         "client, DDP",
         ("training", "steps/s", "ratio"),
         [
-            [name, with_range(own, ".2f"), with_range(ratios(own, rates[WITHOUT]), ".3f")]
-            for name, own in rates.items()
+            [name, with_range(rate, ".2f"), with_range(ratios(rate, rates[WITHOUT]), ".3f")]
+            for name, rate in rates.items()
         ],
         f"{RANKS} processes of a thread each, gloo; transformer of {LAYERS} layers, width {WIDTH}, "
         f"batch {BATCH} x {LENGTH} for each, AdamW; {rounds} rounds of {steps} steps of each. "

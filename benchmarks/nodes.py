@@ -139,10 +139,10 @@ def run(*, quick: bool = False, rounds: int = 20) -> None:
     try:
         for name, fault in FAULTS.items():
             outcomes = [_suffer(server, fault) for _ in range(1 if quick else rounds)]
-            produced = sum(own.produced for own in outcomes)
-            stored = sum(own.stored for own in outcomes)
-            doubled = sum(own.doubled for own in outcomes)
-            times = [own.unjudged_s for own in outcomes]
+            produced = sum(outcome.produced for outcome in outcomes)
+            stored = sum(outcome.stored for outcome in outcomes)
+            doubled = sum(outcome.doubled for outcome in outcomes)
+            times = [outcome.unjudged_s for outcome in outcomes]
             numbers = (len(outcomes), produced, produced - stored, doubled)
             longest = f"{median(times):.1f}", f"{max(times):.1f}"
             rows.append([name, *(f"{number:,}" for number in numbers), *longest])

@@ -60,7 +60,7 @@ class Crowd:
 
     def check(self, server: Aggregator, frames: int) -> None:
         """See that nothing is missing."""
-        stored = {own["run"]: own["records"]["stored"] for own in server.json("/runs")}
+        stored = {run["run"]: run["records"]["stored"] for run in server.json("/runs")}
         for peer in self._peers:
             run = peer.greeting.run
             assert self.acked[run] <= stored[run] <= peer.seq, (run, stored[run], self.acked[run])

@@ -136,8 +136,8 @@ def time_looks(steps: int = 24, rounds: int = 4) -> None:
     rows = []
     for kind, every in LOOKS[1:]:
         with_look = [
-            [call for step, call in enumerate(own.calls) if (FIRST_STEP + step) % every == 0]
-            for own in times[kind, every]
+            [call for step, call in enumerate(time.calls) if (FIRST_STEP + step) % every == 0]
+            for time in times[kind, every]
         ]
         extra = [
             quantile(own, 0.5) - quantile(without.calls, 0.5)

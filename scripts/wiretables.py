@@ -35,8 +35,8 @@ def tables() -> str:
 def _table(schema: Schema) -> str:
     meaning = _meanings(schema.record)
     rows = [
-        f"| `{own.key}` | {own.type.description} | {_default(own)} | {meaning[own.name]} |"
-        for own in schema.fields
+        f"| `{field.key}` | {field.type.description} | {_default(field)} | {meaning[field.name]} |"
+        for field in schema.fields
     ]
     lines = [
         *(f"### {schema.kind.name}", ""),

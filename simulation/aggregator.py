@@ -246,8 +246,8 @@ class Aggregator:
         submit = self.engine.commands.submit
         match random.choice(("acknowledge", "silence", "end")):
             case "acknowledge":
-                attempts = [own for run in state.runs.values() for own in run.attempts]
-                for alert in (a for own in attempts for a in own.active_alerts.alerts()):
+                attempts = [attempt for run in state.runs.values() for attempt in run.attempts]
+                for alert in (a for attempt in attempts for a in attempt.active_alerts.alerts()):
                     submit(Acknowledge(alert.id, by="ann", comment=""))
             case "silence":
                 until_ns = now_ns + round(random.choice((1.0, 10.0, 600.0)) * SECOND_NS)
@@ -303,7 +303,7 @@ class Aggregator:
 
 def _gone(run: Run, attempts: int) -> Gone:
     """Return what leaves memory with the attempts of a run up to a number."""
-    gone = [own for own in run.attempts if own.number <= attempts]
+    gone = [attempt for attempt in run.attempts if attempt.number <= attempts]
     return Gone(
         [session.id for own in gone for session in own.sessions.values()],
         is_whole=len(gone) == len(run.attempts),

@@ -124,7 +124,7 @@ class Crowd:
             )
             for number, last in enumerate(backlogs)
         }
-        self._idle = [own for own in self._clients.values() if not own.session.source.last]
+        self._idle = [client for client in self._clients.values() if not client.session.source.last]
         self._up: list[tuple[float, int, bytes]] = []
         self._down: deque[tuple[float, bytes, Record]] = deque()
         self._queue: FairQueue[tuple[bytes, int]] = FairQueue(2 * queue_bytes, queue_bytes)
@@ -135,15 +135,15 @@ class Crowd:
 
     def run(self) -> CrowdResult:
         """Run until all backlogs are stored."""
-        busy = [own for own in self._clients.values() if own.session.source.last]
+        busy = [client for client in self._clients.values() if client.session.source.last]
         while any(own.finished_s is None for own in busy):
             self._step()
         times = [own.finished_s - self._began_s for own in busy if own.finished_s is not None]
         p99_s = quantiles(self._latencies_s, n=100)[-1] if len(self._latencies_s) > 1 else 0.0
         return CrowdResult(
             num_again=sum(
-                max(0, own.session.counters["sent"] - own.session.source.last)
-                for own in self._clients.values()
+                max(0, client.session.counters["sent"] - client.session.source.last)
+                for client in self._clients.values()
             ),
             num_dropped=self._queue.num_dropped,
             finish_ratio=max(times) / min(times),

@@ -209,8 +209,13 @@ class InvariantChecker:
             tuple(self.entries),
             tuple(self._alert_events),
             {
-                session: (set(own.stored), own.num_stored, own.num_lost, own.num_unresolved)
-                for session, own in self.accounts.items()
+                session: (
+                    set(account.stored),
+                    account.num_stored,
+                    account.num_lost,
+                    account.num_unresolved,
+                )
+                for session, account in self.accounts.items()
             },
             dict(self._forgotten),
         )
@@ -256,7 +261,7 @@ class InvariantChecker:
 
     def check_state(self, state: State) -> None:
         """Check that the aggregator counts what is committed, and as it is."""
-        opened = sum(isinstance(own.entry.body, Opened) for own in self.entries)
+        opened = sum(isinstance(entry.entry.body, Opened) for entry in self.entries)
         require(len(state.sessions) <= opened, "sessions come from the log", opened)
         for session in state.sessions.values():
             account = self.accounts[session.id]
@@ -286,7 +291,7 @@ class InvariantChecker:
     def check_published(self, runs: Mapping[str, RunView]) -> None:
         """Check that readers see nothing that is not committed."""
         shown = sum(view.stored + view.lost for view in runs.values())
-        kept = sum(own.num_stored + own.num_lost for own in self.accounts.values())
+        kept = sum(account.num_stored + account.num_lost for account in self.accounts.values())
         kept += sum(map(sum, self._forgotten.values()))
         require(shown <= kept, "readers see what is committed", shown, kept)
 

@@ -55,12 +55,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.exhaustive)
         if item.get_closest_marker("sampled"):
             cases[item.path, item.name.partition("[")[0]].append(item)
-    for own in cases.values():
+    for case in cases.values():
         # By a checksum of the name: every n-th case would miss values of one parameter.
-        own.sort(key=lambda item: zlib.crc32(item.name.encode()))
-        sampled = own[0].get_closest_marker("sampled")
+        case.sort(key=lambda item: zlib.crc32(item.name.encode()))
+        sampled = case[0].get_closest_marker("sampled")
         assert sampled is not None
-        for item in own[sampled.args[0] :]:
+        for item in case[sampled.args[0] :]:
             item.add_marker(pytest.mark.exhaustive)
 
 

@@ -91,7 +91,7 @@ def report(results: Mapping[str, Results]) -> Iterator[Table]:
     )
     if Split.FAMILIES not in ours:
         return
-    left_out = {name: own.of(Split.FAMILIES) for name, own in results.items()}
+    left_out = {name: result.of(Split.FAMILIES) for name, result in results.items()}
     peers = [f"{peer.name}: {peer.about}" for peer in PEERS.values()]
     notes = (*tables.FOUND_NOTES, *peers)
     yield Table("Left-out families", tables.FOUND_COLUMNS, tables.found(left_out), notes)

@@ -173,4 +173,4 @@ def is_true(finding: Finding, recorded: Recorded, every: int = 1) -> bool:
 def by_split(results: Results) -> dict[Split, Results]:
     """Return the results of each part of the set that has any."""
     parts = {split: results.of(split) for split in Split}
-    return {split: own for split, own in parts.items() if own.healthy}
+    return {split: part for split, part in parts.items() if part.healthy}

@@ -248,8 +248,8 @@ class Recorder:
         if len(gradients) == 1:
             return np.empty((0, len(self.layers)))
         norms = np.full((len(gradients), len(self.layers)), math.nan)
-        for rank, own in enumerate(gradients):
-            norms[rank] = self._norms(own)
+        for rank, gradient in enumerate(gradients):
+            norms[rank] = self._norms(gradient)
         return norms if math.isnan(scale) else norms / scale
 
     def _norms(self, gradients: Gradients) -> FloatArray:

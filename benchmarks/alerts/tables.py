@@ -92,16 +92,16 @@ def about(results: Results) -> str:
 
 def across(results: Mapping[Split, Results]) -> list[Row]:
     """Return a row for each measure of gradwatch, with a column for each part of the set."""
-    ours = {split: _ours(own) for split, own in results.items()}
+    ours = {split: _ours(result) for split, result in results.items()}
     rows: list[Row] = [
         (name, *(_share(map(measure, own), interval=True) for own in ours.values()))
         for name, measure in _SHARES
     ]
     sudden = {s: [each for each in own if not each.fault.is_gradual] for s, own in ours.items()}
-    healthy = {split: own.healthy for split, own in results.items()}
+    healthy = {split: result.healthy for split, result in results.items()}
     rows += [
         ("steps", *map(delays, sudden.values())),
-        ("alerts per incident", *(_per_incident(own) for own in results.values())),
+        ("alerts per incident", *(_per_incident(result) for result in results.values())),
         ("false alarms", *(_rate(false_alarms(own)) for own in healthy.values())),
         ("false info", *(_rate(false_alarms(own, info=True)) for own in healthy.values())),
         ("healthy steps", *(f"{sum(run.steps for run in own):,}" for own in healthy.values())),

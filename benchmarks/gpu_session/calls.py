@@ -104,7 +104,7 @@ def by_thread(
         events: Of a trace.
         threads: Name to the numbers that a thread may go by.
     """
-    short = {number & 0xFFFFFFFF: name for name, own in threads.items() for number in own}
+    short = {number & 0xFFFFFFFF: name for name, thread in threads.items() for number in thread}
     found: dict[str, Counter[str]] = {name: Counter() for name in threads}
     for event in events:
         if event.kind in RUNTIME:

@@ -34,7 +34,7 @@ def write_log(incidents: Iterable[Incident], directory: Path) -> None:
         for incident in incidents:
             entries = list(incident.log())
             shift_ns = time.time_ns() - AGE_NS - entries[-1].received_ns
-            run = next(own.body.hello.run for own in entries if isinstance(own.body, Opened))
+            run = next(entry.body.hello.run for entry in entries if isinstance(entry.body, Opened))
             store.log.append([_line(run, entry, shift_ns) for entry in entries])
     finally:
         store.close()

@@ -105,8 +105,8 @@ class Schema:
     ) -> None:
         self.kind, self.record, self.fields, self.check = kind, record, fields, check
         self._rows = tuple(
-            (own.key, own.name, own.type.read, own.type.write, own.default, own.is_late)
-            for own in fields
+            (field.key, field.name, field.type.read, field.type.write, field.default, field.is_late)
+            for field in fields
         )
 
     def write(self, record: Record) -> Body:

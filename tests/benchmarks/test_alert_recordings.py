@@ -152,9 +152,9 @@ def test_the_records_are_those_of_the_client(name: str, aggregator: Sink) -> Non
             assert one == pytest.approx(other, rel=near, abs=0, nan_ok=True), column
     # The first step's manifest may not know the forward order yet: the client has just seen it.
     last = declared[ours[-1].manifest_id], manifests[sent[-1].manifest_id]
-    for own in fields(Manifest):
-        if own.name != "manifest_id":
-            assert getattr(last[0], own.name) == getattr(last[1], own.name), own.name
+    for field in fields(Manifest):
+        if field.name != "manifest_id":
+            assert getattr(last[0], field.name) == getattr(last[1], field.name), field.name
     skips = [records_of(recorded, Event), aggregator.of(Event)]
     assert skips[0] == skips[1]
     assert (len(skips[0]) > 0) == name.startswith("scaler")

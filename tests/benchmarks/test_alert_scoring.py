@@ -68,7 +68,6 @@ def finding(step: int, rule: str = "spike", **changes: Any) -> Finding:
 
 
 def fork(*findings: Finding, label: FaultLabel | None = None, world: int = 1) -> Judged:
-    """Return what is said of a fork in which this was said."""
     return judged("mlp-0+x", Split.TUNE, world, label or fault(), findings, (), LAST)
 
 
@@ -276,7 +275,7 @@ def test_the_set_is_judged_by_all(runs: Collection) -> None:
         for name, own in whole["regression-0"].items()
         if not name.isdecimal()
     }
-    assert {name: own["nan_gradient"] for name, own in delays.items()} == {
+    assert {name: delay["nan_gradient"] for name, delay in delays.items()} == {
         GRADWATCH: 0,
         "SageMaker": 0,
         "OLMo-core": None,

@@ -42,7 +42,6 @@ def test_base_images_have_tags_and_the_image_has_no_build_tools_of_its_own() -> 
 
 
 def extras() -> list[str]:
-    """Return those that are installed."""
     (install,) = instructions(STAGES[0], "RUN")
     (names,) = re.findall(r'"\.\[([a-z,]+)\]"', install)
     return str(names).split(",")

@@ -57,7 +57,6 @@ class Tab:
         return self
 
     def text(self, selector: str) -> str:
-        """Return the text of what fits."""
         found: str = self.page.locator(selector).inner_text()
         return found
 

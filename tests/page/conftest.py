@@ -35,7 +35,6 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def aggregator(browser: Any, tmp_path: Path) -> Iterator[Aggregator]:
-    """An aggregator that is started."""
     made = Aggregator(tmp_path / "data")
     made.start()
     yield made

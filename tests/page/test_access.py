@@ -37,7 +37,7 @@ def test_axe_finds_nothing_serious(
             shown.page.locator(".ruler span").first.wait_for()
         found = Axe().run(shown.page).response["violations"]
         serious = [own for own in found if own["impact"] in ("serious", "critical")]
-        told = [(own["id"], [node["html"][:200] for node in own["nodes"]]) for own in serious]
+        told = [(fault["id"], [node["html"][:200] for node in fault["nodes"]]) for fault in serious]
         assert not told, path
 
 

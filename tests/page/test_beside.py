@@ -34,13 +34,16 @@ def test_gains_and_groups_are_those_of_the_api(
     bars = shown.page.locator("svg.gains rect title")
     bars.nth(1).wait_for(state="attached")
     gains = aggregator.json("/runs/gpt/gains")
-    told = [(f"{own['from']} from {own['to']}", own["gain"]) for own in gains["transitions"]]
+    told = [
+        (f"{transition['from']} from {transition['to']}", transition["gain"])
+        for transition in gains["transitions"]
+    ]
     drawn = [text.rpartition(": ") for text in bars.all_text_contents()]
     assert [(name, float(gain)) for name, _, gain in drawn] == told
     groups = aggregator.json("/runs/gpt/groups")
     rows = shown.page.locator("section[aria-label=Groups] tbody tr")
     assert {row.locator("th").inner_text() for row in rows.all()} == set(GROUPS)
-    assert {own["name"] for own in groups["groups"]} == set(GROUPS)
+    assert {group["name"] for group in groups["groups"]} == set(GROUPS)
 
 
 def test_the_curves_are_those_of_the_api(tab: OpenTab, fed: Peer, aggregator: Aggregator) -> None:

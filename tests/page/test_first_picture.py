@@ -21,7 +21,7 @@ def test_what_vanishes_from_the_start_is_shown_by_its_size(
 
     def told() -> bool:
         alerts = aggregator.json("/runs/deep/alerts")
-        return any(own["rule"] == "vanishing" and own["severity"] != "info" for own in alerts)
+        return any(alert["rule"] == "vanishing" and alert["severity"] != "info" for alert in alerts)
 
     wait_until(told, "the warning")
     loud = aggregator.peer(run="loud").attach(LAYERS)

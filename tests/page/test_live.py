@@ -81,7 +81,6 @@ def tokens(tmp_path: Path) -> dict[str, str]:
 def locked(
     tokens: dict[str, str], aggregator: Aggregator, tmp_path: Path, tab: OpenTab
 ) -> Aggregator:
-    """An aggregator that asks for tokens."""
     return _lock(aggregator, tmp_path)
 
 

@@ -31,7 +31,6 @@ warning_factor = 2.0
 
 @pytest.fixture
 def aggregator(browser: Any, tmp_path: Path) -> Iterator[Aggregator]:
-    """An aggregator that is started."""
     (tmp_path / "gradwatch.toml").write_text(SOON)
     made = Aggregator(tmp_path / "data", "--config", str(tmp_path / "gradwatch.toml"))
     made.start()

@@ -239,7 +239,9 @@ def test_an_alert_is_acknowledged_and_silenced_from_its_page(
 ) -> None:
     more(fed, range(STEPS, STEPS + 1), poison_step=STEPS)
     aggregator.shows(fed)
-    alert = next(own for own in aggregator.json("/runs/gpt/alerts") if own["first_step"] == STEPS)
+    alert = next(
+        alert for alert in aggregator.json("/runs/gpt/alerts") if alert["first_step"] == STEPS
+    )
     shown = tab(f"/?run=gpt&alert={alert['id']}")
     page = shown.page
     page.locator("dl.facts dt", has_text="fired").wait_for()

@@ -19,7 +19,6 @@ FILES = ["server.key", "clients.toml", "tokens.toml", "client.key"]
 
 @pytest.fixture
 def made(tmp_path: Path) -> Path:
-    """A directory of keys."""
     make_keys(tmp_path / "keys")
     return tmp_path / "keys"
 

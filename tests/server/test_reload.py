@@ -36,11 +36,13 @@ def hang_up(service: Aggregator, line: str) -> str:
     before = len(service.errors)
     service.send(signal.SIGHUP)
     wait_until(lambda: line in service.errors[before:], f"a line with {line!r}: {service.errors}")
-    return next(own for own in service.errors[before:].splitlines() if line in own)
+    return next(
+        splitline for splitline in service.errors[before:].splitlines() if line in splitline
+    )
 
 
 def limit(service: Aggregator) -> float:
-    rules = {own["rule"]: own["settings"] for own in service.json("/rules")["rules"]}
+    rules = {rule["rule"]: rule["settings"] for rule in service.json("/rules")["rules"]}
     return float(rules["exploding"]["limit"])
 
 
@@ -49,7 +51,7 @@ def fires(service: Aggregator, peer: Any, step: int, norm: float) -> bool:
     peer.steps(step, norm)
     service.reaches("gpt", step)
     alerts = service.json("/runs/gpt/alerts", params={"state": "firing"})
-    return any(own["last_step"] == step for own in alerts)
+    return any(alert["last_step"] == step for alert in alerts)
 
 
 def test_rules_are_taken_over_and_outlive_a_restart(service: Aggregator, config: Path) -> None:
@@ -98,7 +100,7 @@ def test_patterns_that_match_nothing_are_told_once(serve: Serve, config: Path) -
     peer = service.peer().attach(("a", "b"))
     peer.steps(0, 1.0, 1.0, 1.0)
     service.reaches("gpt", 2)
-    rules = {own["rule"]: own for own in service.json("/rules", params={"run": "gpt"})["rules"]}
+    rules = {rule["rule"]: rule for rule in service.json("/rules", params={"run": "gpt"})["rules"]}
 
     warning = "layers ['h.*'] match none of the 2 layers in 0 named groups"
     assert rules["exploding"]["watches"] == {"run": True, "layers": 0, "warning": warning}

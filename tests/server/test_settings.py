@@ -85,7 +85,6 @@ def test_the_environment_names_a_file_unless_the_command_line_does(
 def test_rules_of_file_and_environment_are_put_together(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Key by key."""
     (folder / "gradwatch.toml").write_text("[rules.exploding]\nlimit = 500\nclear_steps = 9\n")
     monkeypatch.setenv("GRADWATCH_RULES", '{"exploding": {"clear_steps": 8}}')
 

@@ -55,7 +55,6 @@ class Aggregator:
 
     @property
     def process(self) -> subprocess.Popen[str]:
-        """The process that runs."""
         assert self._process is not None, "the aggregator is not started"
         return self._process
 
@@ -135,7 +134,6 @@ class Aggregator:
         return Peer(self.ingest, **settings)
 
     def send(self, number: int) -> None:
-        """Send a signal."""
         self.process.send_signal(number)
 
     def stop(self, number: int = signal.SIGTERM) -> int:

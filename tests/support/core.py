@@ -267,7 +267,6 @@ def alert(
     layers: int = 0,
     **origin: Any,
 ) -> Alert:
-    """Return an alert of a rule with such an origin."""
     rank = ranks[0] if len(ranks) == 1 else None
     known: dict[str, Any] = {"layer": None, "kind": None, "value": 0.0, "threshold": None}
     found = Origin(rank=rank, ranks=ranks, **{"step": 79, **known, **origin})

@@ -292,7 +292,6 @@ def norm_variants() -> dict[str, list[int]]:
 
 
 def main() -> dict[str, Any]:
-    """Return all figures."""
     count()
     return {
         "variants": variants(60),

@@ -73,7 +73,6 @@ class Peer:
     # Sending
 
     def send_raw(self, message: bytes) -> None:
-        """Send bytes as they are."""
         self._socket.send(message)
 
     def send_as(self, seq: int, low: int, record: Record) -> None:

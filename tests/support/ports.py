@@ -34,9 +34,7 @@ class ReservedPort:
 
     @property
     def endpoint(self) -> str:
-        """The port as a ZeroMQ endpoint."""
         return f"tcp://127.0.0.1:{self.number}"
 
     def close(self) -> None:
-        """Release the port."""
         self._socket.close()

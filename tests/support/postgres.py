@@ -113,7 +113,6 @@ class PostgresServer:
         return f"postgresql://gradwatch:{secret}@127.0.0.1:{self._port.number}/{database}"
 
     def make_database(self) -> str:
-        """Make a new database and return its URL."""
         name = f"test_{next(self._numbers)}"
         self.execute(f"CREATE DATABASE {name}")
         return self.url(name)

@@ -90,5 +90,4 @@ class FreshDatabase:
         return [pid for (pid,) in self.execute(_WAITING, event)]
 
     def cut_off(self, pids: list[int]) -> None:
-        """End connections."""
         self.execute("SELECT pg_terminate_backend(pid) FROM unnest(%s) AS pid", pids)

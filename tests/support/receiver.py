@@ -55,11 +55,11 @@ class Receiver:
     @property
     def titles(self) -> list[str]:
         """The first lines of what it was sent."""
-        return [own["title"] for own in self.messages]
+        return [message["title"] for message in self.messages]
 
     @property
     def text(self) -> str:
-        return "\n".join(f"{own['title']}\n{own['message']}" for own in self.messages)
+        return "\n".join(f"{message['title']}\n{message['message']}" for message in self.messages)
 
     def hang(self) -> None:
         """Answer nothing from now on."""
@@ -78,7 +78,6 @@ class Receiver:
         wait_until(lambda: self.num_asked >= times, f"{times} requests, not {self.num_asked}")
 
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
-        """Take a request."""
         length = int(handler.headers.get("content-length", 0))
         body = handler.rfile.read(length)
         self.num_asked += 1

@@ -137,7 +137,6 @@ class Sink(threading.Thread):
         return self.attach(model, optimizer, **settings), optimizer
 
     def collected(self, watch: gradwatch.Watch, **given: Any) -> wire.Stats:
-        """Collect, and return the one STATS that comes of it."""
         watch.collect(**given)
         return self.stats(1)[0]
 

@@ -71,11 +71,9 @@ class Terminal:
         assert text in self.text, self.text
 
     def type(self, keys: str) -> None:
-        """Press keys."""
         os.write(self._own, keys.encode())
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal."""
         self._process.send_signal(number)
 
     def ends(self) -> int:

@@ -10,7 +10,6 @@ GREETING: Final = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0"
 
 
 def command(name: bytes, data: bytes = b"") -> bytes:
-    """Return a short command."""
     body = bytes([len(name)]) + name + data
     return bytes([4, len(body)]) + body
 

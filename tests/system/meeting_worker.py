@@ -14,7 +14,6 @@ import gradwatch
 
 
 def wait(line: str) -> None:
-    """Say where this is, and wait for a line."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
     sys.stdin.readline()

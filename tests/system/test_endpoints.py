@@ -34,7 +34,6 @@ class Training:
         self.watch = watch
 
     def steps(self) -> None:
-        """Train for so many."""
         for _ in range(STEPS):
             self._optimizer.zero_grad()
             self._model(torch.ones(1, 2)).sum().backward()

@@ -24,7 +24,7 @@ def test_an_alert_of_a_hang_says_in_which_functions_its_ranks_are(
     aggregator.reaches("hung", 59)
 
     def stalled() -> dict[str, Any] | None:
-        return next((own for own in aggregator.json("/runs/hung/alerts")), None)
+        return next((alert for alert in aggregator.json("/runs/hung/alerts")), None)
 
     alert = wait_until(stalled, "the alert")
     assert alert is not None
@@ -37,8 +37,8 @@ def test_an_alert_of_a_hang_says_in_which_functions_its_ranks_are(
     assert alert["origin"]["cause"] in f"{stuck}, {waiting}"
     assert alert["origin"]["cause"] in alert["message"]
     ranks = aggregator.health("hung")["ranks"]
-    assert ["worker.py" in (own["stack"] or "") for own in ranks] == [True, True]
+    assert ["worker.py" in (rank["stack"] or "") for rank in ranks] == [True, True]
 
     hung.release()
     wait_until(lambda: aggregator.health("hung")["step"] == 199, "the end")
-    assert [own["stack"] for own in aggregator.health("hung")["ranks"]] == [None, None]
+    assert [rank["stack"] for rank in aggregator.health("hung")["ranks"]] == [None, None]

@@ -16,7 +16,6 @@ RUN = "twice"
 
 
 def has_attempts(aggregator: Aggregator, ranks: list[list[int]]) -> bool:
-    """Tell whether the attempts have these ranks."""
     known = [
         aggregator.get(f"/runs/{RUN}/health", params={"attempt": number}) for number in (1, 2, 3)
     ]

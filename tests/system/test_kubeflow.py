@@ -92,11 +92,13 @@ def test_progress_loss_and_the_newest_alert_are_posted(
 
     train(
         aggregator.ingest,
-        lambda: posts and any(own["name"] == "gradwatch_alert" for own in posts[-1]["metrics"]),
+        lambda: (
+            posts and any(metric["name"] == "gradwatch_alert" for metric in posts[-1]["metrics"])
+        ),
         total_steps=1_000_000,
     )
 
-    metrics = {own["name"]: own["value"] for own in posts[-1]["metrics"]}
+    metrics = {metric["name"]: metric["value"] for metric in posts[-1]["metrics"]}
     assert metrics["gradwatch_alert"].startswith("firing: NaN gradient since step ")
     assert int(metrics["step"]) > 0
     assert float(metrics["loss"]) >= 0 or metrics["loss"] == "nan"
@@ -133,7 +135,7 @@ def test_posts_have_their_distance_and_more_after_an_error(posts: list[dict[str,
         status.post(step / 2)
 
     assert len(posts) == 50 / EVERY_S
-    assert [own["progressPercentage"] for own in posts[:3]] == [0, 5, 10]
+    assert [post["progressPercentage"] for post in posts[:3]] == [0, 5, 10]
     assert posts[1]["estimatedRemainingSeconds"] == 95
     assert posts[1]["metrics"] == [
         {"name": "step", "value": "10"},

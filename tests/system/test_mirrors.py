@@ -103,8 +103,8 @@ def test_tensorboard_shows_the_steps_with_their_layers_and_the_alerts(mirrored: 
     events.Reload()
 
     norms = events.Scalars("gradwatch/gradient_norm")
-    assert [own.step for own in norms] == list(STEPS)
-    assert same([own.value for own in norms], mirrored.norms("tensorboard"))
+    assert [norm.step for norm in norms] == list(STEPS)
+    assert same([norm.value for norm in norms], mirrored.norms("tensorboard"))
     assert math.isnan(norms[BAD_STEP].value)
     assert events.Scalars("gradwatch/score")[BAD_STEP].value == 0
     assert len(events.Scalars("gradwatch/loss")) == len(STEPS)
@@ -128,8 +128,8 @@ def test_mlflow_has_the_steps_as_metrics_and_the_alerts(
     norms = client.get_metric_history(run.info.run_id, "gradwatch/gradient_norm")
     alerts = client.get_metric_history(run.info.run_id, "gradwatch/alerts/nonfinite")
 
-    assert [own.step for own in norms] == list(STEPS)
-    assert same([own.value for own in norms], mirrored.norms("mlflow"))
+    assert [norm.step for norm in norms] == list(STEPS)
+    assert same([norm.value for norm in norms], mirrored.norms("mlflow"))
     assert (alerts[0].step, alerts[0].value, alerts[-1].value) == (BAD_STEP, 1, 0)
 
 

@@ -53,7 +53,7 @@ def expected_at(reference: dict[str, Any], way: str) -> dict[str, dict[str, floa
 
 def total_of(layers: dict[str, Any]) -> float:
     """Return the norm of all layers, the tied copy left out."""
-    return math.hypot(*(own["l2"] for name, own in layers.items() if name != "output.weight"))
+    return math.hypot(*(layer["l2"] for name, layer in layers.items() if name != "output.weight"))
 
 
 @pytest.mark.parametrize("way", PLACES)
@@ -72,7 +72,7 @@ def test_each_layer_is_that_of_the_whole_model(
     for step, reference in enumerate(reports[0]["reference"]):
         frame = aggregator.json(f"/runs/cut/frames/{step}?worst=99")
         expected = expected_at(reference, way)
-        found = {own["name"]: own for own in frame["layers"]}
+        found = {layer["name"]: layer for layer in frame["layers"]}
         assert {name for name in found if found[name]["l2"] is not None} == expected.keys()
         for name, own in expected.items():
             told = {key: found[name][key] for key in own if own[key] is not None}
@@ -154,7 +154,7 @@ def test_what_cannot_be_known_is_said_and_not_guessed(
 
     assert [reason in why for why in health["reasons"]] == [True]
     assert frame["norm"] is None
-    names = {own["name"] for own in frame["layers"] if own["l2"] is not None}
+    names = {layer["name"] for layer in frame["layers"] if layer["l2"] is not None}
     assert names == (set() if way == "unmarked" else {"embed.weight", "output.weight"})
     assert aggregator.json("/runs/cut/alerts") == []
     assert told in printed
@@ -191,7 +191,7 @@ def test_pipelines_of_torch_with_dtensors_or_fsdp_in_each_stage(
     assert [rank["place"] for rank in health["ranks"]] == [
         f"pipeline stage {rank // 2}, {inner} {rank % 2}" for rank in range(4)
     ]
-    found = {own["name"]: own["l2"] for own in frame["layers"]}
+    found = {layer["name"]: layer["l2"] for layer in frame["layers"]}
     assert found == pytest.approx(reports[0]["layers"], rel=1e-5)
     assert frame["norm"] == pytest.approx(math.hypot(*reports[0]["layers"].values()), rel=1e-5)
     assert frame["loss"] == pytest.approx(reports[0]["loss"], rel=1e-5)

@@ -79,7 +79,6 @@ class Prometheus:
         return [(own["metric"], own["value"][1]) for own in result]
 
     def close(self) -> None:
-        """End the process."""
         self._process.terminate()
         self._process.wait(PATIENCE_S)
 
@@ -174,8 +173,8 @@ def test_the_rules_are_loaded_and_the_one_of_a_critical_run_fires(prometheus: Pr
 
     def firing() -> list[tuple[str, str]]:
         alerts = prometheus.ask("alerts")["alerts"]
-        labels = [own["labels"] for own in alerts if own["state"] == "firing"]
-        return [(own["alertname"], own.get("run", "")) for own in labels]
+        labels = [alert["labels"] for alert in alerts if alert["state"] == "firing"]
+        return [(label["alertname"], label.get("run", "")) for label in labels]
 
     wait_until(firing, "an alert fires")
     assert firing() == [("GradwatchRunCritical", RUN)]

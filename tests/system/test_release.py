@@ -58,7 +58,6 @@ def wheel_of(path: Path, without: str = "", **more: str) -> Path:
 
 
 def sdist_of(path: Path, names: set[str]) -> Path:
-    """Write an sdist with these files."""
     with tarfile.open(path, "w:gz") as archive:
         for name in names:
             archive.addfile(tarfile.TarInfo(f"gradwatch-1.2.3/{name}"), io.BytesIO())

@@ -147,7 +147,9 @@ class ForgetsOnRestart(Engine):
     def _recover(self, batch: Any) -> bool:
         known = set(self._state.sessions)
         wanted = super()._recover(batch)
-        for session in (own for key, own in self._state.sessions.items() if key not in known):
+        for session in (
+            session for key, session in self._state.sessions.items() if key not in known
+        ):
             session.last_step = -1
         return wanted
 
@@ -211,7 +213,9 @@ class ForgetsWhatManifestsSaid(Engine):
     def _recover(self, batch: Any) -> bool:
         known = set(self._state.sessions)
         wanted = super()._recover(batch)
-        for session in (own for key, own in self._state.sessions.items() if key not in known):
+        for session in (
+            session for key, session in self._state.sessions.items() if key not in known
+        ):
             session.manifests.clear()
         return wanted
 

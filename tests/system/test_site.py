@@ -44,7 +44,6 @@ def _build(site: Path, root: Path = ROOT, source: str = "") -> subprocess.Comple
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built."""
     made = tmp_path_factory.mktemp("site")
     done = _build(made)
     assert done.returncode == 0, done.stderr

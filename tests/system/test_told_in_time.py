@@ -108,7 +108,7 @@ def test_a_hang_is_told_three_times(
     assert len(ids) == 1
     health = aggregator.health("hung")
     assert (health["phase"], health["status"]) == ("running", "critical")
-    assert [own["state"] for own in health["ranks"]] == ["alive", "alive"]
+    assert [rank["state"] for rank in health["ranks"]] == ["alive", "alive"]
 
     hung.release()
     wait_until(lambda: stream.events[-1]["state"] == "resolved", "it is over with the next step")
@@ -127,7 +127,7 @@ def test_an_exception_is_told_at_once(
     assert event["origin"]["step"] == 99
     health = aggregator.health("crashed")
     assert health["status"] == "critical"
-    assert any("failed after step 99: exception" in own for own in health["reasons"])
+    assert any("failed after step 99: exception" in reason for reason in health["reasons"])
 
 
 @pytest.mark.exhaustive
@@ -139,13 +139,13 @@ def test_a_killed_rank_is_told_after_the_session_timeout(
     since_s = time.monotonic()
     killed.ranks[1].send_signal(signal.SIGKILL)
     event: Any = wait_until(
-        lambda: next((own for own in stream.events if "ank 1 lost" in own["message"]), None),
+        lambda: next((event for event in stream.events if "ank 1 lost" in event["message"]), None),
         "the loss of rank 1",
     )
 
     assert time.monotonic() - since_s <= SESSION_TIMEOUT_S + SLACK_S
     assert event["severity"] == "critical"
-    assert len({own["id"] for own in stream.events if own["rule"] == "liveness"}) == 1
+    assert len({event["id"] for event in stream.events if event["rule"] == "liveness"}) == 1
 
 
 @pytest.mark.exhaustive
@@ -188,4 +188,4 @@ def test_a_frozen_rank_is_told_as_silent_and_then_as_lost(
 
     frozen.ranks[1].send_signal(signal.SIGCONT)
     wait_until(lambda: stream.events[-1]["state"] == "resolved", "it is over")
-    assert {own["id"] for own in stream.events if own["rule"] == "liveness"} == {silent["id"]}
+    assert {event["id"] for event in stream.events if event["rule"] == "liveness"} == {silent["id"]}

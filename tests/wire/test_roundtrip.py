@@ -35,7 +35,6 @@ LABEL_MAPS = st.dictionaries(NAMES, LABELS, max_size=4)
 
 
 def columns(code: str, count: int) -> st.SearchStrategy[wire.Column]:
-    """Columns of any bits."""
     size = count * ITEMSIZE[code]
     return st.builds(wire.Column.of, st.just(code), st.binary(min_size=size, max_size=size))
 

@@ -30,7 +30,9 @@ class LeftOut(Fault):
         for training in job.distinct:
             known = dict(training.named_parameters())
             left = {id(known[name]) for name in self.layers}
-            for group in (group for own in training.optimizers for group in own.param_groups):
+            for group in (
+                group for optimizer in training.optimizers for group in optimizer.param_groups
+            ):
                 group["params"] = [each for each in group["params"] if id(each) not in left]
 
     def check(self, healthy: Rows, bad: Rows) -> None:

@@ -80,13 +80,13 @@ class OutputMagnitudes:
 
     def tensors(self) -> list[Tensor]:
         """Return what is to be read back, in the order in which the reader takes it."""
-        return [tensor for own in self._numbers.values() for tensor in own.tensors()]
+        return [tensor for number in self._numbers.values() for tensor in number.tensors()]
 
     def reader(self) -> OutputReader:
         """Return what makes numbers of it once they are at hand; it holds no tensor."""
         shapes = [
-            (calls, None if isinstance(own.number, Tensor) else own.number)
-            for (_, calls), own in self._numbers.items()
+            (calls, None if isinstance(number.number, Tensor) else number.number)
+            for (_, calls), number in self._numbers.items()
         ]
         steps = self._steps if len(self._steps) > 1 else []
         return OutputReader(self._habits, shapes, steps, is_complete=self._is_complete)

@@ -92,8 +92,8 @@ def pending_stats(
 ) -> PendingStats:
     """Enqueue the copies of all numbers of a sample; it may be changed afterwards."""
     columns, scalars, values = [], [], []
-    for device, own in sample.columns.items():
-        for name, numbers in own.items():
+    for device, column in sample.columns.items():
+        for name, numbers in column.items():
             columns.append((name, sample.places[device]))
             values.append(numbers)
     for name, tensors in sample.device_scalars.items():

@@ -64,8 +64,8 @@ class GradientSampler:
         for layer in self._config.layers:
             if layer.parameter.is_cuda:
                 dtypes.setdefault(layer.parameter.device, set()).add(layer.parameter.dtype)
-        for device, own in dtypes.items():
-            if why := warm_up(device, own):
+        for device, dtype in dtypes.items():
+            if why := warm_up(device, dtype):
                 self._faults.note(
                     "statistics", f"by a slower path than on {device} possible; {why}"
                 )

@@ -129,7 +129,7 @@ class StepHistory:
     ) -> None:
         if not self._is_kept:
             return
-        rates = [rate for own in optimizers if (rate := learning_rate(own)) is not None]
+        rates = [rate for optimizer in optimizers if (rate := learning_rate(optimizer)) is not None]
         looked_at = Inspection.BY_SENTINEL if step == self.quiet_step else Inspection.NONE
         looked_at = Inspection.IN_FULL if was_measured else looked_at
         now_s, loss, rate = self._clock(), self._loss.take(), max(rates, default=None)
@@ -176,5 +176,5 @@ def learning_rate(optimizer: Optimizer) -> float | None:
     if rate or not others:
         return float(rate)
     rates = [group.get("lr") for group in others]
-    numbers = [float(own) for own in rates if isinstance(own, (int, float))]
+    numbers = [float(rate) for rate in rates if isinstance(rate, (int, float))]
     return max(numbers) if len(numbers) == len(rates) else None

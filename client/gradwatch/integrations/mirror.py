@@ -89,7 +89,7 @@ class Mirror:
             raise ValueError(msg)
         self._watch, self._log, self._every_s = watch, log, every_s
         of_run = [("column", own) for own in COLUMNS]
-        of_layers = [("layer", own) for own in layers]
+        of_layers = [("layer", layer) for layer in layers]
         self._of_run = urlencode(of_run)
         self._of_all = urlencode([*of_run, ("column", "l2"), *of_layers]) if layers else ""
         self._token = os.environ.get("GRADWATCH_TOKEN", "")

@@ -59,7 +59,6 @@ NEUTRAL = GradientHealthStats(
 
 
 def params_with(*gradients: Tensor | None) -> list[nn.Parameter]:
-    """Parameters that have these gradients."""
     params = []
     for gradient in gradients:
         param = nn.Parameter(torch.zeros(1) if gradient is None else torch.zeros_like(gradient))
@@ -409,7 +408,6 @@ def test_collecting_waits_once(model: nn.Sequential, waits: list[str], enhanced:
 
 
 def test_materializing_is_one_transfer(model: nn.Sequential, waits: list[str]) -> None:
-    """Enqueuing is none."""
     pending = collect_seed_gradients_async(model.parameters())
     dual = collect_dual_gradients_async(model.parameters(), model.parameters(), "cpu")
     assert waits == []

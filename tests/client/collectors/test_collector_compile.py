@@ -33,7 +33,6 @@ def _fresh() -> Iterator[None]:
 
 
 def params_with(*gradients: Tensor) -> list[nn.Parameter]:
-    """Parameters that have these gradients."""
     params = [nn.Parameter(torch.zeros_like(gradient)) for gradient in gradients]
     for param, gradient in zip(params, gradients, strict=True):
         param.grad = gradient

@@ -92,7 +92,6 @@ def first_bad(aggregator: Any, stats: Any) -> str | None:
 
 
 def watched(attach: Any, model: nn.Module, **settings: Any) -> tuple[Any, Any]:
-    """Attach, and return the watch and the optimizer."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     settings = {"activations": True} | settings
     return attach(model, optimizer, **settings), optimizer
@@ -134,7 +133,7 @@ def test_the_first_bad_output_is_named_and_not_the_first_registered(
     stats = aggregator.stats(2)
     magnitudes = named(aggregator, stats[1])
 
-    assert [first_bad(aggregator, own) for own in stats] == [None, "blocks.1"]
+    assert [first_bad(aggregator, stat) for stat in stats] == [None, "blocks.1"]
     assert magnitudes["blocks.0"] > BREAK / 2
     assert str(magnitudes["blocks.1"]) == ("nan" if math.isnan(added) else "inf")
     assert not math.isfinite(magnitudes["blocks.2"])
@@ -188,7 +187,7 @@ def test_a_pass_through_two_networks_tells_both(aggregator: Sink, generator_firs
         optimizers["G"].step()
         optimizers["D"].zero_grad()
     stats = aggregator.stats(6)
-    of_generator = [own for own in stats if "G.linear.weight" in aggregator.layers(own)]
+    of_generator = [stat for stat in stats if "G.linear.weight" in aggregator.layers(stat)]
 
     assert len(of_generator) == 3
     assert [first_bad(aggregator, own) for own in of_generator] == [None, None, "G"]
@@ -207,8 +206,8 @@ def test_what_is_no_training_pass_is_not_measured(aggregator: Sink) -> None:
     steps(optimizer, model, good())
     stats = aggregator.stats(2)
 
-    assert [own.step for own in stats] == [0, 2]
-    assert [first_bad(aggregator, own) for own in stats] == [None, None]
+    assert [stat.step for stat in stats] == [0, 2]
+    assert [first_bad(aggregator, stat) for stat in stats] == [None, None]
     assert all(0.0 < m < BREAK / 2 for m in named(aggregator, stats[1]).values())
 
 
@@ -248,7 +247,7 @@ def test_what_is_not_finite_in_good_steps_is_not_to_blame(
     steps(optimizer, model, good(), good(), broken())
     stats = aggregator.stats(3)
 
-    assert [first_bad(aggregator, own) for own in stats] == [
+    assert [first_bad(aggregator, stat) for stat in stats] == [
         "unknown" if math.isinf(masked) else "mask",
         None,
         told,
@@ -315,7 +314,7 @@ def test_a_checkpoint_changes_nothing(aggregator: Sink, reentrant: bool) -> None
     steps(optimizer, model, *(each().requires_grad_() for each in (good, broken)))
     stats = aggregator.stats(2)
 
-    assert [first_bad(aggregator, own) for own in stats] == [None, "blocks.1"]
+    assert [first_bad(aggregator, stat) for stat in stats] == [None, "blocks.1"]
     assert all(magnitude > 0 for magnitude in named(aggregator, stats[0]).values())
 
 
@@ -399,7 +398,7 @@ def test_compiled_hooks_are_in_the_graph(aggregator: Sink, kind: str) -> None:
     assert counters["stats"]["unique_graphs"] == {"whole": 1, "checkpointed": 1}.get(
         kind, 3 if kind == "in place" else 2
     )
-    assert [first_bad(aggregator, own) for own in stats] == [None, None, "blocks.5", None]
+    assert [first_bad(aggregator, stat) for stat in stats] == [None, None, "blocks.5", None]
     last = named(aggregator, stats[3])
     assert all(0.0 < magnitude < BREAK / 2 for magnitude in last.values())
 

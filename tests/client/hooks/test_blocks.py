@@ -115,7 +115,6 @@ def test_no_backward_through_the_blocks_makes_no_record(aggregator: Sink) -> Non
 
 
 def test_closing_removes_the_hooks(aggregator: Sink) -> None:
-    """The blocks are as they were."""
     model, blocks = make()
     aggregator.attach(model, blocks=blocks).close()
 

@@ -32,7 +32,6 @@ class Listener:
 
 
 def hooked(listener: Listener, faults: Faults) -> nn.Module:
-    """A module with a hook and a pre-hook."""
     model = nn.Sequential(nn.Linear(2, 2))
     model.register_forward_hook(ModuleHook(listener.hear, faults))
     model.register_forward_pre_hook(ModuleHook(listener.hear, faults))

@@ -54,7 +54,6 @@ def sums(probe: Observer) -> list[Tensor]:
 
 
 def layers_of(*sizes: int) -> Any:
-    """Layers of one parameter each, of these sizes."""
     model = nn.ParameterList([nn.Parameter(torch.ones(size)) for size in sizes])
     return find_layers(model, None, None)
 

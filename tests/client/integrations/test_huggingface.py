@@ -105,7 +105,9 @@ def test_the_status_of_a_kubeflow_job_is_left_to_the_trainer(
 
     trainer = watched(max_steps=2)
     (callback,) = (
-        own for own in trainer.callback_handler.callbacks if isinstance(own, GradwatchCallback)
+        callback
+        for callback in trainer.callback_handler.callbacks
+        if isinstance(callback, GradwatchCallback)
     )
     trainer.add_callback(Look())
     trainer.train()
@@ -114,7 +116,6 @@ def test_the_status_of_a_kubeflow_job_is_left_to_the_trainer(
 
 
 def logged(trainer: Trainer) -> list[dict[str, float]]:
-    """Return what the Trainer logged of each step."""
     return [
         {
             "step": entry["step"],

@@ -46,7 +46,6 @@ class Model(nn.Module):
 def names(
     made: nn.Module | Mapping[str, nn.Module], include: Any = None, exclude: Any = None
 ) -> list[str]:
-    """The names of the watched layers."""
     return [layer.name for layer in find_layers(made, include, exclude)]
 
 

@@ -24,13 +24,11 @@ def layers() -> list[Layer]:
 
 
 def gradients(*indices: int) -> list[torch.Tensor]:
-    """A gradient for each of those layers."""
     made = layers()
     return [torch.ones_like(made[index].parameter) for index in indices]
 
 
 def declared(manifests: Manifests, *indices: int, ordered: bool = False) -> Manifest:
-    """The manifest of a set that has to be new."""
     number, (manifest,) = manifests.find(indices, gradients(*indices), ordered=ordered)
     assert manifest.manifest_id == number
     return manifest

@@ -46,7 +46,6 @@ class Model(nn.Module):
 
 
 def chosen(model: Any, given: Any) -> list[str]:
-    """Return the names of the modules that are chosen."""
     return list(find_modules(given, model, find_layers(model, None, None)))
 
 

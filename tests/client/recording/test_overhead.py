@@ -68,7 +68,6 @@ class Training:
         self._rest: Rest | None = None
 
     def run(self, steps: int) -> None:
-        """Train for so many steps."""
         for _ in range(steps):
             self._take(self.step_s)
             if self._rest is None:

@@ -56,7 +56,6 @@ class Norms:
         self.empty = 0
 
     def measure(self, optimizer: int, step: int, point: Point) -> bool:
-        """Take the total norm."""
         norm = norm_of(self.optimizers[optimizer])
         if norm is None:
             self.empty += 1
@@ -74,7 +73,6 @@ class Norms:
         """Every step is due."""
 
     def forget(self, optimizer: int) -> None:
-        """Drop the window."""
         self.pending.pop(optimizer, None)
 
     def report(self, optimizer: int, step: int, part: int, *, taken: bool, carried: bool) -> None:
@@ -140,7 +138,6 @@ class Loop:
         return self.model is None or self.model.training
 
     def close(self) -> list[Record]:
-        """End, and return all records."""
         self.windows.close()
         self.passes.close()
         self.steps.close()

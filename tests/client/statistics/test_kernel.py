@@ -184,7 +184,6 @@ def test_a_program_has_as_many_threads_on_any_device(
 
 
 def test_small_tensors_share_a_program() -> None:
-    """Many of them, in few programs, each tensor in one."""
     tensors, size = 2000, plans.DeviceSize(multiprocessors=10)
     small = plans.LaunchPlan([64] * tensors, [torch.float32] * tensors, DEVICE, size)
     (launch,) = small._launches

@@ -109,7 +109,6 @@ def test_without_a_file_there_is_no_key() -> None:
 def test_the_argument_is_before_the_environment(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A path as text or not."""
     key = read_client_key(file)
     monkeypatch.setenv("GRADWATCH_KEYS", "/nowhere")
     assert find_key(file) == find_key(str(file)) == key

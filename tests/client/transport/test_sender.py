@@ -96,7 +96,6 @@ def free_endpoint() -> Iterator[str]:
 
 
 def sender_of(watch: Any) -> Sender:
-    """The thread of a watch."""
     sender: Sender = watch._sender
     return sender
 

@@ -33,7 +33,7 @@ def backward(model: Any, seed: int = 0) -> dict[str, float]:
 
 
 def sgd(*parameters: Any) -> torch.optim.SGD:
-    return torch.optim.SGD([p for own in parameters for p in own], lr=0.1)
+    return torch.optim.SGD([p for parameter in parameters for p in parameter], lr=0.1)
 
 
 def close(expected: dict[str, float]) -> object:

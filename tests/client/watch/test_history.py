@@ -133,7 +133,7 @@ def test_the_loss_of_a_step_that_is_taken_up_in_its_middle_is_that_of_all_its_pa
         if step != 50:
             optimizer.step()
     watch.close()
-    (stats,) = [own for own in aggregator.of_stats() if own.step == 50]
+    (stats,) = [stat for stat in aggregator.of_stats() if stat.step == 50]
     assert stats.scalars["loss"] == 3.0
     assert {row["loss"] for row in read(aggregator).values()} == {3.0}
 

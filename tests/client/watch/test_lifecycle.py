@@ -119,7 +119,6 @@ if __name__ == "__main__":
 
 
 def steps(aggregator: Any, session: bytes | None = None) -> list[int]:
-    """The steps that were stored, of one session or of all."""
     return [
         envelope.record.step
         for envelope in aggregator.stored

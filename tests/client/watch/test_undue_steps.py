@@ -119,7 +119,6 @@ def frames_of(call: Callable[[], object]) -> int:
 
 
 def trained(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Train a step."""
     model(torch.ones(1, 2)).sum().backward()
     optimizer.step()
     optimizer.zero_grad()

@@ -16,7 +16,6 @@ from tests.support.recording import Sink
 def train(
     aggregator: Sink, model: nn.Module, optimizer: Any, steps: int, **settings: Any
 ) -> list[Any]:
-    """Return the records of some steps."""
     watch = aggregator.attach(model, optimizer, **settings)
     for _ in range(steps):
         optimizer.zero_grad()

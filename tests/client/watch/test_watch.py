@@ -327,10 +327,15 @@ def test_a_layer_that_is_unfrozen_later_gets_a_new_manifest(aggregator: Sink) ->
 
     assert [stats.manifest_id for stats in sent] == [1, 2, 3, 4, 4, 3]
     first, last = ("0.weight", "0.bias"), ("2.weight", "2.bias")
-    assert [own.names for own in manifests] == [last, first + last, last, first + last]
-    assert [own.frozen for own in manifests] == [(), (), first, ()]
-    assert [own.unused for own in manifests] == [()] * 4
-    assert [own.order for own in manifests] == ["forward", "registration", "forward", "forward"]
+    assert [manifest.names for manifest in manifests] == [last, first + last, last, first + last]
+    assert [manifest.frozen for manifest in manifests] == [(), (), first, ()]
+    assert [manifest.unused for manifest in manifests] == [()] * 4
+    assert [manifest.order for manifest in manifests] == [
+        "forward",
+        "registration",
+        "forward",
+        "forward",
+    ]
     assert aggregator.layers(sent[5]) == close(norms(model))
 
 

@@ -37,6 +37,6 @@ def test_it_is_told_within_its_budget_and_its_client_can_read_all(metrics: Any) 
 
     def told() -> set[tuple[str, str]]:
         peer.received()
-        return {(str(own["id"]), str(own["state"])) for own in peer.alerts}
+        return {(str(alert["id"]), str(alert["state"])) for alert in peer.alerts}
 
     wait_until(lambda: {(own["id"], own["state"]) for own in stored} <= told())

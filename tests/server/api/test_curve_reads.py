@@ -87,10 +87,10 @@ def test_a_crowd_gets_its_answers_or_is_told_to_come_back(serve: Serve) -> None:
         peer.acked()
         answers = [own.result() for own in asked]
 
-    assert {own.status_code for own in answers} <= {200, 503}
-    assert any(own.is_success for own in answers)
-    for own in answers:
-        if not own.is_success:
-            assert own.headers["retry-after"] == "1"
-            assert "others wait for curves" in problem(own)[1]
+    assert {answer.status_code for answer in answers} <= {200, 503}
+    assert any(answer.is_success for answer in answers)
+    for answer in answers:
+        if not answer.is_success:
+            assert answer.headers["retry-after"] == "1"
+            assert "others wait for curves" in problem(answer)[1]
     service.reaches("gpt", 400)

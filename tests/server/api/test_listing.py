@@ -111,7 +111,7 @@ def test_who_goes_away_takes_the_listing_from_nobody(start: Start) -> None:
         gone, stays = (asyncio.create_task(listing.all()) for _ in range(2))
         await asyncio.sleep(0)
         gone.cancel()
-        assert [own.name for own in await stays] == ["gpt"]
+        assert [stay.name for stay in await stays] == ["gpt"]
 
     asyncio.run(scenario())
 

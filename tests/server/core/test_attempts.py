@@ -36,7 +36,7 @@ def together(one: Any, two: Any) -> None:
 def test_two_jobs_of_one_run_are_two_attempts_and_both_are_judged() -> None:
     one, two = two_jobs(Cluster, world=4)
     attempts = one.state.runs["gpt"].attempts
-    assert [sorted(own.sessions) for own in attempts] == [[0, 1, 2, 3], [0, 1, 2, 3]]
+    assert [sorted(attempt.sessions) for attempt in attempts] == [[0, 1, 2, 3], [0, 1, 2, 3]]
 
     two.step(0)
     together(one, two)
@@ -45,7 +45,7 @@ def test_two_jobs_of_one_run_are_two_attempts_and_both_are_judged() -> None:
     two.step(1)
 
     assert [(alert.attempt, alert.rule) for alert in one.alerts] == [(1, "nonfinite")]
-    assert [own.num_frames for own in attempts] == [1, 2]
+    assert [attempt.num_frames for attempt in attempts] == [1, 2]
     report = two.health()
     assert (report["attempt"], report["status"], report["step"]) == (2, "healthy", 1)
     assert report["reasons"] == [
@@ -69,7 +69,10 @@ def test_a_late_rank_of_the_old_job_does_not_disturb_the_new_one() -> None:
     together(one, two)
     two.step(0, NAN)
 
-    assert [sorted(own.sessions) for own in one.state.runs["gpt"].attempts] == [[0, 1], [0, 1]]
+    assert [sorted(attempt.sessions) for attempt in one.state.runs["gpt"].attempts] == [
+        [0, 1],
+        [0, 1],
+    ]
     assert [(alert.attempt, alert.rule) for alert in two.alerts] == [(2, "nonfinite")]
 
 
@@ -214,7 +217,7 @@ def test_a_lost_launch_that_was_restarted_is_over() -> None:
     job.lose(0)
     job.start(job="8/0")
 
-    assert [own.retired for own in job.state.runs["gpt"].attempts] == [True, False, False]
+    assert [attempt.retired for attempt in job.state.runs["gpt"].attempts] == [True, False, False]
 
 
 def test_a_rank_does_not_join_a_lost_attempt_that_a_later_one_replaced() -> None:
@@ -226,7 +229,11 @@ def test_a_rank_does_not_join_a_lost_attempt_that_a_later_one_replaced() -> None
     job.open(1)
     job.open(1)
 
-    assert [sorted(own.sessions) for own in job.state.runs["gpt"].attempts] == [[0], [0, 1], [1]]
+    assert [sorted(attempt.sessions) for attempt in job.state.runs["gpt"].attempts] == [
+        [0],
+        [0, 1],
+        [1],
+    ]
 
 
 def test_all_ranks_measure_as_rarely_as_the_rank_that_does_so_most_rarely() -> None:

@@ -24,7 +24,7 @@ def limited(job: Any, **budgets: int) -> Any:
 
 def taken(job: Any) -> int:
     """Return what the manifests of all ranks take, each layout once."""
-    known = [own for s in job.attempt.sessions.values() for own in s.manifests.values()]
+    known = [manifest for s in job.attempt.sessions.values() for manifest in s.manifests.values()]
     layouts = {id(own.layout): own.layout.num_bytes for own in known}
     return int(sum(layouts.values()) + sum(own.own_bytes for own in known))
 
@@ -55,7 +55,7 @@ def test_where_every_rank_has_one_the_newest_is_not_taken() -> None:
     for rank in range(200):
         job.open(rank)
         job.declare(rank, shards=(f"{rank}/200",) * len(NAMES))
-    known = [rank for rank, own in job.attempt.sessions.items() if own.manifests]
+    known = [rank for rank, session in job.attempt.sessions.items() if session.manifests]
 
     assert known == list(range(len(known)))
     assert 10 < len(known) < 100

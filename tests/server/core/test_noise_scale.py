@@ -91,7 +91,6 @@ def test_a_bad_step_makes_no_sample() -> None:
 
 
 def test_the_series_outlives_a_restart() -> None:
-    """Value for value."""
     random = np.random.default_rng(0)
     made = NoiseScale.of(10)
     for step in range(20):

@@ -30,7 +30,6 @@ NAN = math.nan
 
 
 def restored(state: WholeState) -> WholeState:
-    """Return a state that was saved and restored."""
     made = WholeState(state.window_steps)
     made.rules, made.budgets = state.rules, state.budgets
     made.forgotten = dict(state.forgotten)
@@ -180,7 +179,9 @@ def test_ranks_of_one_layout_share_it_afterwards() -> None:
     """Records are told to be alike by it."""
     job = Cluster(world=2, names=("a", "b")).start()
     state = restored(job.state)
-    layouts = [own.manifests[1].layout for own in state.runs["gpt"].current.sessions.values()]
+    layouts = [
+        session.manifests[1].layout for session in state.runs["gpt"].current.sessions.values()
+    ]
 
     assert layouts[0] is layouts[1]
     assert state.runs["gpt"].current.layers.share(Layout(layouts[0].index)) is layouts[0]

@@ -99,7 +99,6 @@ def test_the_last_attempt_keeps_its_alerts_as_they_stood() -> None:
 
 
 def test_the_same_trouble_in_the_next_attempt_is_another_alert() -> None:
-    """The id has the attempt in it."""
     job = Cluster(names=("a",)).start()
     (first,) = job.step(3, NAN)
     job.start()

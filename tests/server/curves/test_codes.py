@@ -34,8 +34,8 @@ def test_what_is_no_magnitude_has_a_code_of_its_own() -> None:
 def cells_of(*values: float | None, width: int = 4) -> list[int]:
     """Return the code of one bucket of these values, where 1.0 is usual."""
     steps = np.arange(len(values), dtype=np.int64)
-    known = np.array([[own is not None] for own in values])
-    numbers = np.array([[math.nan if own is None else own] for own in values])
+    known = np.array([[value is not None] for value in values])
+    numbers = np.array([[math.nan if value is None else value] for value in values])
     rows = Rows(steps, steps, np.zeros(len(values), np.bool_), numbers, known)
     buckets = Buckets.of(rows, width)
     num = len(buckets.numbers)

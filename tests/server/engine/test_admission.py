@@ -217,7 +217,7 @@ def test_a_crash_loop_keeps_its_newest_attempts(start: Start) -> None:
     running.peer(run="crash", job="last").attach().steps(0, 1.0)
 
     view = running.shows("crash", attempt=91, frames=1)
-    assert [own.number for own in view.attempts] == list(range(28, 92))
+    assert [attempt.number for attempt in view.attempts] == list(range(28, 92))
     assert len(running.engine._intake.peers) == MAX_ATTEMPTS
     assert running.published.num_apply_errors == 0
 

@@ -137,7 +137,6 @@ class Feed:
         return found
 
     def settle(self) -> None:
-        """Do all that is due."""
         for _ in range(3_000):
             self.recorder._rest_until_ns = 0
             self.recorder.run_slice(1)
@@ -237,7 +236,7 @@ def test_wide_buckets_are_read_from_wide_buckets(feed: Feed) -> None:
     assert (newest.entries, newest.first_step, newest.last_step) == (64, 0, 16_383)
     with feed.store.curves.read("r", 1) as stored:
         blocks = list(stored.blocks(2, 0, 0, -1, 1 << 40))
-    assert [own.facts for own in blocks] == [newest]
+    assert [block.facts for block in blocks] == [newest]
     check(feed.read(256), 256, 0, 16_484)
 
 
@@ -261,7 +260,7 @@ def test_a_kill_costs_no_row_and_doubles_none(tmp_path: Path) -> None:
     with feed.recorder.history("r", 1) as history:
         assert history.layers.names == LAYERS
         assert history.layers.is_ordered
-        assert [(own.epoch, own.first, own.last) for own in history.spans()] == [(0, 0, 1_099)]
+        assert [(span.epoch, span.first, span.last) for span in history.spans()] == [(0, 0, 1_099)]
         assert history.newest(0, 10) == 1_090
     feed.kill()
 
@@ -330,7 +329,7 @@ def test_a_long_log_that_is_applied_anew_loses_no_row(start: Start) -> None:
 
     running.shows(frames=600)
     with running.engine.curves.history("gpt", 1) as history:
-        assert [(own.first, own.last) for own in history.spans()] == [(0, 599)]
+        assert [(span.first, span.last) for span in history.spans()] == [(0, 599)]
         found = history.buckets(SeriesQuery(0, "l2", np.arange(1), 0, 599), 1)
     assert found.counts[0, :, 0].tolist() == [1] * 600
 
@@ -445,7 +444,7 @@ def test_a_saved_state_never_stands_for_rows_that_are_not_stored(start: Start) -
 
     assert running.shows(frames=10).stored == 11
     with running.engine.curves.history("gpt", 1) as history:
-        assert [(own.first, own.last) for own in history.spans()] == [(0, 9)]
+        assert [(span.first, span.last) for span in history.spans()] == [(0, 9)]
 
 
 @pytest.mark.sampled(1)

@@ -50,7 +50,6 @@ class Trainer:
             self.session.receive(decode(self._socket.recv()), time.monotonic())
 
     def close(self) -> None:
-        """Close the socket."""
         self._socket.close()
 
     def _send(self, message: bytes) -> bool:

@@ -80,7 +80,6 @@ class Story:
         self.state.apply(Entry(self._now_ns, body))
 
     def attach(self, run: str, *records: Record, job: str = "") -> bytes:
-        """Say HELLO and these records."""
         self._num_sessions += 1
         session = self._num_sessions.to_bytes(16, "big")
         self.apply(Opened(session, Hello(run=run, rank=0, world=1, job=job)))
@@ -133,7 +132,7 @@ def test_attempts_go_up_to_the_oldest_that_lives() -> None:
     assert story.found() == [(EvictionOrder.NEVER_HEARD, "gpt", 1), (EvictionOrder.ENDED, "gpt", 2)]
     for _, run, attempts in story.found():
         story.apply(Forgotten(run, attempts))
-    assert [own.number for own in story.state.runs["gpt"].attempts] == [3]
+    assert [attempt.number for attempt in story.state.runs["gpt"].attempts] == [3]
 
 
 def test_the_attempt_with_most_closes_its_oldest_steps() -> None:
@@ -185,7 +184,7 @@ def test_the_session_with_most_loses_its_oldest_manifests() -> None:
     rounds.round("greedy")
 
     assert {body.session for body in rounds.bodies} == {greedy.sessions[1]}
-    assert all(len(own.manifests) == 1 for own in small.attempt.sessions.values())
+    assert all(len(session.manifests) == 1 for session in small.attempt.sessions.values())
     used = small.attempt.manifests.num_bytes + greedy.attempt.manifests.num_bytes
     assert used <= share
     num_dropped = greedy.attempt.manifests.num_dropped

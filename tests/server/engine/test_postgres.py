@@ -42,7 +42,7 @@ def test_what_was_acknowledged_is_there_after_cuts_and_restarts(
     assert (view.stored, view.lost) == (step + 2, 0)
     assert running.events() == events
     with running.engine.curves.history("gpt", 1) as history:
-        assert [(own.first, own.last) for own in history.spans()] == [(0, step)]
+        assert [(span.first, span.last) for span in history.spans()] == [(0, step)]
 
 
 def test_an_aggregator_that_was_cut_off_writes_nothing_after_another_one(

@@ -124,7 +124,6 @@ def test_nobody_waits_for_an_engine_that_cannot_answer() -> None:
 
 
 def test_a_run_can_be_seen_while_nothing_can_be_written(start: Start) -> None:
-    """With all that was committed, and nothing of what was not."""
     running, peer = attached(start())
     peer.steps(0, 1.0)
     db = running.store.db
@@ -134,7 +133,7 @@ def test_a_run_can_be_seen_while_nothing_can_be_written(start: Start) -> None:
         step += 1
         peer.stats(step)
         answers = [own for own in peer.received() if isinstance(own, Ack)]
-        acked = max([acked, *(own.acked for own in answers)])
+        acked = max([acked, *(answer.acked for answer in answers)])
     view = running.view()
 
     assert acked <= view.stored < step + 2

@@ -32,7 +32,6 @@ def on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def ended(running: Any, *runs: str) -> None:
-    """Let runs take a step, and end."""
     for run in runs:
         peer = running.peer(run=run).attach()
         peer.steps(0, 1.0)
@@ -80,7 +79,7 @@ def test_what_ended_is_listed_without_coming_into_memory(start: Start) -> None:
     damaged["b"] = damaged["b"][:-1] + b"?"
 
     rows = asyncio.run(RunListing(running.engine, Views(running.engine)).all())
-    assert {own.name: (own.phase, own.step) for own in rows} == {
+    assert {row.name: (row.phase, row.step) for row in rows} == {
         "a": (Phase.ENDED, 0),
         "b": (Phase.ENDED, 0),
     }
@@ -129,7 +128,7 @@ def test_a_silence_of_no_run_yet_is_stored_and_read_before_the_first_round(
     seen: list[str] = []
 
     def begin(engine: Engine) -> None:
-        seen.extend(own.id for own in engine.published.silences)
+        seen.extend(silence.id for silence in engine.published.silences)
         threading.Thread.start(engine)
 
     monkeypatch.setattr(Engine, "start", begin)
@@ -156,7 +155,7 @@ def test_a_run_gets_what_it_missed(start: Start) -> None:
     view = running.shows("gpt", frames=1)
     assert view.rules == rules
     run = running.engine._state.runs["gpt"]
-    assert [own.id for own in run.silences] == [added.id]
+    assert [silence.id for silence in run.silences] == [added.id]
     assert "other" not in running.engine._state.runs
 
 
@@ -167,7 +166,7 @@ def test_a_rank_that_died_meanwhile_is_told_although_nobody_asks(start: Start) -
     running = again(start, running, session_timeout_s=1.0)
 
     sessions = running.engine._state.sessions
-    wait_until(lambda: [own.state for own in sessions.values()] == [RankState.LOST])
+    wait_until(lambda: [session.state for session in sessions.values()] == [RankState.LOST])
 
 
 @pytest.mark.usefixtures("on_demand")

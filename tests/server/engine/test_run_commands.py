@@ -20,9 +20,10 @@ pytestmark = pytest.mark.slow
 
 def stats_in_log(running: Any, session: bytes) -> int:
     """Return how many statistics of a session the log has."""
-    bodies = [own.body for own in running.entries() if isinstance(own.body, Received)]
+    bodies = [entry.body for entry in running.entries() if isinstance(entry.body, Received)]
     return sum(
-        isinstance(own.envelope.record, Stats) and own.envelope.session == session for own in bodies
+        isinstance(body.envelope.record, Stats) and body.envelope.session == session
+        for body in bodies
     )
 
 
@@ -46,16 +47,18 @@ def test_all_of_a_deleted_run_goes_and_nothing_else(start: Start) -> None:
     def is_gone() -> bool:
         kept.steps(next(step), 1.0)
         events = running.store.alert_events.after(0)
-        return not stats_in_log(running, gone.session) and {own.run for own in events} == {"kept"}
+        return not stats_in_log(running, gone.session) and {event.run for event in events} == {
+            "kept"
+        }
 
     wait_until(is_gone)
-    wait_until(lambda: [own.run for own in running.store.curves.sizes()] in (["kept"], []))
-    heads = [own.body for own in running.entries() if isinstance(own.body, Opened)]
-    assert [own.hello.run for own in heads] == ["kept"]
+    wait_until(lambda: [size.run for size in running.store.curves.sizes()] in (["kept"], []))
+    heads = [entry.body for entry in running.entries() if isinstance(entry.body, Opened)]
+    assert [head.hello.run for head in heads] == ["kept"]
     names = [
-        own.body.envelope.session
-        for own in running.entries()
-        if isinstance(own.body, Received) and isinstance(own.body.envelope.record, Manifest)
+        entry.body.envelope.session
+        for entry in running.entries()
+        if isinstance(entry.body, Received) and isinstance(entry.body.envelope.record, Manifest)
     ]
     assert names == [kept.session]
     assert stats_in_log(running, kept.session) == next(step)

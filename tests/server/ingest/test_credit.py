@@ -196,7 +196,6 @@ class Client:
         return sum(number for kind, number, _ in self.queue if kind == "record")
 
     def arrive(self, _now_s: float) -> None:
-        """Let all that is on its way arrive."""
         self.queue += self.up
         self.up.clear()
         assert self.queued_bytes <= (self.credit.limit_bytes(self.name) or 0)

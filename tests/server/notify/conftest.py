@@ -48,7 +48,7 @@ def notify(tmp_path: Path, serve: Callable[..., Aggregator]) -> Callable[..., Ag
 def write_config(folder: Path, **targets: str) -> None:
     """Write the settings of such an aggregator."""
     text = "[rules.nonfinite]\nclear_steps = 1\n"
-    for name, own in targets.items():
-        table = own if "\n" in own else f'url = "{own}"\n{RULES}{AT_ONCE}'
+    for name, target in targets.items():
+        table = target if "\n" in target else f'url = "{target}"\n{RULES}{AT_ONCE}'
         text += f"[notify.{name}]\n{table}"
     (folder / "gradwatch.toml").write_text(text)

@@ -89,9 +89,9 @@ def alertmanager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alertmana
 def send(url: str, *events: AlertEvent, now_s: float, is_resend: bool = False) -> None:
     """Send what a target would be told of these events."""
     plan = NotificationQueue(AlertmanagerNotifier.schedule(Policy()))
-    stored = {own.cursor: own.alert for own in events}
-    for own in events:
-        plan.accept(own, now_s)
+    stored = {event.cursor: event.alert for event in events}
+    for each in events:
+        plan.accept(each, now_s)
     batch = plan.due(now_s)
     if is_resend:
         assert batch is not None
@@ -191,7 +191,7 @@ def test_hundreds_at_once_arrive_all_and_long_names_are_cut(alertmanager: Alertm
 
     alerts = alertmanager.alerts(run="many")
     assert len(alerts) == 300
-    assert {len(own["labels"]["group"]) for own in alerts} == {MAX_LABEL}
+    assert {len(alert["labels"]["group"]) for alert in alerts} == {MAX_LABEL}
 
 
 def test_a_test_alert_says_that_it_is_one(alertmanager: Alertmanager) -> None:

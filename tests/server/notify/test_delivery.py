@@ -35,7 +35,7 @@ def told(step: int) -> str:
 
 
 def status(service: Aggregator, name: str) -> dict[str, Any]:
-    items = {own["name"]: own for own in service.json("/notifiers")}
+    items = {notifier["name"]: notifier for notifier in service.json("/notifiers")}
     found: dict[str, Any] = items[name]
     return found
 
@@ -158,7 +158,7 @@ def test_what_a_killed_aggregator_had_not_told_is_told_by_the_next(
     service.start()
     receiver.has(told(3))
     wait_until(lambda: not status(service, "oncall")["pending"], "all is told")
-    assert told(1) not in "".join(own["message"] for own in receiver.messages[taken:])
+    assert told(1) not in "".join(message["message"] for message in receiver.messages[taken:])
 
     receiver.hang()
     asked = receiver.num_asked
@@ -170,7 +170,8 @@ def test_what_a_killed_aggregator_had_not_told_is_told_by_the_next(
 
     def is_told_again() -> bool:
         return any(
-            told(5) in own["message"] and DOUBT in own["message"] for own in receiver.messages
+            told(5) in message["message"] and DOUBT in message["message"]
+            for message in receiver.messages
         )
 
     wait_until(is_told_again, "what may have arrived is told again")

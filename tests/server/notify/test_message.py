@@ -17,9 +17,9 @@ from tests.server.notify.alerts import event
 def composed(*events: AlertEvent, **changes: Any) -> Message:
     """Return the message about events that come at once."""
     plan = NotificationQueue(Policy(group_wait_s=0.0, group_interval_s=0.0, group_by=()))
-    stored = {own.cursor: own.alert for own in events}
-    for own in events:
-        plan.accept(own, 1.0)
+    stored = {event.cursor: event.alert for event in events}
+    for each in events:
+        plan.accept(each, 1.0)
     batch = plan.due(1.0)
     assert batch is not None
     fields = {name: getattr(batch, name) for name in NotificationBatch.__slots__} | changes

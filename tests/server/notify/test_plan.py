@@ -26,7 +26,7 @@ def due(plan: NotificationQueue, now_s: float, **settings: Any) -> NotificationB
 
 
 def ids(batch: NotificationBatch) -> list[str]:
-    return [own.alert_id for own in batch.entries]
+    return [entry.alert_id for entry in batch.entries]
 
 
 def tell(plan: NotificationQueue, now_s: float) -> list[str]:
@@ -127,7 +127,7 @@ def test_what_began_and_ended_while_it_waited_is_told_once() -> None:
     plan.accept(event(2, state="resolved"), NOON_S + 1)
     batch = due(plan, NOON_S + 10.0)
 
-    assert [(own.state, own.is_told) for own in batch.entries] == [("resolved", False)]
+    assert [(entry.state, entry.is_told) for entry in batch.entries] == [("resolved", False)]
     plan.settled(batch, NOON_S + 10.0)
     assert plan.next_s(NOON_S + 10.0) is None
 
@@ -161,7 +161,7 @@ def test_news_are_told_where_it_became_worse() -> None:
         event(4, severity="critical", news=["severity"], acknowledged={"by": "ada"}), NOON_S + 3
     )
 
-    assert [own.severity for own in due(plan, NOON_S + 3).entries] == ["critical"]
+    assert [entry.severity for entry in due(plan, NOON_S + 3).entries] == ["critical"]
 
 
 def test_a_lost_rank_is_told_after_what_others_raised_because_of_it() -> None:
@@ -249,7 +249,7 @@ def test_what_is_kept_gives_the_same_plan_again() -> None:
         if is_sent:
             tell(plan, NOON_S + 10)
         change = plan.changes(DeliveryProgress(2), NOON_S + 10)
-        entries |= {own.alert_id: own for own in change.entries}
+        entries |= {entry.alert_id: entry for entry in change.entries}
         groups |= change.groups
         again = NotificationQueue(
             policy, sorted(entries.values(), key=lambda own: own.cursor), groups
@@ -283,7 +283,7 @@ def test_it_remembers_no_more_than_it_may() -> None:
     tell(plan, NOON_S)
     plan.accept(event(2, "b"), NOON_S)
     assert plan.has_room()
-    assert [own.alert_id for own in plan.entries] == ["b"]
+    assert [entry.alert_id for entry in plan.entries] == ["b"]
     plan.accept(event(3, "c"), NOON_S)
 
     assert not plan.has_room()

@@ -18,7 +18,7 @@ class Run:
     def __init__(self) -> None:
         self.job = Cluster(world=2, names=("a",)).start()
         self.job.step(0, math.nan)
-        (self.alert,) = (own for own in self.job.alerts if own.rule == "nonfinite")
+        (self.alert,) = (alert for alert in self.job.alerts if alert.rule == "nonfinite")
 
     def is_resent(self, after_s: float = 0.0) -> bool:
         """Tell whether it is, some time after the newest entry."""

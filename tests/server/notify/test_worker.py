@@ -178,7 +178,7 @@ def test_a_delivery_log_that_cannot_be_written_keeps_nobody_from_being_told(
     def saved() -> bool:
         found = log.load("oncall")
         assert found is not None
-        return [own.is_told for own in found.entries] == [True] * 3
+        return [entry.is_told for entry in found.entries] == [True] * 3
 
     wait_until(saved, "all that was told is saved")
     assert caplog.text.count("may come twice after a restart (told once)") == 1

@@ -183,7 +183,6 @@ def place(make_place: Callable[[], Place]) -> Place:
 
 @pytest.fixture
 def store(place: Place) -> Iterator[Store]:
-    """A new store."""
     store = place.open()
     yield store
     store.close()

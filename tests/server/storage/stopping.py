@@ -38,7 +38,6 @@ class Stopping:
         self.count(True)
 
     def count(self, is_writing: bool) -> None:
-        """Be stopped here if it is time."""
         if is_writing and self.left >= 0:
             if self.left == 0:
                 raise Killed

@@ -87,7 +87,9 @@ class Aggregator:
         self.tail = 0
         for name in self.checkpointer.find_runs():
             self._read(name)
-        self.now_ns = max([START_NS, *(own.last_ns for own in self.state.sessions.values())])
+        self.now_ns = max(
+            [START_NS, *(session.last_ns for session in self.state.sessions.values())]
+        )
 
     def _read(self, name: str) -> None:
         run = self.checkpointer.load(name, self.window_steps)
@@ -289,7 +291,6 @@ class Story:
             del self.sessions[run]
 
     def ask(self, own: Aggregator, deed: str, run: str, value: Any) -> None:
-        """Do what people ask for."""
         if deed == "silence":
             until_ns = own.now_ns + round(value * SECOND)
             own_id = f"silence {next(self.numbers)}"

@@ -161,7 +161,7 @@ def test_what_is_written_while_entries_are_read_disturbs_neither(store: Store) -
 
 def test_each_run_has_numbers_of_its_own(store: Store) -> None:
     """Entries of several runs that are committed together do not mix."""
-    other = [Line("other", own.entry) for own in ticks(1, 2)]
+    other = [Line("other", tick.entry) for tick in ticks(1, 2)]
     mixed = [*ticks(1, 1), other[0], opened(), *ticks(2, 1), other[1], received(MANIFEST)]
     store.log.append(mixed)
     store.log.append(ticks(3, 1))
@@ -490,7 +490,7 @@ def test_a_full_disk_fails_and_changes_nothing(place: Any, store: Store) -> None
     large = random.Random(1).randbytes(300_000)
     noise = random.Random(0)
     norms = [[noise.random() for _ in range(4_000)] for _ in range(20)]
-    lines = [received(stats_of(step, own), step + 1) for step, own in enumerate(norms)]
+    lines = [received(stats_of(step, norm), step + 1) for step, norm in enumerate(norms)]
     events = [NewAlertEvent(f"b{i}", "firing", "gpt", f'"{"x" * 90_000}"') for i in range(9)]
     writes: list[Callable[[], object]] = [
         lambda: store.log.append(lines),

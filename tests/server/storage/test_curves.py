@@ -45,7 +45,7 @@ def numbers(store: CurveStore, level: int) -> list[int]:
 
 def read_all(store: CurveStore, run: str, attempt: int) -> list[bytes]:
     with store.read(run, attempt) as stored:
-        return [own.read(0, 99_999) for own in stored.blocks(FINE, 0, 0, -1, 99)]
+        return [block.read(0, 99_999) for block in stored.blocks(FINE, 0, 0, -1, 99)]
 
 
 def test_what_is_written_is_found(store: Store) -> None:
@@ -61,7 +61,7 @@ def test_what_is_written_is_found(store: Store) -> None:
         assert stored.stood_for(COARSE, 0, 1 << 40) == (31, 511)
         assert stored.stood_for(COARSE, 1, 1 << 40) == (-1, -1)
         assert [n for n, _ in stored.heads(FINE, 0, 3)] == [ROWS] * 3
-        wanted = [own.facts.number for own in stored.blocks(FINE, 0, 5 * ROWS + 3, -1, 8)]
+        wanted = [block.facts.number for block in stored.blocks(FINE, 0, 5 * ROWS + 3, -1, 8)]
         assert wanted == [5, 6, 7, 8]
         found = stored.block(FINE, 7)
         assert found is not None

@@ -201,7 +201,6 @@ def test_a_noisy_run_pays_for_itself(store: SQLiteStore, monkeypatch: pytest.Mon
 
 
 def test_runs_that_are_all_as_large_lose_as_much(store: SQLiteStore) -> None:
-    """The oldest of each."""
     for step in range(400):
         records = [line(stats_of(step, noise(1_000)), step + 1, step, run) for run in "xy"]
         store.log.append(records)

@@ -51,7 +51,7 @@ def engine(start: Start) -> RunningEngine:
 
 
 def rows(alerts: list[Alert]) -> list[tuple[str, int, int, int | None]]:
-    return [(own.rule, own.attempt, own.first_step, own.resolved_step) for own in alerts]
+    return [(alert.rule, alert.attempt, alert.first_step, alert.resolved_step) for alert in alerts]
 
 
 @pytest.mark.parametrize("stopped", [False, True])

@@ -43,7 +43,6 @@ def event(number: int, padding: int = 0) -> Event:
 
 
 def manifest(number: int) -> Manifest:
-    """A manifest of one layer."""
     names = (f"layer {number}",)
     numel = Column.pack("<u8", [1])
     return Manifest(manifest_id=number, names=names, numel=numel, dtypes=("float32",))
@@ -58,7 +57,6 @@ class Client:
         self.now_s = 1000.0
 
     def greeting(self) -> Hello | None:
-        """The HELLO that goes out now, if one does."""
         frames = self.session.due(self.now_s)
         if frames is None:
             return None
@@ -111,7 +109,6 @@ def client() -> Client:
 
 @pytest.fixture
 def welcomed() -> Client:
-    """A client whose session is open."""
     made = Client()
     made.greeting()
     made.welcome()
@@ -253,7 +250,6 @@ def test_a_smaller_window_is_confirmed_at_once(client: Client) -> None:
 
 
 def test_an_aggregator_that_does_not_say_gets_no_more_than_was_agreed(welcomed: Client) -> None:
-    """Older ones do not."""
     big = Client(64 << 20)
     big.greeting()
     big.welcome(most=2 << 20)

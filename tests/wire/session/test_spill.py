@@ -29,7 +29,6 @@ def event(seq: int) -> BufferedRecord:
 
 
 def write(directory: Path, number: int, *seqs: int) -> Path:
-    """Write a segment."""
     path = directory / segment_name(STEM, number)
     path.write_bytes(pack_header(SESSION, HELLO) + b"".join(pack_record(event(s)) for s in seqs))
     return path

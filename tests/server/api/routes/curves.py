@@ -35,4 +35,4 @@ def tensors(body: bytes) -> tuple[dict[str, Any], dict[str, str]]:
 
 def rounded(cells: list[Any]) -> list[Any]:
     """Return magnitudes, which codes keep within 0.15 %, in two digits; words as they are."""
-    return [own if isinstance(own, str) else round(own, 1) for own in cells]
+    return [cell if isinstance(cell, str) else round(cell, 1) for cell in cells]

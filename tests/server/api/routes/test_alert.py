@@ -30,7 +30,7 @@ def alert(service: Aggregator, request: Any) -> Any:
 
     def found() -> Any:
         answers = service.json(f"/runs/{run}/alerts")
-        return [own for own in answers if own["rule"] == "nonfinite"]
+        return [answer for answer in answers if answer["rule"] == "nonfinite"]
 
     return wait_until(found)[0]
 
@@ -86,7 +86,9 @@ def test_all_layers_of_an_alert_come_in_pages(service: Aggregator) -> None:
 
     send(0, 3, 1.0)
     send(3, 2, NAN)
-    (alert,) = [own for own in service.json("/runs/wide/alerts") if own["rule"] == "nonfinite"]
+    (alert,) = [
+        alert for alert in service.json("/runs/wide/alerts") if alert["rule"] == "nonfinite"
+    ]
     path = f"/alerts/{alert['id']}/layers"
     assert (len(alert["layers"]), alert["num_layers"]) == (20, 2_000)
 

@@ -109,7 +109,7 @@ def test_alerts_are_those_of_http_and_go_on_from_a_cursor(
     found = answered(service, "alerts", run=bad_run)
     events = service.json(f"/alerts?run={bad_run}")
 
-    assert [own["cursor"] for own in found["events"]] == [own["cursor"] for own in events]
+    assert [event["cursor"] for event in found["events"]] == [event["cursor"] for event in events]
     assert all(is_part_of(*pair) for pair in zip(found["events"], events, strict=True))
     assert found["cursor"] == events[-1]["cursor"]
     more = answered(service, "alerts", run=bad_run, after=found["cursor"])
@@ -118,7 +118,7 @@ def test_alerts_are_those_of_http_and_go_on_from_a_cursor(
 
 def test_an_alert_is_explained(service: Aggregator, bad_run: str) -> None:
     alerts = service.json(f"/runs/{bad_run}/alerts")
-    alert = next(own for own in alerts if own["rule"] == "nonfinite")
+    alert = next(alert for alert in alerts if alert["rule"] == "nonfinite")
 
     found = answered(service, "explain_alert", alert=alert["id"])
 

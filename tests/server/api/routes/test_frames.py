@@ -30,7 +30,7 @@ def test_a_step_is_shown_as_it_was(service: Aggregator, peer: Any, run: str) -> 
     bad = service.json(f"/runs/{run}/frames/6?worst=1")
     assert (bad["num_nonfinite"], bad["layers"][0]["l2"]) == (1, "NaN")
     named = service.json(f"/runs/{run}/frames/6?layer=net.b.weight")
-    assert [own["name"] for own in named["layers"]] == ["net.b.weight"]
+    assert [layer["name"] for layer in named["layers"]] == ["net.b.weight"]
 
 
 def test_each_rank_is_shown_as_it_was(service: Aggregator, run: str) -> None:
@@ -44,7 +44,7 @@ def test_each_rank_is_shown_as_it_was(service: Aggregator, run: str) -> None:
 
     found = service.json(f"/runs/{run}/frames/1?layer=a")
 
-    assert [(own["rank"], own["loss"], own["late"]) for own in found["ranks"]] == [
+    assert [(rank["rank"], rank["loss"], rank["late"]) for rank in found["ranks"]] == [
         (0, 0.0, False),
         (1, 1.0, False),
         (2, 2.0, False),
@@ -52,7 +52,7 @@ def test_each_rank_is_shown_as_it_was(service: Aggregator, run: str) -> None:
     assert found["ranks"][2]["norm"] == pytest.approx(math.hypot(3.0, 2.0))
     (layer,) = found["layers"]
     assert layer["l2"] == 3.0
-    assert [(own["rank"], own["l2"]) for own in layer["ranks"]] == [(0, 1.0), (1, 2.0), (2, 3.0)]
+    assert [(rank["rank"], rank["l2"]) for rank in layer["ranks"]] == [(0, 1.0), (1, 2.0), (2, 3.0)]
     one = service.json(f"/runs/{run}/frames/1?layer=a&rank=2")
     assert [own["rank"] for own in (*one["ranks"], *one["layers"][0]["ranks"])] == [2, 2]
     assert service.get(f"/runs/{run}/frames/1?rank=7").status_code == 404
@@ -72,8 +72,10 @@ def test_a_step_taken_twice_is_shown_as_each_rank_took_it_each_time(
 
     def shown(step: int, epoch: int) -> list[tuple[int, float, bool]]:
         found = service.json(f"/runs/{run}/frames/{step}?layer=a&epoch={epoch}")
-        late = {own["rank"]: own["late"] for own in found["ranks"]}
-        return [(own["rank"], own["l2"], late[own["rank"]]) for own in found["layers"][0]["ranks"]]
+        late = {rank["rank"]: rank["late"] for rank in found["ranks"]}
+        return [
+            (rank["rank"], rank["l2"], late[rank["rank"]]) for rank in found["layers"][0]["ranks"]
+        ]
 
     assert shown(1, 0) == [(0, 1.0, False), (1, 11.0, False)]
     assert shown(2, 0) == [(0, 2.0, False), (1, 12.0, False)]

@@ -20,15 +20,22 @@ def test_layers_have_their_places(service: Aggregator, peer: Any, run: str) -> N
     found = answer.json()
     assert found["order"] == "executed"
     assert [
-        (own["index"], own["name"], own["module"], own["numel"], own["dtype"], own["shards"])
-        for own in found["layers"]
+        (
+            layer["index"],
+            layer["name"],
+            layer["module"],
+            layer["numel"],
+            layer["dtype"],
+            layer["shards"],
+        )
+        for layer in found["layers"]
     ] == [
         (0, "net.a.weight", "net.a", 10, "float32", 1),
         (1, "net.b.weight", "net.b", 10, "float32", 1),
     ]
     again = service.get(f"/runs/{run}/layers", headers={"If-None-Match": answer.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
-    assert [own["name"] for own in service.json(f"/runs/{run}/layers?q=b.w")["layers"]] == [
+    assert [layer["name"] for layer in service.json(f"/runs/{run}/layers?q=b.w")["layers"]] == [
         "net.b.weight"
     ]
     page = service.json(f"/runs/{run}/layers?limit=1")
@@ -49,4 +56,7 @@ def test_shards_are_counted(service: Aggregator, run: str) -> None:
 
     layers = service.json(f"/runs/{run}/layers")["layers"]
 
-    assert [(own["dtype"], own["shards"]) for own in layers] == [("bfloat16", 2), ("float32", 1)]
+    assert [(layer["dtype"], layer["shards"]) for layer in layers] == [
+        ("bfloat16", 2),
+        ("float32", 1),
+    ]

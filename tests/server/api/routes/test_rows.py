@@ -36,7 +36,6 @@ def run(service: Aggregator, request: Any) -> Any:
 
 
 def page(service: Any, run: str, **asked: Any) -> Page:
-    """Return a page."""
     answer = service.get(f"/runs/{run}/rows", params=asked).raise_for_status()
     assert answer.headers["content-type"] == "application/vnd.safetensors"
     return Page.decode(answer.content)

@@ -53,7 +53,7 @@ def test_a_warning_about_gradients_ends_the_good_steps_and_a_crash_does_not(
 
     report = health(status="critical")
 
-    assert [own["rule"] for own in report["alerts"]["items"]] == ["liveness"]
+    assert [item["rule"] for item in report["alerts"]["items"]] == ["liveness"]
     assert report["last_good_step"] == 49
 
 

@@ -34,7 +34,7 @@ def filled(serve: Serve) -> Any:
 
 
 def names(service: Any, query: str) -> list[str]:
-    return [own["run"] for own in service.json(f"/runs?{query}")]
+    return [run["run"] for run in service.json(f"/runs?{query}")]
 
 
 def test_runs_are_chosen_and_ordered(filled: Any) -> None:
@@ -129,7 +129,7 @@ def test_a_run_that_is_deleted_changes_the_listing(filled: Any) -> None:
 
 
 def test_the_small_curve_hides_no_peak_and_no_nan(filled: Any) -> None:
-    rows = {own["run"]: own for own in filled.json("/runs?spark=4")}
+    rows = {run["run"]: run for run in filled.json("/runs?spark=4")}
 
     bad = rows["sweep-bad"]["spark"]
     assert bad[:2] == pytest.approx([math.hypot(1.0, 1.0), math.hypot(50.0, 1.0)])

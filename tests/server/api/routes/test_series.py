@@ -259,12 +259,12 @@ def test_curves_outlive_the_process_and_the_attempt(serve: Serve) -> None:
     assert after["series"] == before["series"]
     assert after["step"] == before["step"]
     assert after["boot"] != before["boot"]
-    names = [own["name"] for own in service.json("/runs/gpt/layers?attempt=1")["layers"]]
+    names = [layer["name"] for layer in service.json("/runs/gpt/layers?attempt=1")["layers"]]
     assert names == ["a", "b"]
     assert service.json("/runs/gpt/series")["step"] == [0, 1]
     frame = service.json("/runs/gpt/frames/199?attempt=1")
     assert frame["layers"][0]["l2"] == 200.0
-    assert [own["rank"] for own in frame["ranks"]] == [0]
+    assert [rank["rank"] for rank in frame["ranks"]] == [0]
 
 
 def test_wrong_questions_are_answered_with_a_sentence(
@@ -314,7 +314,7 @@ def test_a_run_without_a_step_has_empty_curves(service: Aggregator, peer: Any, r
     wait_until(lambda: service.get(path).is_success and service.json(path)["total"] == 2)
     assert service.json(f"/runs/{run}/series")["step"] == []
     assert service.json(f"/runs/{run}/heatmap")["value"] == [[], []]
-    assert [own["name"] for own in service.json(f"/runs/{run}/layers")["layers"]] == [
+    assert [layer["name"] for layer in service.json(f"/runs/{run}/layers")["layers"]] == [
         "net.a.weight",
         "net.b.weight",
     ]

@@ -142,7 +142,7 @@ def test_the_alerts_are_those_of_the_aggregator(export: Callable[..., Any], fed:
 
     alerts = pandas.read_parquet(place / "alerts.parquet")
 
-    known = {own["id"]: own for own in fed.json(f"/runs/{RUN}/alerts")}
+    known = {alert["id"]: alert for alert in fed.json(f"/runs/{RUN}/alerts")}
     assert set(alerts["id"]) == set(known)
     whole = json.loads(alerts[alerts["rule"] == "nonfinite"]["json"].iloc[0])
     assert whole["origin"]["layer"] == POISONED
@@ -159,7 +159,7 @@ def test_parquet_says_what_it_is(export: Callable[..., Any]) -> None:
     assert (inside["run"], inside["attempt"], inside["live"]) == (RUN, 1, False)
     assert inside["units"]["step_time_s"].startswith("seconds")
     assert inside.items() <= beside.items()
-    assert [own["name"] for own in beside["layers"]] == [*LAYERS]
+    assert [layer["name"] for layer in beside["layers"]] == [*LAYERS]
     assert beside["kept"] == [
         {"epoch": 0, "first_step": 0, "last_step": INF_STEP, "steps_per_row": 1}
     ]

@@ -51,7 +51,6 @@ def spilled(tmp_path: Path) -> Callable[..., Path]:
 
 
 def replay(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run it in this process."""
     result = CliRunner().invoke(app, ["replay", *map(str, arguments)])
     return subprocess.CompletedProcess([], result.exit_code, result.stdout, result.stderr)
 

@@ -106,7 +106,7 @@ def test_the_rules_in_force_are_shown(service: Aggregator, invoke: Callable[...,
     assert lines[0] == ["rule", "severity", "for", "clear", "settings"]
     assert ["exploding", "warning", "1", "16", "limit 100.0"] in lines
     assert ["exploding", "warning", "1", "16", "limit 100.0", "2 layers"] in shown
-    assert [own["rule"] for own in told["rules"]] == [own[0] for own in lines[1:-1]]
+    assert [rule["rule"] for rule in told["rules"]] == [line[0] for line in lines[1:-1]]
     assert lines[-1] == ["false_alerts_per_100k_steps 5"]
     missing = invoke("--url", service.url, "--run", "gpx")
     assert missing.exit_code == 1

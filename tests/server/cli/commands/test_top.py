@@ -32,7 +32,6 @@ pytestmark = pytest.mark.slow
 
 
 def screen_of(pilot: Pilot[None]) -> str:
-    """Return what stands on the screen."""
     strips = pilot.app.screen._compositor.render_strips()
     return "\n".join("".join(segment.text for segment in strip) for strip in strips)
 

@@ -47,7 +47,9 @@ def flap(job: Any, begin: int, cycles: int, bad: float = NAN) -> int:
 
 
 def firing(job: Any) -> list[Alert]:
-    return [own for own in view_run(job.state.runs[job.run]).alerts if own.state != "resolved"]
+    return [
+        alert for alert in view_run(job.state.runs[job.run]).alerts if alert.state != "resolved"
+    ]
 
 
 def test_all_at_once_then_one_a_second() -> None:
@@ -102,7 +104,7 @@ def test_an_alert_whose_event_waits_stays_as_it_is_and_counts() -> None:
     resolved = job.alerts[-1]
     assert (resolved.id, resolved.change) == (alert.id, "resolved")
     assert resolved.resolved_by is ResolvedBy.CLEAR
-    assert len({own.id for own in job.alerts}) == 9
+    assert len({alert.id for alert in job.alerts}) == 9
 
 
 @pytest.mark.slow

@@ -54,8 +54,8 @@ def test_the_rank_is_known_from_what_no_reduction_reaches(
     scalars: list[dict[str, float]], ranks: tuple[int, ...]
 ) -> None:
     parts = [
-        part_of([NAN], rank=rank, scalars=own, labels={"reduction": "mean"})
-        for rank, own in enumerate(scalars)
+        part_of([NAN], rank=rank, scalars=scalar, labels={"reduction": "mean"})
+        for rank, scalar in enumerate(scalars)
     ]
 
     assert nonfinite_ranks(frame_of(*parts)) == ranks

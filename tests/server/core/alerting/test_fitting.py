@@ -163,12 +163,12 @@ def test_hostile_names_in_a_log_are_told_within_bounds() -> None:
     alerts = job.step(0, math.nan)
 
     assert len(alerts) == 60
-    for own in alerts:
-        assert len(json.dumps(jsonable(own.to_dict()))) <= 16_384
-        assert told_of(own)["group"] == own.group
-        assert len(json.dumps(own.layers)) <= NAMES_BYTES + 2
-        assert own.num_layers == 5
-    assert max(len(own.message) for own in alerts) < 3 * MAX_SHOWN
+    for each in alerts:
+        assert len(json.dumps(jsonable(each.to_dict()))) <= 16_384
+        assert told_of(each)["group"] == each.group
+        assert len(json.dumps(each.layers)) <= NAMES_BYTES + 2
+        assert each.num_layers == 5
+    assert max(len(alert.message) for alert in alerts) < 3 * MAX_SHOWN
 
 
 def test_a_message_fits_whatever_its_cause_says() -> None:

@@ -68,8 +68,8 @@ def test_a_loss_that_was_not_finite_shows_when_it_began_at_the_latest(
     steps = range(31, 40)
     history = {
         "step": Column.pack("<u8", steps),
-        "loss": Column.pack("<f8", [math.nan if own in {33, 37} else 1.0 for own in steps]),
-        "skipped": Column.pack("<u4", [skipped if own == 33 else 0 for own in steps]),
+        "loss": Column.pack("<f8", [math.nan if step in {33, 37} else 1.0 for step in steps]),
+        "skipped": Column.pack("<u4", [skipped if step == 33 else 0 for step in steps]),
     }
     bad = stats_of(40, [math.nan] * 2, last_good_step=30, history=history)
     (alert,) = job.send(0, bad)

@@ -62,7 +62,7 @@ def restart(job: Any) -> None:
     run = job.state.runs[job.run]
     run.attempts.pop()
     run.adopt(again)
-    job.state.sessions.update((own.id, own) for own in again.sessions.values())
+    job.state.sessions.update((session.id, session) for session in again.sessions.values())
 
 
 def saved(attempt: Attempt) -> dict[str, bytes]:

@@ -58,7 +58,7 @@ def test_those_that_ended_are_dropped_when_one_is_added() -> None:
     silences.add(silence(id="a", until_ns=START_NS + 5))
     silences.add(silence(id="b", created_ns=START_NS + 5))
 
-    assert [own.id for own in silences] == ["b"]
+    assert [silence.id for silence in silences] == ["b"]
 
 
 def test_a_silenced_alert_lives_on_unheard() -> None:

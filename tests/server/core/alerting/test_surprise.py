@@ -18,8 +18,8 @@ NAN = float("nan")
 def window_of(norms: Any, every: int = 1, **settings: Any) -> Window:
     """Each row a frame."""
     window = Window(**settings)
-    for number, own in enumerate(norms):
-        window.add(frame_of(part_of(list(own)), step=number * every), 0.0)
+    for number, norm in enumerate(norms):
+        window.add(frame_of(part_of(list(norm)), step=number * every), 0.0)
     return window
 
 

@@ -19,10 +19,12 @@ def history_of(*updates: list[float], lr: list[float] | None = None) -> UpdateHi
     made = UpdateHistory()
     names = [f"l{place}" for place in range(len(updates[0]))]
     job = Cluster(names=names).start()
-    for place, own in enumerate(updates):
-        columns: dict[str, Any] = {"update_rms": own, "weight_rms": [1.0] * len(own)}
+    for place, update in enumerate(updates):
+        columns: dict[str, Any] = {"update_rms": update, "weight_rms": [1.0] * len(update)}
         rate = {} if lr is None else {"lr": lr[place]}
-        job.stats(0, 8 * place, [1.0] * len(own), unchanged=[0.0] * len(own), **columns, **rate)
+        job.stats(
+            0, 8 * place, [1.0] * len(update), unchanged=[0.0] * len(update), **columns, **rate
+        )
         made.add(job.frame)
     return decode(encode(made), UpdateHistory)
 

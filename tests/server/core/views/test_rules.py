@@ -32,7 +32,7 @@ def test_each_rule_says_what_it_watches_of_a_run() -> None:
     def watches() -> dict[str, Any]:
         view = view_run(job.state.runs["gpt"], job.state.rules)
         return {
-            own["rule"]: own["watches"] for own in describe_rules(job.state.rules, view)["rules"]
+            rule["rule"]: rule["watches"] for rule in describe_rules(job.state.rules, view)["rules"]
         }
 
     assert watches()["exploding"] == {"run": True, "layers": 0, "warning": None}

@@ -102,7 +102,9 @@ def test_what_is_taken_over_of_the_last_view_is_as_it_is() -> None:
         fresh = view_run(run, job.state.rules)
         taken = view_run(run, job.state.rules, before[-1] if before else None)
         assert frozen(taken) == frozen(fresh), what
-        assert [own.attempt for own in taken.others] == [own.attempt for own in fresh.others]
+        assert [other.attempt for other in taken.others] == [
+            other.attempt for other in fresh.others
+        ]
         for own, other in zip(taken.others, fresh.others, strict=True):
             assert (own.alerts, own.attempts) == (other.alerts, other.attempts), what
         before.append(taken)

@@ -18,7 +18,6 @@ EVENT = ("a1b2", "firing", "gpt", '{"id": "a1b2", "value": 12.5}')
 
 
 def flipped(data: bytes) -> list[bytes]:
-    """Return it with each of its bits flipped."""
     number = int.from_bytes(data, "big")
     return [(number ^ 1 << bit).to_bytes(len(data), "big") for bit in range(8 * len(data))]
 

@@ -257,7 +257,7 @@ def test_a_log_that_was_stamped_in_another_century_keeps_it_for_itself(serve: Se
     later.steps(0, 1.0, 1.0)
     service.shows(later)
 
-    times = {own["run"]: own["updated_at"] for own in service.json("/runs")}
+    times = {run["run"]: run["updated_at"] for run in service.json("/runs")}
     assert times["gpt"].startswith("2099-")
     assert times["next"].startswith(time.strftime("%Y-", time.gmtime()))
     assert service.errors.count("the system's clock is far behind") == 1

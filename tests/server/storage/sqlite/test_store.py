@@ -95,9 +95,9 @@ def test_nobody_else_may_read_what_is_kept(tmp_path: Path) -> None:
         os.umask(before)
 
     files = list((tmp_path / "data").iterdir())
-    assert {f"{DATABASE_NAME}{own}" for own in ("", "-wal", "-shm")} < {own.name for own in files}
+    assert {f"{DATABASE_NAME}{own}" for own in ("", "-wal", "-shm")} < {file.name for file in files}
     assert len(files) >= 5
-    assert {stat.S_IMODE(own.stat().st_mode) for own in files} == {0o600}
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
     assert stat.S_IMODE((tmp_path / "data").stat().st_mode) == 0o700
     store.close()
 

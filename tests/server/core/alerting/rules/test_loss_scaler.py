@@ -39,7 +39,6 @@ class Scaled:
         ]
 
     def settle(self, steps: int = 32) -> Scaled:
-        """Find the scale."""
         assert [self.go() for _ in range(steps)] == [[]] * steps
         return self
 

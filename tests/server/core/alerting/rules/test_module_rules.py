@@ -273,7 +273,7 @@ def test_manifests_and_open_frames_keep_what_is_idle_over_a_restart() -> None:
     job.stats(0, 0, [1.0] * 2, manifest_id=2)
     again = decode(encode(job.attempt), type(job.attempt))
 
-    (known,) = {own.manifests[2].idle.unused.tobytes() for own in again.sessions.values()}
+    (known,) = {session.manifests[2].idle.unused.tobytes() for session in again.sessions.values()}
     assert np.frombuffer(known, dtype=np.int64).tolist() == [2]
     assert again.sessions[0].manifests[1].idle is None
     (waiting,) = again.open.frames._open.values()
@@ -287,7 +287,7 @@ def test_a_layer_that_is_missing_is_a_warning_with_the_loss(training: Any) -> No
     few = {"manifest_id": 2}
     run.job.declare(0, ("a.weight", "a.bias", "c.weight"), **few)
     losses = [1.0] * 4 + [1.4] * 12
-    told = [run.job.stats(0, s, [1.0] * 3, loss=own, **few) for s, own in enumerate(losses, 200)]
+    told = [run.job.stats(0, s, [1.0] * 3, loss=loss, **few) for s, loss in enumerate(losses, 200)]
 
     missing = [a.severity.value for alerts in told for a in alerts if a.rule == "layer_missing"]
     assert missing[:2] == ["info", "warning"]

@@ -146,8 +146,8 @@ def test_it_is_configured_evaluated_fired_saved_restored_and_resolved(
     rules = configured("[rules.many_zeros]\nlimit = 7\nclear_steps = 2\n", tmp_path)
     job.rules(**rules | UNREPEATED)
     zeros = [[0, 7], [0, 8], [0, 9], [0, 0], [0, 0]]
-    for step, own in enumerate(zeros):
-        job.step(step, zeros=own)
+    for step, zero in enumerate(zeros):
+        job.step(step, zeros=zero)
         saved_and_restored(job.attempt)
 
     assert [(a.rule, a.state, a.fired_step, a.resolved_step) for a in job.alerts] == [
@@ -206,7 +206,7 @@ def test_health_counts_what_it_says_it_counts_towards(rule: type[Rule], enabled:
 
     assert report["layers"][rule.name] == 3
     assert report["score"]["last"] == pytest.approx(1.0 - 0.8 * 3 / 4)
-    assert [(own["name"], own["why"]) for own in report["worst_layers"]] == [
+    assert [(layer["name"], layer["why"]) for layer in report["worst_layers"]] == [
         ("d", "exploding"),
         *(("b", rule.name), ("d", rule.name), ("a", rule.name)),
     ]

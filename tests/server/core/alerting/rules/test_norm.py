@@ -217,7 +217,7 @@ def test_a_norm_out_of_range_is_of_the_ranks_that_have_it(
 
     Of several that are above without a past nobody knows which exploded first.
     """
-    frame = frame_of(*(part_of(own, rank=rank) for rank, own in enumerate(norms)))
+    frame = frame_of(*(part_of(norm, rank=rank) for rank, norm in enumerate(norms)))
     context = judged(frame, "a", "b")
     origin = rule.origin(frame, context, raised_by(rule, frame, context))
 

@@ -21,7 +21,6 @@ LAYERS = ("a", "b", "c")
 
 
 def digest(*bits: int, l2: float = 1.0) -> dict[str, Column]:
-    """The columns of the weights' digest."""
     return {
         "weight_l2": Column.pack("<f8", [l2] * len(bits)),
         "weight_linf": Column.pack("<f8", [1.0] * len(bits)),
