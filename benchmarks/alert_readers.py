@@ -88,7 +88,6 @@ class AlertReaders:
             )
 
     def close(self) -> None:
-        """End all connections."""
         for one in (*self._deaf, *(reader.connection for reader in self._readers.values())):
             one.close()
 

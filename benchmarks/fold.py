@@ -97,7 +97,6 @@ class Feed:
         self.apply(map(decode, messages))
 
     def apply(self, envelopes: Iterable[Envelope]) -> None:
-        """Apply what was decoded."""
         now_ns = START_NS + self._step * STEP_NS
         for envelope in envelopes:
             name = self._names[envelope.session]

@@ -75,7 +75,6 @@ class Nodes:
         return +found
 
     def close(self) -> None:
-        """End all."""
         for node in self.both:
             node.close()
         self.relay.close()
@@ -176,7 +175,6 @@ class Gaps(threading.Thread):
         self._stopping = threading.Event()
 
     def run(self) -> None:
-        """Ask."""
         newest, since_s = -1, time.monotonic()
         while not self._stopping.wait(0.02):
             step = self._nodes.step()

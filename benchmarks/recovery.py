@@ -68,7 +68,6 @@ class Crowd:
             assert server.health(run)["window"]["steps"] >= frames, run
 
     def close(self) -> None:
-        """Close all connections."""
         for peer in self._peers:
             peer.close()
 

@@ -108,7 +108,6 @@ class Session:
             self._sent += 1
 
     def receive_answers(self) -> bool:
-        """Take in the answers; return whether there was one."""
         has_answer = False
         while True:
             try:
@@ -155,7 +154,6 @@ def _pack(session: bytes, work: Work) -> list[bytes]:
 
 
 def manifest_of(layers: int) -> Manifest:
-    """Return the manifest of a model with so many layers."""
     return Manifest(
         manifest_id=1,
         names=tuple(f"blocks.{i // 6}.part{i % 6}.weight" for i in range(layers)),

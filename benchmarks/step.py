@@ -66,8 +66,6 @@ class Stopwatch:
         self._running = False
 
     def timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that does the same, and is timed."""
-
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             if self._running:
                 return function(*args, **kwargs)

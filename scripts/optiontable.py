@@ -21,8 +21,7 @@ def table() -> str:
         command = f"`{' '.join(('gradwatch', *path))}`"
         commands.setdefault((_names(option), _help(option)), []).append(command)
     return HEAD + "".join(
-        f"| {names} | {', '.join(command)} | {what} |\n"
-        for (names, what), command in commands.items()
+        f"| {names} | {', '.join(own)} | {what} |\n" for (names, what), own in commands.items()
     )
 
 

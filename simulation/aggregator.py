@@ -226,7 +226,6 @@ class Aggregator:
         return True
 
     def step(self) -> None:
-        """Do one round."""
         if self.engine is None:
             return
         self._num_rounds += 1

@@ -68,7 +68,6 @@ class SimulatedLog(Log):
         super().__init__(disk)
 
     def append(self, lines: Sequence[Line]) -> None:
-        """Write lines."""
         self._lines = lines
         super().append(lines)
 

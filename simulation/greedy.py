@@ -88,7 +88,6 @@ class GreedyPeer:
             send_due(session, lambda message: self._socket.send(message, now_s), now_s)
 
     def leave(self) -> None:
-        """End, and say nothing."""
         self._socket.close()
         for account in self._accounts:
             account.is_over = True

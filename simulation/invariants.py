@@ -204,7 +204,6 @@ class InvariantChecker:
         account.num_unresolved += 1
 
     def copy(self) -> Committed:
-        """Return what is committed now."""
         return Committed(
             tuple(self.entries),
             tuple(self._alert_events),

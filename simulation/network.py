@@ -149,7 +149,6 @@ class Socket:
             self.connection = self._network.connect(old, now_s)
 
     def receive(self, now_s: float) -> Iterator[Envelope]:
-        """Yield what has arrived."""
         connection = self.connection
         while connection is not None and connection.down.has_arrived(now_s):
             yield connection.down.get()

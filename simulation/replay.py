@@ -104,5 +104,4 @@ def views_of(state: State) -> list[Any]:
 
 
 def alert_events(store: Store) -> list[AlertEvent]:
-    """Return all alert events that are stored."""
     return store.alert_events.after(0, limit=ALL)

@@ -57,7 +57,6 @@ class Outcome:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """What was counted, by what it is."""
         return {
             "records made": self.made,
             "stored": self.stored,

@@ -38,7 +38,6 @@ class SimulatedSpill:
         self._manifests: list[BufferedRecord] = []
 
     def add(self, item: BufferedRecord) -> None:
-        """Keep a record."""
         if not self._segments or len(self._segments[-1].records) == SEGMENT_RECORDS:
             if len(self._segments) == self._max_segments:
                 self._segments.popleft()

@@ -16,7 +16,6 @@ class SpillReplayer:
         self._socket = socket
 
     def tick(self, now_s: float, *, reachable: bool) -> None:
-        """Do a round."""
         if self._orphan.is_over:
             self._socket.close()
             return

@@ -79,7 +79,6 @@ def collect(directory: Path, only: str = "", processes: int = 2) -> dict[str, Re
 
 
 def report(results: Mapping[str, Results]) -> Iterator[Table]:
-    """Yield the tables."""
     ours = by_split(results[GRADWATCH])
     heads = ("gradwatch", *(tables.SPLITS[split] for split in ours))
     yield Table("Parts of the set", heads, tables.across(ours), tables.ACROSS_NOTES)

@@ -174,7 +174,6 @@ class Recorder:
         self._looked_at: int | None = None
 
     def step(self, step: int, meddler: Meddler) -> None:
-        """Train one step."""
         job = self.job
         if job.training.is_resumed_at(step) and step:
             for each in job.distinct:

@@ -77,7 +77,6 @@ class Judged:
 
     @property
     def found(self) -> bool:
-        """Whether there was a warning."""
         return bool(self.warnings)
 
     @property
@@ -272,7 +271,6 @@ class Share:
 
     @classmethod
     def of(cls, flags: Iterable[bool | None]) -> Share:
-        """Return the share of those that are known."""
         known = [flag for flag in flags if flag is not None]
         return cls(sum(known), len(known))
 

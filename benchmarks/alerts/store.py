@@ -94,7 +94,6 @@ def _facts(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _joined(before: Rows, steps: int, after: Rows) -> Rows:
-    """Return the first steps of some rows, and others after them."""
     joined: dict[str, Any] = {}
     for name in _ROW_ARRAYS:
         own, further = getattr(before, name), getattr(after, name)

@@ -79,7 +79,6 @@ FOUND_NOTES: Final = (
 
 
 def about(results: Results) -> str:
-    """Say what was judged."""
     steps = sum(run.steps for run in results.healthy)
     harmful = sum(each.fault.is_harmful for each in results.faults)
     kinds = len({each.fault.kind for each in results.faults})

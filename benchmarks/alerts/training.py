@@ -151,7 +151,6 @@ class Training(ABC):
         return float(self.optimizers[0].param_groups[0]["lr"])
 
     def set_rate(self, step: int) -> None:
-        """Set the learning rate of a step."""
         done = step / self.steps
         factor = SCHEDULES[self.recipe.schedule](done) * self.rate_factor
         if self.recipe.warm_up:
@@ -175,7 +174,6 @@ class Training(ABC):
         return (loss * size if self.recipe.habit == "summed" else loss), size
 
     def named_parameters(self) -> list[tuple[str, nn.Parameter]]:
-        """Return the parameters with elements."""
         if self._named is None:
             self._named = [(n, each) for n, each in self.model.named_parameters() if each.numel()]
         return self._named

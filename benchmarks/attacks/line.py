@@ -36,7 +36,6 @@ class Session:
         return encode(Envelope(session=self.id, record=self.hello))
 
     def next(self, record: Record) -> bytes:
-        """Return the next record in sequence."""
         self.seq += 1
         return encode(Envelope(session=self.id, seq=self.seq, low=1, record=record))
 

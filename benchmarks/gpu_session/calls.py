@@ -115,7 +115,6 @@ def by_thread(
 
 
 def kind_of(name: str) -> str:
-    """Return which kind a call is of, its own name if of none."""
     return next((kind for kind, part in KINDS if part in name), name)
 
 

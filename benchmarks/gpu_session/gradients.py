@@ -103,6 +103,5 @@ def parameters_for(gradients: Sequence[Tensor]) -> nn.ParameterList:
 
 
 def hand_over(parameters: nn.ParameterList, gradients: Sequence[Tensor]) -> None:
-    """Make these the gradients of the parameters."""
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = gradient

@@ -86,7 +86,6 @@ class _Use:
         return float(torch.cuda.memory_stats()["allocation.all.allocated"])
 
     def now(self) -> dict[str, float]:
-        """Return bytes by what they are."""
         found = {RESIDENT: float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)}
         found["the device's peak"] = float(torch.cuda.max_memory_allocated())
         host = getattr(torch.cuda, "host_memory_stats", None)  # torch 2.6 and later

@@ -80,7 +80,6 @@ class _Block:
                 rows.add(what, percents, "% longer", note=self.faults.get(variant, ""))
 
     def _run(self, variant: str) -> float:
-        """Return milliseconds of a step."""
         training, settings = self._training, dict(VARIANTS.get(variant, {}))
         if variant == NONE:
             return self._time(None)

@@ -80,6 +80,5 @@ def logged() -> Iterator[list[str]]:
 
 
 def loss_of(model: nn.Module, batch: Tensor) -> Tensor:
-    """Return a loss of the model on a batch."""
     loss: Tensor = model(batch).square().mean()
     return loss

@@ -33,7 +33,6 @@ class Cell:
 
     @property
     def verdict(self) -> Verdict:
-        """The worst."""
         if self.wrongs:
             return Verdict.WRONG
         if self.nulls:

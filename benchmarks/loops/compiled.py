@@ -24,7 +24,6 @@ def train(
     loss_of: Callable[[Tensor, Tensor], Tensor],
     step_with: Callable[[], Any] | None = None,
 ) -> nn.Module:
-    """Train what is compiled or not."""
     for step in range(trial.steps):
         trial.at(step)
         loss = loss_of(*batch(step))

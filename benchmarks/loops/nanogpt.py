@@ -91,7 +91,6 @@ def rate_at(step: int, steps: int) -> float:
 
 
 def train(trial: Trial, *, has_scaler: bool, is_compiled: bool = False) -> nn.Module:
-    """Train it."""
     model = GPT()
     decayed = [p for p in model.parameters() if p.dim() >= 2]
     others = [p for p in model.parameters() if p.dim() < 2]

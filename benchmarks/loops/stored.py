@@ -57,7 +57,6 @@ class Stored:
     orders: list[str]
 
     def first_alert(self, rule: str) -> dict[str, Any] | None:
-        """Return the earliest alert of a rule."""
         own = [alert for alert in self.alerts if alert["rule"] == rule]
         return min(own, key=lambda alert: int(alert["first_step"]), default=None)
 

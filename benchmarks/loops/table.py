@@ -40,7 +40,6 @@ def run(*, only: str = "", write: bool = False) -> None:
 
 
 def render(rows: dict[str, tuple[Loop, Row]]) -> str:
-    """Return the table with its footnotes."""
     notes: dict[str, int] = {}
     lines = [
         _heading(),

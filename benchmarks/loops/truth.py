@@ -83,7 +83,6 @@ class Truth:
 
 
 def named_parameters(model: nn.Module | Mapping[str, nn.Module]) -> dict[str, nn.Parameter]:
-    """Return the parameters by the names of layers."""
     if isinstance(model, nn.Module):
         return dict(model.named_parameters())
     return {

@@ -44,7 +44,6 @@ class Regression(LightningModule):
         self.note(optimizer)
 
     def note(self, optimizer: Optimizer) -> None:
-        """Note what is true now."""
         mean = sum(self.losses) / len(self.losses)
         self.losses.clear()
         note = self.trial.truth.step(self.global_step, self, optimizer, loss=mean)
@@ -62,7 +61,6 @@ class ManualRegression(Regression):
         self.automatic_optimization = False
 
     def training_step(self, batch: int) -> Tensor:
-        """Take a step."""
         loss = super().training_step(batch)
         optimizer: Any = self.optimizers()
         self.manual_backward(loss)

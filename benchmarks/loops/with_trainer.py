@@ -37,7 +37,6 @@ class Texts(Dataset[dict[str, Tensor]]):
         return self.count
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
-        """Return one."""
         ids = torch.randint(32, (8,), generator=torch.Generator().manual_seed(index))
         return {"input_ids": ids, "labels": ids}
 
@@ -75,7 +74,6 @@ class CompareLogs(TrainerCallback):
         self.trainer = trainer
 
     def on_log(self, args: TrainingArguments, *_: Any, **settings: Any) -> None:
-        """Compare."""
         note, logs = self.trainer.note, settings["logs"]
         if "grad_norm" not in logs or note is None:
             return

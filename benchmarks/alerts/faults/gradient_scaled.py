@@ -38,7 +38,6 @@ class GradientScaled(OnReduced):
         self.module = self.choose_module(site)
 
     def multiplier(self, step: int) -> float:
-        """Return what the gradient is multiplied by at a step."""
         del step
         return self.factor
 

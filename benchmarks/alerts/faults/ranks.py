@@ -77,7 +77,6 @@ class Unreduced(Fault):
         return {name: self.own(name, each) for name, each in gradients.items()}
 
     def own(self, name: str, reduced: torch.Tensor) -> torch.Tensor:
-        """Return what the rank has of a layer."""
         is_own = name in self.layers or self._everywhere
         return self._mine.get(name, reduced) if is_own else reduced
 

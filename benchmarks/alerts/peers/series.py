@@ -37,7 +37,6 @@ class Series:
 
     @classmethod
     def of(cls, recorded: Recorded) -> Self:
-        """Return those of a recorded run."""
         rows = recorded.rows
         nonfinite = ((rows.column("nans") > 0) | (rows.column("infs") > 0)) & rows.present
         norm = _norm(np.where(rows.present, rows.column("l2"), 0.0))
