@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from gradwatch_server.clock import Clock
 from gradwatch_server.storage.log import Log
-from gradwatch_server.storage.rows import Line
+from gradwatch_server.storage.rows import LogEntry
 from gradwatch_server.storage.sqlite.database import SQLiteDatabase
 from gradwatch_server.storage.sqlite.store import SQLiteStore
 
@@ -62,12 +62,12 @@ class Disk(SQLiteDatabase):
 class SimulatedLog(Log):
     """The real log; a callback gets the lines as soon as they are committed."""
 
-    def __init__(self, disk: Disk, on_commit: Callable[[Sequence[Line]], None]) -> None:
+    def __init__(self, disk: Disk, on_commit: Callable[[Sequence[LogEntry]], None]) -> None:
         self._on_commit = on_commit
-        self._lines: Sequence[Line] = ()
+        self._lines: Sequence[LogEntry] = ()
         super().__init__(disk)
 
-    def append(self, lines: Sequence[Line]) -> None:
+    def append(self, lines: Sequence[LogEntry]) -> None:
         self._lines = lines
         super().append(lines)
 
@@ -86,7 +86,7 @@ class SimulatedStore(SQLiteStore):
     """The real store of one process over a disk that others had before."""
 
     def __init__(
-        self, disk: Disk, clock: Clock, on_commit: Callable[[Sequence[Line]], None]
+        self, disk: Disk, clock: Clock, on_commit: Callable[[Sequence[LogEntry]], None]
     ) -> None:
         super().__init__(disk, clock)
         self.log = self._simulated_log = SimulatedLog(disk, on_commit)

@@ -12,7 +12,7 @@ from gradwatch_server.core.attempt_history import MAX_LIVE
 from gradwatch_server.core.entries import Forgotten, Gap, Opened, Received
 from gradwatch_server.core.state import State
 from gradwatch_server.core.views.snapshot import RunView
-from gradwatch_server.storage.rows import AlertEvent, Line
+from gradwatch_server.storage.rows import AlertEvent, LogEntry
 from gradwatch_wire import Event, Gains, Manifest, Record, Stats
 from gradwatch_wire.health import RankState
 from gradwatch_wire.session.outbox import Outbox
@@ -119,7 +119,7 @@ class Committed:
         forgotten: Run to how many were stored and lost of its attempts that left memory.
     """
 
-    entries: tuple[Line, ...] = ()
+    entries: tuple[LogEntry, ...] = ()
     alert_events: tuple[AlertEvent, ...] = ()
     sessions: Mapping[bytes, tuple[set[Key], int, int, int]] = field(default_factory=dict)
     forgotten: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -139,12 +139,12 @@ class InvariantChecker:
 
     def __init__(self) -> None:
         self.accounts: dict[bytes, Account] = {}
-        self.entries: list[Line] = []  # all that is committed
+        self.entries: list[LogEntry] = []  # all that is committed
         self._alert_events: list[AlertEvent] = []  # all that readers may have seen
         self.sessions_of: Callable[[str, int], Gone] = lambda *_: Gone((), True, False)
         self._forgotten: dict[str, tuple[int, int]] = {}  # run -> stored, lost of what left memory
 
-    def committed(self, lines: Sequence[Line]) -> None:
+    def committed(self, lines: Sequence[LogEntry]) -> None:
         """Note what the disk has for good."""
         for line in lines:
             self.entries.append(line)

@@ -13,7 +13,7 @@ from gradwatch_server.core.views.snapshot import view_run
 from gradwatch_server.engine.alert_delivery import AlertChange
 from gradwatch_server.engine.engine import Engine
 from gradwatch_server.storage.checkpoints import decode_run
-from gradwatch_server.storage.rows import AlertEvent, Line
+from gradwatch_server.storage.rows import AlertEvent, LogEntry
 from gradwatch_server.storage.store import Store
 from gradwatch_wire.jsonable import jsonable
 from simulation.aggregator import WINDOW_STEPS
@@ -57,7 +57,7 @@ class Replay:
         self._changes: set[tuple[str, str]] = set()
         self._num_applied = 0
 
-    def follow(self, committed: Sequence[Line]) -> Replay:
+    def follow(self, committed: Sequence[LogEntry]) -> Replay:
         """Apply what is new; return itself."""
         for line in committed[self._num_applied :]:
             self._expect(self.state.apply_to(line.run, line.entry))

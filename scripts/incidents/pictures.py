@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from gradwatch_server.clock import Clock
 from gradwatch_server.core.entries import Entry, Opened, Received
-from gradwatch_server.storage.rows import Line
+from gradwatch_server.storage.rows import LogEntry
 from gradwatch_server.storage.sqlite.store import SQLiteStore
 from gradwatch_wire import encode
 from incidents.incident import Incident
@@ -40,13 +40,13 @@ def write_log(incidents: Iterable[Incident], directory: Path) -> None:
         store.close()
 
 
-def _line(run: str, entry: Entry, shift_ns: int) -> Line:
+def _line(run: str, entry: Entry, shift_ns: int) -> LogEntry:
     moved = dataclasses.replace(entry, received_ns=entry.received_ns + shift_ns)
     match entry.body:
         case Received(envelope):
-            return Line(run, moved, encode(envelope))
+            return LogEntry(run, moved, encode(envelope))
         case _:
-            return Line(run, moved)
+            return LogEntry(run, moved)
 
 
 def take(incidents: Sequence[Incident], directory: Path, folder: Path) -> list[Path]:

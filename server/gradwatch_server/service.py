@@ -39,8 +39,8 @@ from gradwatch_server.http_server import (
 from gradwatch_server.ingest.socket import Ingest
 from gradwatch_server.keys import read_keys
 from gradwatch_server.log_limits import LogLimits
+from gradwatch_server.notify.alert_lookup import AlertLookup
 from gradwatch_server.notify.notifications import Notifications, make_notifiers
-from gradwatch_server.notify.standing import Standing
 from gradwatch_server.open_files import raise_limit, warn_of_limit
 from gradwatch_server.settings import Settings, exposure_warnings, retention_of
 from gradwatch_server.standby import wait_for_lease
@@ -293,7 +293,7 @@ class _Aggregator:
         stack.enter_context(collector.pausing_briefly())
         engine.start()
         stack.callback(engine.stop)
-        self._notifications.start(Standing(engine.find_view))
+        self._notifications.start(AlertLookup(engine.find_view))
         stack.callback(self._notifications.stop)
         stack.enter_context(reloading.handing_to(engine.set_rules))
         for warning in exposure_warnings(self._settings):

@@ -28,8 +28,8 @@ from gradwatch_server.core.entries import (
     RulesSet,
     Tick,
 )
-from gradwatch_server.core.frames.assembler import Gathered
-from gradwatch_server.core.frames.frame import COLUMNS_READ, Frame, RankPart, RecordColumns
+from gradwatch_server.core.frames.assembler import StepRecords
+from gradwatch_server.core.frames.frame import COLUMNS_READ, Frame, RankRecord, RecordColumns
 from gradwatch_server.core.frames.layers import Layers
 from gradwatch_server.core.frames.layout import Layout
 from gradwatch_server.core.frames.merging import merge
@@ -210,7 +210,7 @@ class Cluster:
         return health(view, last_seen or {}, self.now_ns + round(seconds_later * SECOND), fault)
 
 
-def part_of(l2: Numbers, rank: int = 0, **settings: Any) -> RankPart:
+def part_of(l2: Numbers, rank: int = 0, **settings: Any) -> RankRecord:
     """Return a part of a frame; *index* places its layers, *shards* says what a rank holds of them.
 
     All others are columns or fields.
@@ -223,7 +223,7 @@ def part_of(l2: Numbers, rank: int = 0, **settings: Any) -> RankPart:
     layout = Layout(index, layout_of(settings.pop("shards", ())).shards)
     defaults: dict[str, Any] = {"ordered": True, "scalars": {}, "labels": {}}
     record = RecordColumns(0, columns)
-    return RankPart(rank=rank, layout=layout, record=record, **defaults | settings)
+    return RankRecord(rank=rank, layout=layout, record=record, **defaults | settings)
 
 
 def layout_of(shards: Sequence[str]) -> Layout:
@@ -234,12 +234,12 @@ def layout_of(shards: Sequence[str]) -> Layout:
     return layout
 
 
-def frame_of(*parts: RankPart, step: int = 7, after: int = -1, world: int | None = None) -> Frame:
+def frame_of(*parts: RankRecord, step: int = 7, after: int = -1, world: int | None = None) -> Frame:
     """Merge parts into a frame: `frame_of(part, part, world=2, step=7)`."""
     layers = max((int(part.layout.index.max(initial=-1)) + 1 for part in parts), default=0)
     ranks = len({part.rank for part in parts})
     with np.errstate(all="ignore"):
-        return merge(Gathered(step, after, START_NS, parts), layers, world or ranks)
+        return merge(StepRecords(step, after, START_NS, parts), layers, world or ranks)
 
 
 def judged(frame: Frame, *names: str) -> Context:

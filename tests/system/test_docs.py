@@ -14,7 +14,7 @@ from typer.main import get_command
 
 from gradwatch_server.budgets import Budgets
 from gradwatch_server.cli.app import app
-from gradwatch_server.core.alerting.alert import Acknowledgement, Alert, Update, Worst
+from gradwatch_server.core.alerting.alert import Acknowledgement, Alert, Update, WorstValue
 from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.rules import Rules
 from gradwatch_server.core.alerting.rules.base import Rule
@@ -195,7 +195,9 @@ def test_the_keys_of_an_alert_are_all_explained_and_no_other_is() -> None:
     section = _page("http.md").split("\n## Alerts\n")[1].split("\n## ")[0]
     rows = re.findall(r"^\| (`[^|]+`) \|", section, re.MULTILINE)
     keys = {key for row in rows for key in re.findall(r"`([a-z_]+)`", row)}
-    further = {key for own in (Origin, Update, Worst, Acknowledgement) for key in own.__slots__}
+    further = {
+        key for own in (Origin, Update, WorstValue, Acknowledgement) for key in own.__slots__
+    }
 
     added = {"hints", "num_ranks", "fired_at", "updated_at"}
     shown = {*Alert.__slots__, *added} - {"fired_ns", "updated_ns", "body_bytes"}

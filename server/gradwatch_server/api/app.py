@@ -15,6 +15,7 @@ from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -145,7 +146,8 @@ class AssistantsEndpoint:
         self._is_asked.set()
         await self._is_ready.wait()
         app = self._tools or problems.Problem(501, MISSING)
-        await app(scope, receive, send)
+        with contextlib.suppress(ClientDisconnect):  # who asked has gone: nobody waits
+            await app(scope, receive, send)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

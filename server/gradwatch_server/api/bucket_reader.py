@@ -10,7 +10,7 @@ import numpy as np
 from gradwatch_server.api.curves import Curve
 from gradwatch_server.api.rank_rows import RankRows
 from gradwatch_server.api.series_range import Range
-from gradwatch_server.api.subjects import WantedTable
+from gradwatch_server.api.subjects import SeriesTable
 from gradwatch_server.core.arrays import IndexArray
 from gradwatch_server.curves.buckets import Buckets
 from gradwatch_server.curves.columns import LAYER_COLUMNS, RUN_COLUMNS, RUN_TABLE
@@ -59,7 +59,7 @@ class BucketReader:
         buckets = self.read(RUN_TABLE, np.array(items, dtype=np.int64), with_all_steps=True)
         return [Curve({"column": name}, buckets, at) for at, name in enumerate(columns)]
 
-    def curves(self, wanted: WantedTable, known: KnownLayers) -> list[Curve]:
+    def curves(self, wanted: SeriesTable, known: KnownLayers) -> list[Curve]:
         places = np.array(wanted.places, dtype=np.int64)
         layer = LAYER_COLUMNS[wanted.column] if wanted.subjects[0].kind is None else None
         buckets = self.read(wanted.table if layer is None else layer.stored, places)

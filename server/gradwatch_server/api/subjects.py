@@ -52,7 +52,7 @@ class SeriesKey:
 
 
 @dataclass(frozen=True, slots=True)
-class WantedTable:
+class SeriesTable:
     """Curves of one table."""
 
     column: str
@@ -92,7 +92,7 @@ class SeriesRequest:
             return ["norm"]
         return [name for name in dict.fromkeys(self.columns) if name in RUN_COLUMNS]
 
-    def tables(self, known: KnownLayers) -> list[WantedTable]:
+    def tables(self, known: KnownLayers) -> list[SeriesTable]:
         """Return the tables that are asked for, column by column as they were named."""
         subjects = list(self._find(known))
         keys_by_table: dict[tuple[str, str], list[SeriesKey]] = {}
@@ -113,7 +113,7 @@ class SeriesRequest:
             keys_by_table, key=lambda key: order.index(key[0]) if key[0] in order else 0
         )
         return [
-            WantedTable(column, table, keys_by_table[column, table]) for column, table in ranked
+            SeriesTable(column, table, keys_by_table[column, table]) for column, table in ranked
         ]
 
     def _columns_of(self, subject: SeriesKey) -> Sequence[str]:

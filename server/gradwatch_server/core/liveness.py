@@ -10,7 +10,7 @@ from typing import Final, Self
 
 import numpy as np
 
-from gradwatch_server.core.frames.frame import RankPart
+from gradwatch_server.core.frames.frame import RankRecord
 from gradwatch_server.core.frames.step_order import NOWHERE, Place
 from gradwatch_server.core.session import RankSession
 from gradwatch_wire.health import RankState
@@ -166,7 +166,7 @@ class SignsOfLife:
         """Note that the aggregator was away until now."""
         self.resumed_ns, self.was_away = now_ns, True
 
-    def advance(self, place: Place, part: RankPart, num_steps: int, now_ns: int) -> None:
+    def advance(self, place: Place, part: RankRecord, num_steps: int, now_ns: int) -> None:
         """Note a step that is newer than all before, and how long it took to come."""
         claimed = known_seconds(part.scalars.get(Scalar.STEP_TIME_S))
         claimed = None if claimed is None else known_seconds(claimed * max(num_steps, 1))

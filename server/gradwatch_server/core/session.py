@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from gradwatch_server.core.arrays import IndexArray, numbers
-from gradwatch_server.core.frames.frame import COLUMNS_READ, RankPart, RecordColumns
+from gradwatch_server.core.frames.frame import COLUMNS_READ, RankRecord, RecordColumns
 from gradwatch_server.core.frames.idle import LayersWithoutGradient
 from gradwatch_server.core.frames.layout import Layout
 from gradwatch_server.core.frames.sizes import RECORD_BYTES, array_bytes, names_bytes
@@ -146,7 +146,7 @@ class RankSession:
         self.manifests_bytes -= manifest.num_bytes
         return manifest
 
-    def read(self, stats: Stats, entry: int) -> RankPart | None:
+    def read(self, stats: Stats, entry: int) -> RankRecord | None:
         """Return a record in the order of its manifest, None if it does not fit one."""
         if stats.manifest_id not in self.manifests:
             return None
@@ -159,7 +159,7 @@ class RankSession:
         outputs = None if stats.activations is None else numbers(stats.activations)
         if outputs is not None and len(outputs) != len(known.layout.modules):
             outputs = None  # costs its own numbers, not the record
-        return RankPart(
+        return RankRecord(
             self.hello.rank,
             known.layout,
             known.ordered,

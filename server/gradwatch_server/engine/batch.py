@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from gradwatch_server.core.entries import Body, Entry
 from gradwatch_server.core.sequence import SequenceTracker
 from gradwatch_server.ingest.credit import Credit
-from gradwatch_server.storage.rows import Line
+from gradwatch_server.storage.rows import LogEntry
 from gradwatch_wire import Ack, Welcome
 
 
@@ -30,16 +30,16 @@ class Reply:
 class Batch:
     """Lines in the order in which they are logged, and one answer for each session."""
 
-    lines: list[Line] = field(default_factory=list)
+    lines: list[LogEntry] = field(default_factory=list)
     answers: dict[bytes, Reply] = field(default_factory=dict)
     begun: set[str] = field(default_factory=set)
 
     def add(self, run: str, now_ns: int, body: Body, raw: bytes | None = None) -> None:
-        self.lines.append(Line(run, Entry(now_ns, body), raw))
+        self.lines.append(LogEntry(run, Entry(now_ns, body), raw))
 
     def by_run(self) -> dict[str, list[Entry]]:
         """Return the entries of each run, and bring the lines into this order."""
-        lines: dict[str, list[Line]] = {}
+        lines: dict[str, list[LogEntry]] = {}
         for line in self.lines:
             lines.setdefault(line.run, []).append(line)
         if len(lines) > 1:

@@ -41,7 +41,7 @@ from gradwatch_server.ingest.inbox import Inbox
 from gradwatch_server.ingest.message import IngestMessage
 from gradwatch_server.storage.checkpointer import Checkpointer
 from gradwatch_server.storage.retention import RetentionPolicy
-from gradwatch_server.storage.rows import Line, RunSave, StorageError, StorageFault
+from gradwatch_server.storage.rows import LogEntry, RunSave, StorageError, StorageFault
 from gradwatch_server.storage.store import Store
 from gradwatch_wire import Welcome
 from gradwatch_wire.limits import BOOT_ID_BYTES
@@ -366,7 +366,7 @@ class Engine(threading.Thread):
         return changes
 
     def _commit(
-        self, lines: Sequence[Line], changes: Sequence[AlertChange], saves: Sequence[RunSave]
+        self, lines: Sequence[LogEntry], changes: Sequence[AlertChange], saves: Sequence[RunSave]
     ) -> bool:
         """Commit all of a round; return False if stopped before."""
         began_s = time.perf_counter()

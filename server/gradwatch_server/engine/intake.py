@@ -17,7 +17,7 @@ from gradwatch_server.engine.recovery import Recovery
 from gradwatch_server.ingest.inbox import MESSAGE_BYTES, Inbox
 from gradwatch_server.ingest.message import Dropped, IngestMessage
 from gradwatch_server.storage.encoding import RECORD_KINDS
-from gradwatch_server.storage.rows import Line
+from gradwatch_server.storage.rows import LogEntry
 from gradwatch_server.storage.saved_state import SavedState
 from gradwatch_wire import Ack, Beat, Bye, Hello
 from gradwatch_wire.health import RankState
@@ -91,7 +91,7 @@ class Intake:
             self.accept(message, now_ns + later_ns, batch)
             waited.append(message.peer)
         gone = self._memory.gone()
-        batch.lines[:0] = [Line(run, Entry(now_ns, body)) for run, body in gone]
+        batch.lines[:0] = [LogEntry(run, Entry(now_ns, body)) for run, body in gone]
         return waited
 
     def ask_again(self, now_ns: int, batch: Batch) -> None:

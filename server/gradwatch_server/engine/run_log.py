@@ -62,7 +62,7 @@ class _Window:
 
 
 @dataclass(slots=True)
-class _Told:
+class _RunLines:
     """Lines that were written about a run."""
 
     window: _Window = field(default_factory=lambda: _Window(RUN_LINES, HOUR_NS))
@@ -125,7 +125,7 @@ class RunLog:
         self._failed = False
         self._lines: list[tuple[int, str]] = []  # level and text of those that are not written yet
         self._lost: set[bytes] = set()
-        self._told: dict[str, _Told] = {}
+        self._told: dict[str, _RunLines] = {}
         self._changed: set[str] = set()  # runs with entries since the rules were checked
         self._unmatched = UnmatchedRules()
 
@@ -133,7 +133,7 @@ class RunLog:
         """Go on with a run of which an earlier start told."""
         lost = (session.id for session in run.sessions.values() if session.state is RankState.LOST)
         self._lost.update(lost)
-        self._told[run.name] = _Told(stepped=_stepped(run))
+        self._told[run.name] = _RunLines(stepped=_stepped(run))
         self._changed.add(run.name)
 
     def check_rules(self) -> None:
@@ -218,7 +218,7 @@ class RunLog:
         if session.attempt < run.attempts[-1].number:
             self._collide(session, run, told, now_ns)
 
-    def _collide(self, session: RankSession, run: Run, told: _Told, now_ns: int) -> None:
+    def _collide(self, session: RankSession, run: Run, told: _RunLines, now_ns: int) -> None:
         numbers = tuple(attempt.number for attempt in run.live)
         if len(numbers) > 1 and numbers != told.beside:
             told.beside = numbers
@@ -248,8 +248,8 @@ class RunLog:
     def _attempt(self, session: RankSession) -> Attempt:
         return self._state.runs[session.hello.run].attempt_of(session)
 
-    def _of(self, run: str) -> _Told:
-        return self._told.setdefault(run, _Told())
+    def _of(self, run: str) -> _RunLines:
+        return self._told.setdefault(run, _RunLines())
 
     def _write(
         self,

@@ -15,7 +15,13 @@ from gradwatch_server.core.state_codec import decode, encode
 from gradwatch_server.engine.curve_recorder import CurveRecorder
 from gradwatch_server.engine.publishing import PublishedState
 from gradwatch_server.storage.checkpointer import Checkpointer
-from gradwatch_server.storage.rows import Line, NewAlertEvent, RunSave, StorageError, StorageFault
+from gradwatch_server.storage.rows import (
+    LogEntry,
+    NewAlertEvent,
+    RunSave,
+    StorageError,
+    StorageFault,
+)
 from gradwatch_server.storage.store import Store
 
 logger = logging.getLogger(__name__)
@@ -94,7 +100,7 @@ class Transaction:
 
     def commit(
         self,
-        lines: Sequence[Line],
+        lines: Sequence[LogEntry],
         events: Sequence[NewAlertEvent],
         saves: Sequence[RunSave],
     ) -> bool:
@@ -130,7 +136,7 @@ class Transaction:
 
     def _write(
         self,
-        lines: Sequence[Line],
+        lines: Sequence[LogEntry],
         events: Sequence[NewAlertEvent],
         saves: Sequence[RunSave],
     ) -> int:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from gradwatch_server.core.alerting.severities import is_worse
 from gradwatch_server.core.alerting.wording import cut
 from gradwatch_server.core.printable import printable
-from gradwatch_server.notify.notice import Facts, Notice
+from gradwatch_server.notify.notification import AlertBody, Notification
 from gradwatch_server.storage.deliveries import DeliveryState
 from gradwatch_wire.health import Severity
 
@@ -40,7 +40,7 @@ class Message:
     severity: Severity | None
 
 
-def compose(notice: Notice) -> Message:
+def compose(notice: Notification) -> Message:
     entries = notice.batch.entries
     worst: Severity | None = None
     for each in (Severity(entry.severity) for entry in entries if not entry.is_over):
@@ -60,7 +60,7 @@ def _importance(entry: DeliveryState) -> tuple[bool, int, int]:
     return entry.is_over, -rank, entry.cursor
 
 
-def _title(notice: Notice, first: DeliveryState, worst: Severity | None) -> str:
+def _title(notice: Notification, first: DeliveryState, worst: Severity | None) -> str:
     batch = notice.batch
     runs = {entry.run for entry in batch.entries}
     where = harmless(first.run) if len(runs) == 1 else f"{len(runs):,} runs"
@@ -88,19 +88,19 @@ def _counts(entries: Sequence[DeliveryState]) -> str:
     return ", ".join(f"{counted[severity]:,} {severity}" for severity in order if counted[severity])
 
 
-def _place(facts: Facts) -> str:
+def _place(facts: AlertBody) -> str:
     origin = facts["origin"]
     layer = origin.get("layer")
     return f" at step {facts['first_step']}" + (f", {harmless(layer)}" if layer else "")
 
 
-def _end(facts: Facts) -> str:
+def _end(facts: AlertBody) -> str:
     """Return since when an alert is over, nothing while it fires."""
     step = facts.get("resolved_step")
     return "" if step is None else f", over since step {step}"
 
 
-def _lines(notice: Notice, entry: DeliveryState) -> Iterator[str]:
+def _lines(notice: Notification, entry: DeliveryState) -> Iterator[str]:
     """Yield what is said of one alert."""
     facts = notice.read(entry)
     over = ", over" if entry.is_over else ""
@@ -120,7 +120,7 @@ def _lines(notice: Notice, entry: DeliveryState) -> Iterator[str]:
     yield f"alert {entry.alert_id}, event {entry.cursor}"
 
 
-def _facts(facts: Facts) -> Iterator[str]:
+def _facts(facts: AlertBody) -> Iterator[str]:
     origin = facts["origin"]
     where = [f"run {harmless(facts['run'])}", f"step {facts['first_step']}", _rank(origin)]
     if layer := origin.get("layer"):

@@ -6,9 +6,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Final, Self
 
+from gradwatch_server.notify.alert_lookup import AlertLookup
 from gradwatch_server.notify.notifiers.base import Notifier
 from gradwatch_server.notify.settings import Targets
-from gradwatch_server.notify.standing import Standing
 from gradwatch_server.notify.status import TargetStatus
 from gradwatch_server.notify.worker import TargetWorker
 from gradwatch_server.storage.alert_events import AlertEvents
@@ -46,7 +46,7 @@ class Notifications:
             ]
         )
 
-    def start(self, standing: Standing) -> None:
+    def start(self, standing: AlertLookup) -> None:
         """Begin; *standing* says how alerts are at this moment."""
         for worker in self._workers:
             worker.start(standing)

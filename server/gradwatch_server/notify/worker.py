@@ -12,12 +12,12 @@ from enum import StrEnum
 from typing import Final
 
 from gradwatch_server.core.printable import printable
+from gradwatch_server.notify.alert_lookup import AlertLookup
 from gradwatch_server.notify.deadline import Deadline
-from gradwatch_server.notify.notice import Facts, Notice
+from gradwatch_server.notify.notification import AlertBody, Notification
 from gradwatch_server.notify.notifiers.base import DeliveryError, Notifier
 from gradwatch_server.notify.plan import NotificationBatch, NotificationQueue
 from gradwatch_server.notify.policy import Policy
-from gradwatch_server.notify.standing import Standing
 from gradwatch_server.notify.status import TargetStatus
 from gradwatch_server.storage.alert_events import AlertEvents
 from gradwatch_server.storage.deliveries import (
@@ -82,14 +82,14 @@ class TargetWorker:
         self._messages: Counter[str] = Counter()
         self._has_told = False  # of the failure that lasts
         self._has_told_storage = False
-        self._standing = Standing(lambda _run: None)
+        self._standing = AlertLookup(lambda _run: None)
         self._thread = threading.Thread(
             target=self._run, name=f"gradwatch-notify-{name}", daemon=True
         )
         self.status = TargetStatus(name, notifier.name)
         self._show(time.time())
 
-    def start(self, standing: Standing) -> None:
+    def start(self, standing: AlertLookup) -> None:
         """Begin; *standing* says how alerts are at this moment."""
         self._standing = standing
         self._thread.start()
@@ -164,7 +164,7 @@ class TargetWorker:
             self._progress = replace(self._progress, sending=batch.group)
             self._save(now_s)
         try:
-            notice = Notice(batch, self._find, self._page_url, now_s)
+            notice = Notification(batch, self._find, self._page_url, now_s)
             self._deadline.run(lambda: self._notifier.send(notice))
         except DeliveryError as error:
             self._failed(batch, error)
@@ -192,7 +192,7 @@ class TargetWorker:
             return True
         return not (alert.silenced or alert.acknowledged)
 
-    def _find(self, entry: DeliveryState) -> Facts | None:
+    def _find(self, entry: DeliveryState) -> AlertBody | None:
         events = self._events.after(entry.cursor - 1, limit=1)
         return events[0].alert if events and events[0].cursor == entry.cursor else None
 

@@ -38,7 +38,7 @@ from gradwatch_server.core.entries import (
     Tick,
 )
 from gradwatch_server.record_codec import decode
-from gradwatch_server.storage.rows import Line
+from gradwatch_server.storage.rows import LogEntry
 from gradwatch_wire import (
     SEQUENCED,
     Bye,
@@ -118,11 +118,11 @@ def unpack_entries(body: bytes) -> list[NumberedEntry]:
     return [(number, EncodedEntry(*rest)) for number, *rest in plain]
 
 
-def encode_entry(line: Line) -> EncodedEntry:
+def encode_entry(line: LogEntry) -> EncodedEntry:
     return EncodedEntry(line.entry.received_ns, *_encode_body(line))
 
 
-def _encode_body(line: Line) -> tuple[int, bytes | None, bytes | None]:
+def _encode_body(line: LogEntry) -> tuple[int, bytes | None, bytes | None]:
     match line.entry.body:
         case Received(envelope) if line.raw is not None:
             return RECORD_KINDS[type(envelope.record)], envelope.session, line.raw

@@ -28,7 +28,7 @@ from gradwatch_server.storage.encoding import (
     pack_entries,
     unpack_entries,
 )
-from gradwatch_server.storage.rows import KeptRecord, Line, LogRow
+from gradwatch_server.storage.rows import KeptRecord, LogEntry, LogRow
 from gradwatch_server.storage.saved_state import SAVE_PART
 from gradwatch_wire import Kind, Stats
 
@@ -155,7 +155,7 @@ class Log:
         self._least[run] = number
         self._last.pop(run, None)
 
-    def append(self, lines: Sequence[Line]) -> None:
+    def append(self, lines: Sequence[LogEntry]) -> None:
         """Write lines and commit them, all or none."""
         groups: dict[tuple[str, bool], list[NumberedEntry]] = defaultdict(list)
         last: dict[str, int] = {}

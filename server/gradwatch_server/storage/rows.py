@@ -53,7 +53,7 @@ class Loss:
 
 
 @value()
-class Line:
+class LogEntry:
     """An entry of a run's log, with the message it came as, if it came over the wire."""
 
     run: str

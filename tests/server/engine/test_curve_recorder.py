@@ -11,9 +11,9 @@ import pytest
 
 from gradwatch_server.clock import Clock
 from gradwatch_server.core.entries import Forgotten
-from gradwatch_server.core.frames.assembler import Gathered
+from gradwatch_server.core.frames.assembler import StepRecords
 from gradwatch_server.core.frames.closed_frame import ClosedFrame
-from gradwatch_server.core.frames.frame import RankPart, RecordColumns
+from gradwatch_server.core.frames.frame import RankRecord, RecordColumns
 from gradwatch_server.core.frames.gains import GainFrame
 from gradwatch_server.core.frames.layers import Layers
 from gradwatch_server.core.frames.layout import Layout
@@ -82,8 +82,8 @@ class Feed:
             self.last = step
             columns = {"l2": Column.pack("<f8", [norm_of(step), 2.0, float(step)])}
             scalars = {"loss": float(step)}
-            part = RankPart(0, self.layout, True, RecordColumns(0, columns), scalars, {})
-            gathered = Gathered(step, -1, step, (part,), self.epoch)
+            part = RankRecord(0, self.layout, True, RecordColumns(0, columns), scalars, {})
+            gathered = StepRecords(step, -1, step, (part,), self.epoch)
             frame = merge(gathered, len(LAYERS), 1)
             closed = ClosedFrame(
                 frame, self.epoch, 1.0, False, None, self.layers, self.usual, self.spread
@@ -105,8 +105,8 @@ class Feed:
             )
             scalars = {"loss": norm_of(step)}
             record = RecordColumns(0, columns)
-            part = RankPart(0, self.layout, True, record, scalars, {}, history=history)
-            frame = merge(Gathered(step, -1, 1_000 * step, (part,), 0), len(LAYERS), 1)
+            part = RankRecord(0, self.layout, True, record, scalars, {}, history=history)
+            frame = merge(StepRecords(step, -1, 1_000 * step, (part,), 0), len(LAYERS), 1)
             after_ns = 1_000 * (step - every) if step > first else None
             closed = ClosedFrame(
                 frame, 0, 1.0, False, None, self.layers, self.usual, self.spread, after_ns

@@ -24,7 +24,7 @@ from gradwatch_server.core.views.snapshot import view_run
 from gradwatch_server.engine.intake import NO_BOOT
 from gradwatch_server.storage import checkpointer
 from gradwatch_server.storage.retention import RetentionPolicy
-from gradwatch_server.storage.rows import Line, StorageError, StorageFault
+from gradwatch_server.storage.rows import LogEntry, StorageError, StorageFault
 from gradwatch_server.storage.sqlite.database import PAGE_BYTES
 from gradwatch_server.storage.sqlite.history import read_log
 from gradwatch_wire import (
@@ -763,7 +763,7 @@ def test_lines_without_bytes_stop_the_engine_rather_than_lie(start: Start) -> No
     envelope = Envelope(session=bytes(16), seq=1, record=Bye())
 
     with pytest.raises(AssertionError):
-        running.store.log.append([Line("gpt", Entry(1, Received(envelope)))])
+        running.store.log.append([LogEntry("gpt", Entry(1, Received(envelope)))])
 
 
 @pytest.mark.slow

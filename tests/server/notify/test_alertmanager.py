@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gradwatch_server.notify.notice import Notice
+from gradwatch_server.notify.notification import Notification
 from gradwatch_server.notify.notifiers.alertmanager import (
     HEARD_S,
     MAX_LABEL,
@@ -99,7 +99,7 @@ def send(url: str, *events: AlertEvent, now_s: float, is_resend: bool = False) -
         batch = plan.due(now_s + RESEND_S)
     assert batch is not None
     assert batch.is_resend == is_resend
-    notice = Notice(batch, lambda own: stored.get(own.cursor), "http://gw:8420", now_s)
+    notice = Notification(batch, lambda own: stored.get(own.cursor), "http://gw:8420", now_s)
     AlertmanagerNotifier(url).send(notice)
 
 
@@ -150,7 +150,7 @@ def test_what_was_told_and_is_over_is_over_there(alertmanager: Alertmanager) -> 
     entry = DeliveryState("told", "", "told", "nonfinite", "critical", "resolved", 2, is_told=True)
     facts = event(2, "told", run="told", state="resolved").alert
     AlertmanagerNotifier(alertmanager.url).send(
-        Notice(NotificationBatch("", (entry,)), lambda _: facts, None, now_s())
+        Notification(NotificationBatch("", (entry,)), lambda _: facts, None, now_s())
     )
 
     wait_until(lambda: not alertmanager.alerts(run="told"), "it is over")

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from gradwatch_server.notify.notice import Notice
+from gradwatch_server.notify.notification import Notification
 from gradwatch_server.notify.notifiers.apprise import AppriseNotifier
 from gradwatch_server.notify.notifiers.base import DeliveryError
 from gradwatch_server.notify.plan import NotificationQueue
@@ -81,13 +81,13 @@ def mailbox() -> Iterator[Mailbox]:
     made.close()
 
 
-def notice(**changes: Any) -> Notice:
+def notice(**changes: Any) -> Notification:
     plan = NotificationQueue(Policy(group_wait_s=0.0))
     stored = event(1, **changes)
     plan.accept(stored, 100.0)
     batch = plan.due(100.0)
     assert batch is not None
-    return Notice(batch, lambda _: stored.alert, "http://gw:8420", 100.0)
+    return Notification(batch, lambda _: stored.alert, "http://gw:8420", 100.0)
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gradwatch_server.notify.message import MAX_NAMED, Message, compose
-from gradwatch_server.notify.notice import Facts, Notice
+from gradwatch_server.notify.notification import AlertBody, Notification
 from gradwatch_server.notify.plan import NotificationBatch, NotificationQueue
 from gradwatch_server.notify.policy import Policy
 from gradwatch_server.storage.deliveries import DeliveryState
@@ -24,10 +24,10 @@ def composed(*events: AlertEvent, **changes: Any) -> Message:
     assert batch is not None
     fields = {name: getattr(batch, name) for name in NotificationBatch.__slots__} | changes
 
-    def read(entry: DeliveryState) -> Facts | None:
+    def read(entry: DeliveryState) -> AlertBody | None:
         return stored.get(entry.cursor)
 
-    return compose(Notice(NotificationBatch(**fields), read, "http://gw:8420", 1.0))
+    return compose(Notification(NotificationBatch(**fields), read, "http://gw:8420", 1.0))
 
 
 def test_one_alert_says_all_there_is_to_know() -> None:
@@ -79,7 +79,7 @@ def test_an_alert_that_ended_before_it_was_sent_is_sent_as_what_it_was() -> None
 def test_the_end_of_what_was_told_says_so() -> None:
     entry = DeliveryState("a1", "", "gpt", "nonfinite", "critical", "resolved", 2, is_told=True)
     facts = event(2, state="resolved", resolved_step=8).alert
-    message = compose(Notice(NotificationBatch("", (entry,)), lambda _: facts, None, 1.0))
+    message = compose(Notification(NotificationBatch("", (entry,)), lambda _: facts, None, 1.0))
 
     assert message.title == "[resolved] gpt: nonfinite at step 7, h.0"
     assert message.severity is None
@@ -111,7 +111,7 @@ def test_an_alert_that_is_not_kept_any_more_is_still_named() -> None:
     plan.accept(event(1), 100.0)
     batch = plan.due(100.0)
     assert batch is not None
-    message = compose(Notice(batch, lambda _: None, None, 100.0))
+    message = compose(Notification(batch, lambda _: None, None, 100.0))
 
     assert message.title == "[critical] gpt: nonfinite"
     assert "not kept any more" in message.body

@@ -14,12 +14,12 @@ import pytest
 
 from gradwatch_server.clock import Clock
 from gradwatch_server.core.views.snapshot import view_run
+from gradwatch_server.notify.alert_lookup import AlertLookup
 from gradwatch_server.notify.deadline import Deadline
-from gradwatch_server.notify.notice import Notice
+from gradwatch_server.notify.notification import Notification
 from gradwatch_server.notify.notifiers.base import DeliveryError, Notifier
 from gradwatch_server.notify.policy import Policy
 from gradwatch_server.notify.settings import Target
-from gradwatch_server.notify.standing import Standing
 from gradwatch_server.notify.worker import TargetWorker
 from gradwatch_server.storage.deliveries import DeliveryLog
 from gradwatch_server.storage.rows import NewAlertEvent
@@ -55,7 +55,7 @@ def work(store: SQLiteStore, log: DeliveryLog) -> Iterator[Callable[..., TargetW
         own = notifier or target.notifier("oncall")
         events = store.alert_events
         made.append(TargetWorker("oncall", own, target.policy(), events, log, None))
-        made[-1].start(Standing(lambda _run: None))
+        made[-1].start(AlertLookup(lambda _run: None))
         return made[-1]
 
     yield begin
@@ -123,7 +123,7 @@ def test_what_stands_at_the_end_of_a_run_is_not_sent_again(
     notifier = Target.model_validate({"url": receiver.url}).notifier("oncall")
     worker = TargetWorker("oncall", notifier, at_once, store.alert_events, log, None)
     store.alert_events.add(events)
-    worker.start(Standing(views.get))
+    worker.start(AlertLookup(views.get))
     try:
         wait_until(lambda: len(receiver.messages) > 2, "it is sent again")
         jobs["gpt"].bye(0)
@@ -193,7 +193,7 @@ def test_an_error_of_ours_does_not_end_it(
         def __init__(self) -> None:
             pass
 
-        def send(self, notice: Notice) -> None:
+        def send(self, notice: Notification) -> None:
             raise ValueError("nobody thought of this")
 
         def test(self, page_url: str | None) -> None: ...

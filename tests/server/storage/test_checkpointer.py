@@ -50,7 +50,7 @@ from gradwatch_server.core.views.snapshot import view_run
 from gradwatch_server.storage import checkpointer as checkpointer_module
 from gradwatch_server.storage.checkpointer import Checkpointer
 from gradwatch_server.storage.retention import RetentionPolicy
-from gradwatch_server.storage.rows import Line, StorageError
+from gradwatch_server.storage.rows import LogEntry, StorageError
 from gradwatch_server.storage.sqlite.store import SQLiteStore
 from gradwatch_wire import Column, Envelope, Hello, Manifest, Record, Stats, encode
 from gradwatch_wire.jsonable import jsonable
@@ -120,7 +120,7 @@ class Aggregator:
     def _put(self, name: str, entry: Entry, raw: bytes | None) -> None:
         self._apply(name, entry, self.store.log.last(name) + 1)
         with self.store.transaction():
-            self.store.log.append([Line(name, entry, raw)])
+            self.store.log.append([LogEntry(name, entry, raw)])
             self.checkpointer.write_forgotten(self.now_ns)
         self.checkpointer.committed()
 

@@ -33,7 +33,7 @@ from gradwatch_server.curves.facts import BlockFacts, SavedBlock
 from gradwatch_server.storage.rows import (
     PAGE_EVENTS,
     ForgottenRun,
-    Line,
+    LogEntry,
     NewAlertEvent,
     RunSave,
     StorageError,
@@ -65,18 +65,18 @@ DAY_NS = 86_400 * 10**9
 FAR_FUTURE_NS = 1 << 62
 
 
-def received(record: Record, seq: int = 1, session: bytes = SESSION) -> Line:
+def received(record: Record, seq: int = 1, session: bytes = SESSION) -> LogEntry:
     """Return the line of a record as it came, at the time *seq*."""
     envelope = Envelope(session=session, seq=seq, low=1, time_ns=5, record=record)
-    return Line("gpt", Entry(seq, Received(envelope)), encode(envelope))
+    return LogEntry("gpt", Entry(seq, Received(envelope)), encode(envelope))
 
 
-def opened(session: bytes = SESSION) -> Line:
-    return Line("gpt", Entry(0, Opened(session, HELLO)))
+def opened(session: bytes = SESSION) -> LogEntry:
+    return LogEntry("gpt", Entry(0, Opened(session, HELLO)))
 
 
-def ticks(first_ns: int, count: int) -> list[Line]:
-    return [Line("gpt", Entry(first_ns + number, Tick())) for number in range(count)]
+def ticks(first_ns: int, count: int) -> list[LogEntry]:
+    return [LogEntry("gpt", Entry(first_ns + number, Tick())) for number in range(count)]
 
 
 def event(name: str, change: str = "firing", run: str = "gpt") -> NewAlertEvent:
@@ -114,17 +114,17 @@ def contents(store: Store) -> Any:
 def test_every_kind_of_entry_is_read_back_as_it_was(store: Store) -> None:
     stats = stats_of(MAX_STEP, [5e-324, -0.0], loss=1e308)
     lines = [
-        Line("gpt", Entry(1 << 62, Opened(SESSION, HELLO))),
+        LogEntry("gpt", Entry(1 << 62, Opened(SESSION, HELLO))),
         *(received(record, seq) for seq, record in enumerate([*RECORDS, stats], 1)),
-        Line("gpt", Entry(6, Gap(SESSION, 7, MAX_SEQ))),
-        Line("gpt", Entry(7, Lost(SESSION))),
-        Line("gpt", Entry(8, Tick())),
-        Line("gpt", Entry(8, Began(2, "{}", '{"y": 1}', ({"id": "5f"},)))),
-        Line("gpt", Entry(9, RulesSet(Rules().json_text))),
-        Line("gpt", Entry(10, BudgetsSet(Budgets().logged().model_dump_json()))),
-        Line("gpt", Entry(11, Forgotten("gpt", 3))),
-        Line("gpt", Entry(12, FramesClosed("gpt", 3, 1 << 40))),
-        Line("gpt", Entry(13, ManifestsDropped(SESSION, 1 << 40))),
+        LogEntry("gpt", Entry(6, Gap(SESSION, 7, MAX_SEQ))),
+        LogEntry("gpt", Entry(7, Lost(SESSION))),
+        LogEntry("gpt", Entry(8, Tick())),
+        LogEntry("gpt", Entry(8, Began(2, "{}", '{"y": 1}', ({"id": "5f"},)))),
+        LogEntry("gpt", Entry(9, RulesSet(Rules().json_text))),
+        LogEntry("gpt", Entry(10, BudgetsSet(Budgets().logged().model_dump_json()))),
+        LogEntry("gpt", Entry(11, Forgotten("gpt", 3))),
+        LogEntry("gpt", Entry(12, FramesClosed("gpt", 3, 1 << 40))),
+        LogEntry("gpt", Entry(13, ManifestsDropped(SESSION, 1 << 40))),
     ]
     store.log.append(lines)
 
@@ -161,7 +161,7 @@ def test_what_is_written_while_entries_are_read_disturbs_neither(store: Store) -
 
 def test_each_run_has_numbers_of_its_own(store: Store) -> None:
     """Entries of several runs that are committed together do not mix."""
-    other = [Line("other", tick.entry) for tick in ticks(1, 2)]
+    other = [LogEntry("other", tick.entry) for tick in ticks(1, 2)]
     mixed = [*ticks(1, 1), other[0], opened(), *ticks(2, 1), other[1], received(MANIFEST)]
     store.log.append(mixed)
     store.log.append(ticks(3, 1))
@@ -208,11 +208,11 @@ def test_the_name_of_a_run_that_left_memory_is_kept(place: Any) -> None:
 
 def test_trimming_keeps_what_the_rest_is_read_with(store: Store) -> None:
     """Beginning, HELLO, manifest, rules, budgets and silences stay."""
-    began = Line("gpt", Entry(0, Began(0, "{}", "{}")))
-    rules = [Line("gpt", Entry(0, RulesSet("{}"))), Line("gpt", Entry(0, BudgetsSet("{}")))]
+    began = LogEntry("gpt", Entry(0, Began(0, "{}", "{}")))
+    rules = [LogEntry("gpt", Entry(0, RulesSet("{}"))), LogEntry("gpt", Entry(0, BudgetsSet("{}")))]
     silence = Silence("5f", "gpt", "*", "*", 9, 0, "ada", "")
     bodies = (SilenceAdded(silence), SilenceRemoved("5f"))
-    silences = [Line("gpt", Entry(0, body)) for body in bodies]
+    silences = [LogEntry("gpt", Entry(0, body)) for body in bodies]
     store.log.append([began, opened(), received(MANIFEST), *rules, *silences])
     for step in range(6):
         store.log.append([received(stats_of(step, [1.0]), step + 2)])
@@ -231,7 +231,7 @@ def test_trimming_keeps_what_the_rest_is_read_with(store: Store) -> None:
 
 def test_heads_go_once_nothing_is_read_with_them(store: Store) -> None:
     """Heads go of sessions that left memory, as far as rows are trimmed; all of a run that did."""
-    store.log.append([Line("gpt", Entry(0, Began(0, "{}", "{}")))])
+    store.log.append([LogEntry("gpt", Entry(0, Began(0, "{}", "{}")))])
     store.log.append([opened(), received(MANIFEST)])
     store.log.append(ticks(1, 1))
     store.log.append([opened(OTHER), received(MANIFEST, 1, OTHER)])
@@ -249,7 +249,7 @@ def test_heads_go_once_nothing_is_read_with_them(store: Store) -> None:
 
 
 def test_a_run_is_removed_with_its_heads(store: Store) -> None:
-    store.log.append([opened(), *ticks(1, 2), Line("other", Entry(1, Tick()))])
+    store.log.append([opened(), *ticks(1, 2), LogEntry("other", Entry(1, Tick()))])
     store.log.append([received(MANIFEST)])
     assert store.log.remove("gpt", 3, 9)
     assert not store.log.remove("gpt", 3, 9)

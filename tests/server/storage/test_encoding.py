@@ -22,7 +22,7 @@ from gradwatch_server.storage.encoding import (
     decode_entry,
     encode_entry,
 )
-from gradwatch_server.storage.rows import Line
+from gradwatch_server.storage.rows import LogEntry
 from gradwatch_wire import SEQUENCED, Bye, Envelope, Hello, decode, encode
 from tests.support.records import stats_of
 
@@ -35,7 +35,7 @@ def test_a_record_is_kept_byte_by_byte() -> None:
     fields = msgpack.unpackb(encode(Envelope(session=SESSION, seq=1, low=1, record=stats))[1:])
     fields[5]["of a newer version"] = [1, 2]
     raw = b"\x01" + msgpack.packb(fields)
-    encoded = encode_entry(Line("gpt", Entry(1, Received(decode(raw))), raw))
+    encoded = encode_entry(LogEntry("gpt", Entry(1, Received(decode(raw))), raw))
 
     assert encoded.payload == raw
 
@@ -50,7 +50,7 @@ def test_a_kind_spelt_at_length_is_read_back(head: bytes) -> None:
     raw = raw[:1] + head + raw[3:]
     entry = Entry(1, Received(decode(raw)))
 
-    assert decode_entry(encode_entry(Line("gpt", entry, raw))) == entry
+    assert decode_entry(encode_entry(LogEntry("gpt", entry, raw))) == entry
 
 
 def test_every_sequenced_kind_can_be_logged() -> None:
@@ -86,7 +86,7 @@ SILENCE = Silence("5f", "gpt*", "*", "h.*", 1 << 60, 7, "ada", "known, \u2028 an
 )
 def test_what_people_ask_is_kept_as_it_always_was(body: Any, kind: int, payload: bytes) -> None:
     """A change of it is a change of what is stored, and takes the next number of the schema."""
-    encoded = encode_entry(Line("gpt", Entry(1, body)))
+    encoded = encode_entry(LogEntry("gpt", Entry(1, body)))
 
     assert encoded == EncodedEntry(1, kind, None, payload)
     assert decode_entry(encoded) == Entry(1, body)
@@ -95,7 +95,7 @@ def test_what_people_ask_is_kept_as_it_always_was(body: Any, kind: int, payload:
 def test_a_token_is_not_kept() -> None:
     hello = Hello(run="gpt", rank=0, world=1, host="node", token="hunter2-secret")
     raw = encode(Envelope(session=SESSION, record=hello))
-    encoded = encode_entry(Line("gpt", Entry(1, Opened(SESSION, hello)), raw))
+    encoded = encode_entry(LogEntry("gpt", Entry(1, Opened(SESSION, hello)), raw))
 
     assert b"hunter2" not in (encoded.payload or b"")
     kept = Hello(run="gpt", rank=0, world=1, host="node")
@@ -105,7 +105,7 @@ def test_a_token_is_not_kept() -> None:
 def test_a_record_without_its_bytes_is_a_fault_of_ours() -> None:
     body = Received(Envelope(session=SESSION, seq=1, record=Bye()))
     with pytest.raises(AssertionError, match="needs the bytes"):
-        encode_entry(Line("gpt", Entry(1, body)))
+        encode_entry(LogEntry("gpt", Entry(1, body)))
 
 
 @pytest.mark.parametrize(

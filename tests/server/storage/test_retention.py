@@ -16,7 +16,7 @@ from gradwatch_server.core.entries import Entry, Lost, Opened, Received
 from gradwatch_server.engine import housekeeping
 from gradwatch_server.storage import retention as retention_module
 from gradwatch_server.storage.retention import Retention, RetentionPolicy, _excess, long_ended
-from gradwatch_server.storage.rows import Line, NewAlertEvent, StorageError
+from gradwatch_server.storage.rows import LogEntry, NewAlertEvent, StorageError
 from gradwatch_server.storage.sqlite import database
 from gradwatch_server.storage.sqlite.store import SQLiteStore
 from gradwatch_wire import Column, Envelope, Hello, Manifest, Record, encode
@@ -37,9 +37,9 @@ def store(tmp_path: Path) -> Iterator[SQLiteStore]:
     store.close()
 
 
-def line(record: Record, seq: int, at_ns: int, run: str = "gpt") -> Line:
+def line(record: Record, seq: int, at_ns: int, run: str = "gpt") -> LogEntry:
     envelope = Envelope(session=SESSION, seq=seq, low=1, record=record)
-    return Line(run, Entry(at_ns, Received(envelope)), encode(envelope))
+    return LogEntry(run, Entry(at_ns, Received(envelope)), encode(envelope))
 
 
 def noise(layers: int) -> Sequence[float]:
@@ -52,7 +52,7 @@ def fill(store: SQLiteStore, count: int, layers: int = 1) -> None:
     numel = Column.pack("<u8", [1])
     manifest = Manifest(manifest_id=1, names=("a",), numel=numel, dtypes=("f",))
     hello = Hello(run="gpt", rank=0, world=1)
-    store.log.append([Line("gpt", Entry(0, Opened(SESSION, hello))), line(manifest, 1, 0)])
+    store.log.append([LogEntry("gpt", Entry(0, Opened(SESSION, hello))), line(manifest, 1, 0)])
     for step in range(count):
         store.log.append([line(stats_of(step, noise(layers)), step + 2, step * SECOND)])
 

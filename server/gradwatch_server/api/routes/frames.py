@@ -35,7 +35,7 @@ router = APIRouter()
 MAX_NAMED: Final = 64
 
 Step = Annotated[int, Path(ge=0, le=MAX_STEP)]
-Worst = Annotated[int, Query(ge=0, le=1_000, description="Number of the worst layers.")]
+WorstValue = Annotated[int, Query(ge=0, le=1_000, description="Number of the worst layers.")]
 Layer = Annotated[
     list[str] | None,
     Query(max_length=MAX_NAMED, description="Name of a layer, in place of the worst."),
@@ -50,7 +50,7 @@ async def frame(
     api: Api,
     request: Request,
     step: Step,
-    worst: Worst = 20,
+    worst: WorstValue = 20,
     layer: Layer = None,
     rank: Rank = None,
     epoch: Epoch = None,

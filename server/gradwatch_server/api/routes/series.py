@@ -25,7 +25,7 @@ from gradwatch_server.api.series_range import (
     find_range,
 )
 from gradwatch_server.api.state import Api, ApiState, View
-from gradwatch_server.api.subjects import SeriesRequest, WantedTable
+from gradwatch_server.api.subjects import SeriesRequest, SeriesTable
 from gradwatch_server.core.views.snapshot import RunView
 from gradwatch_server.curves.columns import LAYER_COLUMNS, RUN_TABLE
 from gradwatch_server.curves.layers import KnownLayers
@@ -130,7 +130,7 @@ def _reader(
     known: KnownLayers,
     api: ApiState,
     asked: _Request,
-    tables: Sequence[WantedTable],
+    tables: Sequence[SeriesTable],
 ) -> BucketReader:
     if asked.rank is None:
         names = {each.table for each in tables} | ({RUN_TABLE} if asked.wanted.of_run else set())

@@ -46,12 +46,12 @@ from gradwatch_server.cli.demo.processes import (
     environment,
     start_ranks,
 )
-from gradwatch_server.cli.demo.story import Step, Story, ToldAlert, find_fault, read_steps
+from gradwatch_server.cli.demo.story import DemoAlert, Step, Story, find_fault, read_steps
 from gradwatch_server.errors import GradwatchError
 
 TIMEOUT_S: Final = 240.0
 
-Inbox: TypeAlias = "Queue[Step | ToldAlert | GradwatchError]"
+Inbox: TypeAlias = "Queue[Step | DemoAlert | GradwatchError]"
 
 
 def demo(
@@ -96,7 +96,7 @@ def perform(stack: ExitStack, *, seed: int, keep: bool) -> str:
     show(f"aggregator  {aggregator.url}, records come in at {aggregator.endpoint}")
     show(f"training    a small transformer on Python's own sources, DDP in {WORLD} processes")
     inbox: Inbox = Queue()
-    alerts = (ToldAlert.model_validate(event) for event in follow_alerts(aggregator.url, None, 0))
+    alerts = (DemoAlert.model_validate(event) for event in follow_alerts(aggregator.url, None, 0))
     _pass_on(alerts, inbox)
     with ExitStack() as training:
         ranks = start_ranks(training, folder, aggregator.endpoint, seed)
@@ -114,7 +114,7 @@ def perform(stack: ExitStack, *, seed: int, keep: bool) -> str:
     return aggregator.url
 
 
-def _pass_on(items: Iterable[Step | ToldAlert], inbox: Inbox) -> None:
+def _pass_on(items: Iterable[Step | DemoAlert], inbox: Inbox) -> None:
     """Put what comes into the inbox, from a thread of its own."""
 
     def work() -> None:
@@ -153,7 +153,7 @@ def _take(aggregator: Aggregator, inbox: Inbox, story: Story) -> None:
         case Step():
             story.steps[item.number] = item
             show_step(item)
-        case ToldAlert():
+        case DemoAlert():
             story.alerts.append(item)
             show_alert(item)
         case GradwatchError():
@@ -193,7 +193,7 @@ def show_step(step: Step) -> None:
         show(line)
 
 
-def show_alert(alert: ToldAlert) -> None:
+def show_alert(alert: DemoAlert) -> None:
     """Print an alert where it arrives between the steps."""
     title = ("resolved", "bold green")
     if alert.state == "firing":

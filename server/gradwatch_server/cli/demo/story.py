@@ -29,7 +29,7 @@ class Step(NamedTuple):
     at_s: float
 
 
-class ToldOrigin(BaseModel):
+class DemoOrigin(BaseModel):
     """Place where the trouble began."""
 
     layer: str | None
@@ -37,7 +37,7 @@ class ToldOrigin(BaseModel):
     bad_loss: bool | None = None
 
 
-class ToldAlert(BaseModel):
+class DemoAlert(BaseModel):
     """An event of the alert stream, and when it arrived."""
 
     cursor: int
@@ -47,7 +47,7 @@ class ToldAlert(BaseModel):
     message: str
     first_step: int
     fired_step: int
-    origin: ToldOrigin
+    origin: DemoOrigin
     num_layers: int = 0
     received_s: float = Field(default_factory=time.monotonic)
 
@@ -70,7 +70,7 @@ class Story:
     """Steps and alerts seen so far."""
 
     steps: dict[int, Step] = field(default_factory=dict)
-    alerts: list[ToldAlert] = field(default_factory=list)
+    alerts: list[DemoAlert] = field(default_factory=list)
 
     @property
     def last_step(self) -> int:
@@ -82,17 +82,17 @@ class Story:
         """The newest event of the stream."""
         return self.alerts[-1].cursor if self.alerts else 0
 
-    def fired(self, act: Act) -> list[ToldAlert]:
+    def fired(self, act: Act) -> list[DemoAlert]:
         """Return the alerts that began in an act, in the order in which they fired."""
         firing = [alert for alert in self.alerts if alert.state == "firing"]
         return [alert for alert in firing if act_of(alert.first_step) is act]
 
-    def seconds_late(self, act: Act, alert: ToldAlert) -> float:
+    def seconds_late(self, act: Act, alert: DemoAlert) -> float:
         """Return the time to an alert from the end of the step before the act."""
         before = self.steps.get(act.first - 1)
         return alert.received_s - before.at_s if before else math.nan
 
-    def steps_late(self, act: Act, alert: ToldAlert) -> int:
+    def steps_late(self, act: Act, alert: DemoAlert) -> int:
         """Return the steps that training took from the fault until the alert was here."""
         taken = [step.number for step in self.steps.values() if step.at_s <= alert.received_s]
         return max([alert.fired_step, *taken]) - act.first

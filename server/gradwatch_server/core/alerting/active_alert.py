@@ -13,7 +13,7 @@ from gradwatch_server.core.alerting.alert import (
     Alert,
     News,
     Spread,
-    Worst,
+    WorstValue,
     alert_id,
 )
 from gradwatch_server.core.alerting.alert_budget import EventRate
@@ -87,7 +87,7 @@ class Peak:
     """Something far worse than what was told, not told yet."""
 
     excess: float
-    worst: Worst
+    worst: WorstValue
 
 
 def largest_of(excess: FloatArray | None, flagged: BoolArray) -> float | None:
@@ -283,11 +283,13 @@ class ActiveAlert:
         if excess is None:
             origin = self.alert.origin
             if origin.value >= least and origin.value > self.told.excess:
-                worst = Worst(evaluation.step, origin.layer, origin.value, None, origin.ranks)
+                worst = WorstValue(evaluation.step, origin.layer, origin.value, None, origin.ranks)
                 self._record_worst(Peak(origin.value, worst))
         elif excess >= least and excess > (self.told.excess if self.peak is None else least):
             origin = evaluation.origin(bad & (evaluation.excess == excess))
-            worst = Worst(evaluation.step, origin.layer, origin.value, origin.rank, origin.ranks)
+            worst = WorstValue(
+                evaluation.step, origin.layer, origin.value, origin.rank, origin.ranks
+            )
             self._record_worst(Peak(excess, worst))
 
     def _record_worst(self, peak: Peak) -> None:

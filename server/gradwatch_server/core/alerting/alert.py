@@ -94,7 +94,7 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class Worst:
+class WorstValue:
     """The worst of an alert, where that is ten times what was told before.
 
     Args:
@@ -185,7 +185,7 @@ class Alert:
     message: str
     ranks: tuple[int, ...] = ()
     update: Update | None = None
-    worst: Worst | None = None
+    worst: WorstValue | None = None
     resolved_by: ResolvedBy | None = None
     acknowledged: Acknowledgement | None = None
     silenced: bool = False
@@ -245,7 +245,7 @@ class Alert:
         return plain
 
 
-def _fields_of(facts: Alert | Origin | Worst | Spread) -> dict[str, Any]:
+def _fields_of(facts: Alert | Origin | WorstValue | Spread) -> dict[str, Any]:
     return {name: getattr(facts, name) for name in facts.__slots__}
 
 

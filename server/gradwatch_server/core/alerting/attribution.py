@@ -18,7 +18,7 @@ from gradwatch_server.core.alerting.evidence import (
 )
 from gradwatch_server.core.alerting.forward import forward_was_bad
 from gradwatch_server.core.arrays import BoolArray
-from gradwatch_server.core.frames.frame import Frame, RankPart
+from gradwatch_server.core.frames.frame import Frame, RankRecord
 from gradwatch_server.core.frames.replicas import by_layout, shard_keys
 from gradwatch_wire.columns import L2, NANS
 from gradwatch_wire.names import Scalar
@@ -30,7 +30,7 @@ _KINDS: Final = (local, probe, forward, loss)
 """What a reduction cannot have spread, the best first: it is of the bad layer itself."""
 
 
-def ranks_of(parts: Iterable[RankPart]) -> tuple[int, ...]:
+def ranks_of(parts: Iterable[RankRecord]) -> tuple[int, ...]:
     """Return the ranks that sent some records, each once, in order."""
     return tuple(sorted({part.rank for part in parts}))
 
@@ -159,7 +159,7 @@ def explosion_ranks(frame: Frame, index: int, limit: float) -> tuple[int, ...]:
     return tuple(sorted(rank for rank, norm in norms.items() if norm > limit))
 
 
-def _norms_of(parts: Iterable[RankPart], layers: BoolArray, *, local: bool) -> dict[int, float]:
+def _norms_of(parts: Iterable[RankRecord], layers: BoolArray, *, local: bool) -> dict[int, float]:
     """Return rank to the L2 norm of some layers together, of the ranks that know all they have."""
     norm_of: dict[int, float] = {}
     for part in parts:

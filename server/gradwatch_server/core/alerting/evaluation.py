@@ -106,7 +106,7 @@ class Context:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RuleVerdict:
     """Flags of one rule, one per layer; a rule about the run has a single flag.
 
     Args:
@@ -127,7 +127,7 @@ class Verdict:
     frozen: BoolArray | None = None
 
     @classmethod
-    def of_run(cls, *, raised: bool, held: bool, seen: bool = True) -> Verdict:
+    def of_run(cls, *, raised: bool, held: bool, seen: bool = True) -> RuleVerdict:
         return cls(*np.array([[raised], [held], [seen]]))
 
 
@@ -160,7 +160,7 @@ class Evaluation:
     group: str
     step: int
     received_ns: int
-    verdict: Verdict
+    verdict: RuleVerdict
     names: tuple[str, ...]
     origin: Callable[[BoolArray], Origin]
     severity: Callable[[int], Severity]

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from gradwatch_server.core.alerting.evidence import evidence_of, forward, is_dated
-from gradwatch_server.core.frames.frame import Frame, RankPart
+from gradwatch_server.core.frames.frame import Frame, RankRecord
 from gradwatch_server.core.frames.outputs import magnitude_of
 from gradwatch_wire.names import Scalar
 
@@ -48,7 +48,7 @@ def find_forward(frame: Frame, ranks: tuple[int, ...]) -> ForwardOrigin | None:
     return origins[0]
 
 
-def _first_of(part: RankPart) -> ForwardOrigin | None:
+def _first_of(part: RankRecord) -> ForwardOrigin | None:
     place, modules = part.scalars[Scalar.NONFINITE_MODULE], part.layout.modules
     if part.activations is None or place not in range(len(modules)):
         return None

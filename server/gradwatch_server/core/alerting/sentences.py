@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final
 
-from gradwatch_server.core.alerting.alert import Alert, News, ResolvedBy, Update, Worst
+from gradwatch_server.core.alerting.alert import Alert, News, ResolvedBy, Update, WorstValue
 from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.wording import cut, cut_bytes, shown
 from gradwatch_wire.limits import MAX_TEXT_BYTES
@@ -279,11 +279,11 @@ def _s(number: float) -> str:
     return "" if number == 1 else "s"
 
 
-def _at_worst(worst: Worst | None) -> str:
+def _at_worst(worst: WorstValue | None) -> str:
     return "" if worst is None else f"; at worst {_worst(worst)}"
 
 
-def _worst(worst: Worst) -> str:
+def _worst(worst: WorstValue) -> str:
     where = "" if worst.layer is None else f" in {shown(worst.layer)}"
     return f"{worst.value:.3g}{where}"
 

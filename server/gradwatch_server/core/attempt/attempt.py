@@ -18,13 +18,13 @@ from gradwatch_server.core.attempt.manifests import DeclaredManifests
 from gradwatch_server.core.attempt.open_frames import OpenFrames
 from gradwatch_server.core.attempt.ranks import Ranks
 from gradwatch_server.core.entries import BeatProgress
-from gradwatch_server.core.frames.assembler import Gathered
+from gradwatch_server.core.frames.assembler import StepRecords
 from gradwatch_server.core.frames.distribution import find_place
-from gradwatch_server.core.frames.frame import Frame, RankPart
+from gradwatch_server.core.frames.frame import Frame, RankRecord
 from gradwatch_server.core.frames.gains import RankGains
 from gradwatch_server.core.frames.idle import LayersWithoutGradient
 from gradwatch_server.core.frames.layers import Layers
-from gradwatch_server.core.frames.step_order import Place, Placed
+from gradwatch_server.core.frames.step_order import OrderedRecords, Place
 from gradwatch_server.core.frames.window import Window
 from gradwatch_server.core.liveness import Liveness, SignsOfLife, known_seconds
 from gradwatch_server.core.losses import Counts, DeclaredLoss, LostRange
@@ -295,16 +295,16 @@ class Attempt:
         return self._take_in(self.open.place(part), now_ns, rules, num_steps)
 
     def _take_in(
-        self, placed: Placed[RankPart], now_ns: int, rules: Rules, num_steps: int = 1
+        self, placed: OrderedRecords[RankRecord], now_ns: int, rules: Rules, num_steps: int = 1
     ) -> Iterator[Alert]:
         """Put records into the frames of their steps, and look at those that are late."""
         for _, place, part in placed.records:
             yield from self._take_one(place, part, now_ns, rules, num_steps)
-        for step, part in placed.refuted:
+        for step, part in placed.rejected:
             yield from self._add_late((self.closed.epoch, step), part, now_ns, rules)
 
     def _take_one(
-        self, place: Place, part: RankPart, now_ns: int, rules: Rules, num_steps: int
+        self, place: Place, part: RankRecord, now_ns: int, rules: Rules, num_steps: int
     ) -> Sequence[Alert]:
         alerts: list[Alert] = []
         if self.open.has_gains:
@@ -320,7 +320,9 @@ class Attempt:
             alerts += self._add_late(place, part, now_ns, rules)
         return alerts
 
-    def _add_late(self, place: Place, part: RankPart, now_ns: int, rules: Rules) -> Iterator[Alert]:
+    def _add_late(
+        self, place: Place, part: RankRecord, now_ns: int, rules: Rules
+    ) -> Iterator[Alert]:
         """Count a record that no frame takes, and look whether anything in it is non-finite."""
         self.counts.add_late(self.num_frames)
         if part.nonfinite.any() or not np.isfinite(part.scalars.get(Scalar.LOSS, 0.0)):
@@ -373,8 +375,8 @@ class Attempt:
 
     def _add_closed(
         self,
-        frames: Iterable[Gathered[RankPart]],
-        gains: Iterable[Gathered[RankGains]],
+        frames: Iterable[StepRecords[RankRecord]],
+        gains: Iterable[StepRecords[RankGains]],
         rules: Rules,
     ) -> Iterator[Alert]:
         for gathered in frames:

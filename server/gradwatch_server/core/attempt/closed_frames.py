@@ -17,9 +17,9 @@ from gradwatch_server.core.alerting.limits import LimitedRules
 from gradwatch_server.core.alerting.memory import Memories
 from gradwatch_server.core.alerting.origin import FirstBad, find_first_bad
 from gradwatch_server.core.alerting.rules import Rules
-from gradwatch_server.core.frames.assembler import Gathered
+from gradwatch_server.core.frames.assembler import StepRecords
 from gradwatch_server.core.frames.closed_frame import ClosedFrame, FrameRecorder
-from gradwatch_server.core.frames.frame import Frame, LateFrame, RankPart
+from gradwatch_server.core.frames.frame import Frame, LateFrame, RankRecord
 from gradwatch_server.core.frames.gains import GainFrame, RankGains, merge_gains
 from gradwatch_server.core.frames.layers import Layers
 from gradwatch_server.core.frames.merging import merge
@@ -116,7 +116,7 @@ class ClosedFrames:
     def record_layers(self) -> None:
         self._context = None
 
-    def add(self, gathered: Gathered[RankPart], rules: Rules) -> Iterator[Alert]:
+    def add(self, gathered: StepRecords[RankRecord], rules: Rules) -> Iterator[Alert]:
         """Merge a step, evaluate it and keep it as `last_frame`."""
         if gathered.epoch != self.epoch:
             self.epoch, self._context = gathered.epoch, None
@@ -150,7 +150,7 @@ class ClosedFrames:
         self.last_flags = flags
         self.num_frames += 1
 
-    def _merge(self, gathered: Gathered[RankPart]) -> Frame:
+    def _merge(self, gathered: StepRecords[RankRecord]) -> Frame:
         world = max(1, self.world - self.num_bare)
         return merge(gathered, len(self.layers.names), world, self.layers.distribution)
 
@@ -171,7 +171,7 @@ class ClosedFrames:
         )
         recorder.add(self.run, self.attempt, closed)
 
-    def add_gains(self, gathered: Gathered[RankGains], rules: Rules) -> Iterator[Alert]:
+    def add_gains(self, gathered: StepRecords[RankGains], rules: Rules) -> Iterator[Alert]:
         """Merge the gains of a step and evaluate them."""
         self.last_gains = merge_gains(gathered)
         if self.recorder is not None:
@@ -179,10 +179,12 @@ class ClosedFrames:
             recorder.add_gains(self.run, self.attempt, self.last_gains, epoch)
         yield from self.evaluate(self.last_gains, rules)
 
-    def add_late(self, part: RankPart, place: Place, now_ns: int, rules: Rules) -> Iterator[Alert]:
+    def add_late(
+        self, part: RankRecord, place: Place, now_ns: int, rules: Rules
+    ) -> Iterator[Alert]:
         """Look whether anything is non-finite in a record that no frame takes."""
         with np.errstate(all="ignore"):
-            merged = self._merge(Gathered(place[1], -1, now_ns, (part,)))
+            merged = self._merge(StepRecords(place[1], -1, now_ns, (part,)))
         late = LateFrame(**{field_.name: getattr(merged, field_.name) for field_ in fields(merged)})
         if self.first_bad is None or place < self.first_bad_at:
             self.first_bad = find_first_bad(late, self._describe().names) or self.first_bad

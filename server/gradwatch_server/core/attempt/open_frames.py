@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Self
 
-from gradwatch_server.core.frames.assembler import Assembler, Gathered, T
-from gradwatch_server.core.frames.frame import RankPart, RecordColumns
+from gradwatch_server.core.frames.assembler import Assembler, StepRecords, T
+from gradwatch_server.core.frames.frame import RankRecord, RecordColumns
 from gradwatch_server.core.frames.gains import RankGains
-from gradwatch_server.core.frames.step_order import GAINS, Place, Placed, StepOrder
+from gradwatch_server.core.frames.step_order import GAINS, OrderedRecords, Place, StepOrder
 from gradwatch_wire import Stats
 
 
@@ -23,8 +23,8 @@ class OpenFrames:
     """
 
     world: int
-    order: StepOrder[RankPart]
-    frames: Assembler[RankPart] = field(default_factory=Assembler)
+    order: StepOrder[RankRecord]
+    frames: Assembler[RankRecord] = field(default_factory=Assembler)
     gains: Assembler[RankGains] = field(default_factory=Assembler)
     has_gains: bool = False
 
@@ -59,7 +59,7 @@ class OpenFrames:
         self.frames.resume(now_ns)
         self.gains.resume(now_ns)
 
-    def place(self, part: RankPart) -> Placed[RankPart]:
+    def place(self, part: RankRecord) -> OrderedRecords[RankRecord]:
         """Return where a record belongs, and others that its coming decides of."""
         part.record.is_whole = True  # the log may be trimmed before it is decided
         closed = self.frames.last_closed
@@ -71,8 +71,8 @@ class OpenFrames:
         if place is not None:
             self.gains.note(rank, place)
 
-    def release(self, rank: int, *, alone: bool) -> Placed[RankPart]:
-        """Return what is held of a rank that has ended: right if it is *alone*, else refuted."""
+    def release(self, rank: int, *, alone: bool) -> OrderedRecords[RankRecord]:
+        """Return what is held of a rank that has ended: right if it is *alone*, else rejected."""
         return self.order.release(rank, self.frames.last_closed, alone=alone)
 
     def come_to(self, rank: int, place: Place) -> None:
@@ -84,20 +84,22 @@ class OpenFrames:
         place = self.order.place(gains.rank, GAINS, step, self.gains.last_closed)
         return place is not None and self.gains.add(gains.rank, gains, step=place, now_ns=now_ns)
 
-    def release_held(self, limit: int) -> Placed[RankPart]:
+    def release_held(self, limit: int) -> OrderedRecords[RankRecord]:
         """Return all that is held if it is what takes too much, see `close_early`."""
         if self.order.num_bytes <= self._share(limit):
-            return Placed()
+            return OrderedRecords()
         return self.order.release_all(self.frames.last_closed)
 
-    def close_early(self, limit: int, budget: str) -> Iterator[Gathered[RankPart]]:
+    def close_early(self, limit: int, budget: str) -> Iterator[StepRecords[RankRecord]]:
         """Close the oldest frames, if it is they that take too much, and count them."""
         return self._close_early(self.frames, limit, budget)
 
-    def close_gains_early(self, limit: int, budget: str) -> Iterator[Gathered[RankGains]]:
+    def close_gains_early(self, limit: int, budget: str) -> Iterator[StepRecords[RankGains]]:
         return self._close_early(self.gains, limit, budget)
 
-    def _close_early(self, steps: Assembler[T], limit: int, budget: str) -> Iterator[Gathered[T]]:
+    def _close_early(
+        self, steps: Assembler[T], limit: int, budget: str
+    ) -> Iterator[StepRecords[T]]:
         for gathered in steps.close_early(self._share(limit)):
             self.num_closed_early[budget] += 1
             yield gathered

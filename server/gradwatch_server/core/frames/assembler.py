@@ -22,7 +22,7 @@ T = TypeVar("T", bound=Item)
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered(Generic[T]):
+class StepRecords(Generic[T]):
     """Records of one step.
 
     Args:
@@ -121,7 +121,7 @@ class Assembler(Generic[T]):
         *,
         awaits_others: bool = False,
         limit: int = UNLIMITED,
-    ) -> Sequence[Gathered[T]]:
+    ) -> Sequence[StepRecords[T]]:
         """Close, oldest first, each step that has all ranks or waited long enough.
 
         A rank is done with a step once it sent all parts of it or anything newer: its records
@@ -131,7 +131,7 @@ class Assembler(Generic[T]):
             alive: The ranks that are waited for; `expect` told of each that was added.
             awaits_others: Whether ranks that never came are waited for, too.
         """
-        closed: list[Gathered[T]] = []
+        closed: list[StepRecords[T]] = []
         self.has_due = False
         while self._open:
             step = self._steps[0]
@@ -147,12 +147,12 @@ class Assembler(Generic[T]):
             closed.append(self._close_oldest())
         return closed
 
-    def close_early(self, limit: int) -> Iterator[Gathered[T]]:
+    def close_early(self, limit: int) -> Iterator[StepRecords[T]]:
         """Close, oldest first, steps that still wait, until no more than *limit* are held."""
         while self._open and self.num_bytes > limit:
             yield self._close_oldest()
 
-    def _close_oldest(self) -> Gathered[T]:
+    def _close_oldest(self) -> StepRecords[T]:
         step = heappop(self._steps)
         open_step = self._open.pop(step)
         self._num_held -= len(open_step.items)
@@ -160,7 +160,7 @@ class Assembler(Generic[T]):
         after, self.last_closed = self.last_closed, step
         before = after[1] if after[0] == step[0] else -1
         items = tuple(open_step.items.values())
-        return Gathered(step[1], before, open_step.last_ns, items, step[0])
+        return StepRecords(step[1], before, open_step.last_ns, items, step[0])
 
     def _is_waiting(self, step: Place, open_step: _Open[T], alive: Collection[int]) -> bool:
         """Tell whether a rank is missing. Called for each record: looks at all ranks once a step.

@@ -93,7 +93,7 @@ _UNREAD: Final = Column.pack("<f8", ())
 
 
 @value(eq=False, slots=False)
-class RankPart:
+class RankRecord:
     """One STATS record in the layer order of its attempt.
 
     Args:
@@ -256,7 +256,7 @@ class Frame:
     step: int
     bad_step: int
     received_ns: int
-    parts: tuple[RankPart, ...]
+    parts: tuple[RankRecord, ...]
     present: BoolArray
     nonfinite: BoolArray
     l2_max: FloatArray

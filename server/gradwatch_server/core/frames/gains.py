@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradwatch_server.core.arrays import FloatArray
-from gradwatch_server.core.frames.assembler import Gathered
+from gradwatch_server.core.frames.assembler import StepRecords
 from gradwatch_server.core.frames.sizes import RECORD_BYTES, array_bytes, names_bytes
 from gradwatch_wire.gains import gains
 
@@ -57,7 +57,7 @@ class GainFrame:
         return f"{self.blocks[number]} -> {self.blocks[number + 1]}"
 
 
-def merge_gains(gathered: Gathered[RankGains]) -> GainFrame:
+def merge_gains(gathered: StepRecords[RankGains]) -> GainFrame:
     """Put the gains of one step together. Ranks with other blocks than the first are left out."""
     parts = sorted(gathered.items, key=lambda part: part.rank)
     first = parts[0]

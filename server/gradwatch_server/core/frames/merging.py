@@ -11,9 +11,9 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray, any_true
-from gradwatch_server.core.frames.assembler import Gathered
+from gradwatch_server.core.frames.assembler import StepRecords
 from gradwatch_server.core.frames.distribution import Distribution
-from gradwatch_server.core.frames.frame import Frame, RankPart
+from gradwatch_server.core.frames.frame import Frame, RankRecord
 from gradwatch_server.core.frames.layout import Layout, Shards
 from gradwatch_server.core.frames.replicas import Replicas, compare, gather_replicas
 from gradwatch_server.core.frames.rows import (
@@ -118,7 +118,7 @@ def _starts(*keys: IndexArray) -> IndexArray:
 
 
 def merge(
-    gathered: Gathered[RankPart],
+    gathered: StepRecords[RankRecord],
     num_layers: int,
     world: int,
     distribution: Distribution | None = None,
@@ -204,7 +204,7 @@ def _nonfinite(rows: FloatArray) -> BoolArray:
     return bad
 
 
-def _scalars_of(parts: Sequence[RankPart]) -> dict[str, list[float]]:
+def _scalars_of(parts: Sequence[RankRecord]) -> dict[str, list[float]]:
     """Return name to the numbers of the records that have one."""
     if len(parts) == 1:
         return {name: [number] for name, number in parts[0].scalars.items()}
@@ -246,7 +246,7 @@ def _place(blocks: list[Block], num_layers: int) -> tuple[FloatArray, BoolArray]
     return rows, present
 
 
-def _merge_alike(parts: list[RankPart]) -> FloatArray:
+def _merge_alike(parts: list[RankRecord]) -> FloatArray:
     """Put distinct records of a layout together: (rows, own layers).
 
     An equal one would change no largest, and no smallest, number.
@@ -259,7 +259,7 @@ def _merge_alike(parts: list[RankPart]) -> FloatArray:
     return block
 
 
-def _rows_of(part: RankPart) -> FloatArray:
+def _rows_of(part: RankRecord) -> FloatArray:
     """Return (rows, own layers) what a record has, NaN where it has nothing."""
     values = part.values
     rows = np.empty((len(ROWS), part.layout.num_layers))
@@ -272,7 +272,7 @@ def _rows_of(part: RankPart) -> FloatArray:
     return rows
 
 
-def _bad_step(gathered: Gathered[RankPart], scalars: Mapping[str, list[float]]) -> int:
+def _bad_step(gathered: StepRecords[RankRecord], scalars: Mapping[str, list[float]]) -> int:
     """Return the earliest step that a record names, if it is one since the last frame.
 
     Of a training of one process that is also the first one whose loss was not finite.
@@ -287,7 +287,7 @@ def _bad_step(gathered: Gathered[RankPart], scalars: Mapping[str, list[float]]) 
     return int(min(steps, default=gathered.step))
 
 
-def _has_all(parts: Sequence[RankPart], world: int) -> bool:
+def _has_all(parts: Sequence[RankRecord], world: int) -> bool:
     counts = Counter(part.rank for part in parts)
     return len(counts) == world and all(counts[part.rank] == part.parts for part in parts)
 
@@ -355,7 +355,7 @@ def _smallest(values: list[float]) -> float:
     return math.nan if any(map(math.isnan, values)) else min(values)
 
 
-def _loss(parts: Sequence[RankPart], scalars: Mapping[str, list[float]]) -> float:
+def _loss(parts: Sequence[RankRecord], scalars: Mapping[str, list[float]]) -> float:
     """Mean over the records with a loss, weighted by samples if all of these count theirs."""
     losses = scalars[Scalar.LOSS]
     if len(losses) == 1:

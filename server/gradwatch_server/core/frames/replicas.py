@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray
-from gradwatch_server.core.frames.frame import Disagreement, RankPart
+from gradwatch_server.core.frames.frame import Disagreement, RankRecord
 from gradwatch_server.core.frames.layout import Layout
 from gradwatch_wire.columns import (
     INFS,
@@ -46,12 +46,12 @@ LEAST_MOVED: Final = 1e-6
 _WEIGHT_NORMS: Final = frozenset({WEIGHT_L2, WEIGHT_LINF})
 
 
-def by_layout(parts: Iterable[RankPart]) -> Sequence[list[RankPart]]:
+def by_layout(parts: Iterable[RankRecord]) -> Sequence[list[RankRecord]]:
     """Gather the records of the same layout: replicas share one object."""
     parts = list(parts)
     if not [part for part in parts if part.layout is not parts[0].layout]:  # nearly always
         return [parts] if parts else []
-    alike: dict[int, list[RankPart]] = {}
+    alike: dict[int, list[RankRecord]] = {}
     for part in parts:
         alike.setdefault(id(part.layout), []).append(part)
     return list(alike.values())
@@ -65,12 +65,12 @@ class Replicas(NamedTuple):
         labels: Labels of the first, and those of records that have others.
     """
 
-    parts: list[RankPart]
-    distinct: list[RankPart]
+    parts: list[RankRecord]
+    distinct: list[RankRecord]
     labels: list[Mapping[str, object]]
 
 
-def gather_replicas(parts: Sequence[RankPart]) -> list[Replicas]:
+def gather_replicas(parts: Sequence[RankRecord]) -> list[Replicas]:
     if len(parts) == 1:
         return [Replicas(list(parts), list(parts), [parts[0].labels])]
     replicas = []
@@ -94,7 +94,7 @@ def compare(gathered: Sequence[Replicas], num_layers: int) -> Disagreement | Non
     experts are averaged by the script, nobody knows when.
     """
     disagreement: Disagreement | None = None
-    firsts: list[RankPart] = []
+    firsts: list[RankRecord] = []
     for alike in gathered:
         digested = [part for part in alike.parts if part.weight_bits is not None]
         firsts += digested[:1]
@@ -132,7 +132,7 @@ def _compare_gradients(alike: Replicas, disagreement: Disagreement) -> None:
         kept[layout.index] = np.fmax(kept[layout.index], new)
 
 
-def _compare_layouts(parts: Sequence[RankPart], disagreement: Disagreement) -> None:
+def _compare_layouts(parts: Sequence[RankRecord], disagreement: Disagreement) -> None:
     """Compare the weights of ranks that hold the same shard, and other layers beside it."""
     keys = np.concatenate([shard_keys(part.layout) for part in parts], axis=1)
     bits = np.concatenate([part.weight_bits for part in parts if part.weight_bits is not None])
@@ -151,9 +151,9 @@ def shard_keys(layout: Layout) -> IndexArray:
     return np.stack([layout.index, layout.shards.partition, layout.shards.number])
 
 
-def _holders(parts: Iterable[RankPart], layer: int) -> Iterable[list[tuple[RankPart, int]]]:
+def _holders(parts: Iterable[RankRecord], layer: int) -> Iterable[list[tuple[RankRecord, int]]]:
     """Return the records of ranks that hold the same shard of a layer, and its place in each."""
-    holders: dict[tuple[int, ...], list[tuple[RankPart, int]]] = {}
+    holders: dict[tuple[int, ...], list[tuple[RankRecord, int]]] = {}
     for part in parts:
         for place in np.flatnonzero(part.layout.index == layer).tolist():
             key = tuple(shard_keys(part.layout)[:, place].tolist())
@@ -162,7 +162,7 @@ def _holders(parts: Iterable[RankPart], layer: int) -> Iterable[list[tuple[RankP
 
 
 def odd_ranks(
-    parts: Iterable[RankPart], layer: int, *, weights: bool
+    parts: Iterable[RankRecord], layer: int, *, weights: bool
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the ranks that differ from most others in a layer, and all that were compared.
 
@@ -184,7 +184,7 @@ def odd_ranks(
     return (), compared
 
 
-def unreduced_ranks(parts: Iterable[RankPart], layer: int) -> tuple[int, ...]:
+def unreduced_ranks(parts: Iterable[RankRecord], layer: int) -> tuple[int, ...]:
     """Return the ranks whose reduced gradient of a layer is still their own, if not all are.
 
     The mean over ranks that have different gradients has the norm of none of them but by a chance
@@ -204,7 +204,7 @@ def unreduced_ranks(parts: Iterable[RankPart], layer: int) -> tuple[int, ...]:
     return unreduced if len(unreduced) < len(holders) else ()
 
 
-def moved_ranks(parts: Iterable[RankPart], layer: int, last: FloatArray) -> tuple[int, ...]:
+def moved_ranks(parts: Iterable[RankRecord], layer: int, last: FloatArray) -> tuple[int, ...]:
     """Return the rank whose weights moved far more than the others' since they were equal.
 
     Args:
@@ -224,7 +224,7 @@ def moved_ranks(parts: Iterable[RankPart], layer: int, last: FloatArray) -> tupl
     return (farthest,) if moved[farthest] > MOVED * max(others, LEAST_MOVED) else ()
 
 
-def weight_norms(parts: Iterable[RankPart], layers: BoolArray) -> FloatArray:
+def weight_norms(parts: Iterable[RankRecord], layers: BoolArray) -> FloatArray:
     """Return (2, layers) L2 norm and largest magnitude of weights that are equal on all ranks.
 
     Args:
@@ -241,7 +241,7 @@ def weight_norms(parts: Iterable[RankPart], layers: BoolArray) -> FloatArray:
     return np.where(layers, alike_norms, np.nan)
 
 
-def weight_differences(parts: Iterable[RankPart], num_layers: int) -> FloatArray:
+def weight_differences(parts: Iterable[RankRecord], num_layers: int) -> FloatArray:
     """Return (layers,) the largest relative differences of norms and magnitudes of weights."""
     largest = np.zeros(num_layers)
     for alike in by_layout(parts):
@@ -253,7 +253,7 @@ def weight_differences(parts: Iterable[RankPart], num_layers: int) -> FloatArray
     return largest
 
 
-def _values_of(alike: list[tuple[RankPart, int]], *, weights: bool) -> dict[int, str]:
+def _values_of(alike: list[tuple[RankRecord, int]], *, weights: bool) -> dict[int, str]:
     """Return for each rank the text of what it has in a layer, exact numbers if these differ."""
     if weights:
         return {
@@ -280,7 +280,7 @@ def _is_one_moment(labels: Sequence[Mapping[str, object]]) -> bool:
     )
 
 
-def _shared(alike: list[RankPart], names: Iterable[str]) -> list[str]:
+def _shared(alike: list[RankRecord], names: Iterable[str]) -> list[str]:
     """Return the columns that can be compared: an absent count of NaN or Inf is zero."""
     return [
         name
@@ -290,13 +290,13 @@ def _shared(alike: list[RankPart], names: Iterable[str]) -> list[str]:
     ]
 
 
-def _column(part: RankPart, name: str) -> FloatArray:
+def _column(part: RankRecord, name: str) -> FloatArray:
     if name in part.columns:
         return part.values[name]
     return np.zeros(len(part.layout.index))
 
 
-def _largest(alike: list[RankPart], names: Iterable[str]) -> FloatArray:
+def _largest(alike: list[RankRecord], names: Iterable[str]) -> FloatArray:
     """Return (own layers,) the largest relative difference in any of the columns."""
     largest = np.zeros(len(alike[0].layout.index))
     if len(alike) == 1:  # nearly always
@@ -329,7 +329,7 @@ def _differences(columns: FloatArray, *, nan_is_value: bool) -> FloatArray:
     return np.where(differs, relative, 0.0)
 
 
-def _digests_differ(digested: list[RankPart]) -> BoolArray:
+def _digests_differ(digested: list[RankRecord]) -> BoolArray:
     digests = np.stack([part.weight_bits for part in digested if part.weight_bits is not None])
     differ: BoolArray = (digests != digests[0]).any(axis=0)
     return differ

@@ -45,16 +45,16 @@ class _RankSteps(Generic[T]):
 
 
 @dataclass(slots=True)
-class Placed(Generic[T]):
+class OrderedRecords(Generic[T]):
     """Records in order: rank and position of those to take in, and those that are wrong.
 
     Args:
         records: Rank, position and record.
-        refuted: Step and record where nothing confirmed the step.
+        rejected: Step and record where nothing confirmed the step.
     """
 
     records: list[tuple[int, Place, T]] = field(default_factory=list)
-    refuted: list[tuple[int, T]] = field(default_factory=list)
+    rejected: list[tuple[int, T]] = field(default_factory=list)
 
 
 @dataclass
@@ -81,14 +81,16 @@ class StepOrder(Generic[T]):
             one.item.num_bytes for steps in self._ranks.values() for one in steps.held
         )
 
-    def accept(self, rank: int, stream: int, step: int, item: T, closed: Place) -> Placed[T]:
+    def accept(
+        self, rank: int, stream: int, step: int, item: T, closed: Place
+    ) -> OrderedRecords[T]:
         """Place a record, and what its coming decides of those that are held.
 
         Args:
             stream: Which records of the rank these are, in each of which steps go on.
         """
         steps = self._rank(rank)
-        placed: Placed[T] = Placed()
+        placed: OrderedRecords[T] = OrderedRecords()
         if steps.held:
             self._decide(rank, steps, step, closed, placed)
         if (
@@ -123,17 +125,17 @@ class StepOrder(Generic[T]):
             self._newest = place
         return place
 
-    def release(self, rank: int, closed: Place, *, alone: bool) -> Placed[T]:
-        """Settle what is held of a rank that has ended: right if it is *alone*, else refuted."""
-        placed: Placed[T] = Placed()
+    def release(self, rank: int, closed: Place, *, alone: bool) -> OrderedRecords[T]:
+        """Settle what is held of a rank that has ended: right if it is *alone*, else rejected."""
+        placed: OrderedRecords[T] = OrderedRecords()
         steps = self._ranks.get(rank)
         if steps is not None:
             self._settle(rank, steps, closed, placed, right=alone)
         return placed
 
-    def release_all(self, closed: Place) -> Placed[T]:
+    def release_all(self, closed: Place) -> OrderedRecords[T]:
         """Take all that is held for right, as beyond `MAX_HELD`: there is no room to wait."""
-        placed: Placed[T] = Placed()
+        placed: OrderedRecords[T] = OrderedRecords()
         for rank, steps in self._ranks.items():
             self._settle(rank, steps, closed, placed, right=True)
         return placed
@@ -145,19 +147,25 @@ class StepOrder(Generic[T]):
         return steps
 
     def _decide(
-        self, rank: int, steps: _RankSteps[T], step: int, closed: Place, placed: Placed[T]
+        self, rank: int, steps: _RankSteps[T], step: int, closed: Place, placed: OrderedRecords[T]
     ) -> None:
         ahead = steps.held[0].step
         if step != ahead:
             self._settle(rank, steps, closed, placed, right=step > ahead)
 
-    def _confirm_near(self, step: int, closed: Place, placed: Placed[T]) -> None:
+    def _confirm_near(self, step: int, closed: Place, placed: OrderedRecords[T]) -> None:
         for rank, steps in self._ranks.items():
             if steps.held and abs(steps.held[0].step - step) <= FAR:
                 self._settle(rank, steps, closed, placed, right=True)
 
     def _settle(
-        self, rank: int, steps: _RankSteps[T], closed: Place, placed: Placed[T], *, right: bool
+        self,
+        rank: int,
+        steps: _RankSteps[T],
+        closed: Place,
+        placed: OrderedRecords[T],
+        *,
+        right: bool,
     ) -> None:
         held, steps.held = steps.held, []
         for one in held:
@@ -166,7 +174,7 @@ class StepOrder(Generic[T]):
                 place = self._place(steps, one.stream, one.step, closed)
                 placed.records.append((rank, place, one.item))
             else:
-                placed.refuted.append((one.step, one.item))
+                placed.rejected.append((one.step, one.item))
 
     def _is_far(self, steps: _RankSteps[T], step: int) -> bool:
         return (

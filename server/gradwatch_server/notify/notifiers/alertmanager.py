@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from gradwatch_server.core.alerting.wording import cut
 from gradwatch_server.core.printable import printable
 from gradwatch_server.errors import GradwatchError
-from gradwatch_server.notify.notice import Facts, Notice
+from gradwatch_server.notify.notification import AlertBody, Notification
 from gradwatch_server.notify.notifiers.base import (
     MAX_REASON,
     TIMEOUT_S,
@@ -98,7 +98,7 @@ class AlertmanagerNotifier(Notifier):
             resolved=True,
         )
 
-    def send(self, notice: Notice) -> None:
+    def send(self, notice: Notification) -> None:
         alerts: list[dict[str, Any]] = []
         for entry in notice.batch.entries:
             if (facts := notice.read(entry)) is not None:
@@ -134,7 +134,9 @@ class AlertmanagerNotifier(Notifier):
         return cut(printable(redacted(" ".join(text.split()), self._secret)), MAX_REASON)
 
 
-def _alerts(facts: Facts, entry: DeliveryState, notice: Notice) -> Iterator[dict[str, Any]]:
+def _alerts(
+    facts: AlertBody, entry: DeliveryState, notice: Notification
+) -> Iterator[dict[str, Any]]:
     """Yield an alert as Alertmanager takes it; before it, where its severity rose, the one it was.
 
     The severity is a label, and with another one it is another alert there.
@@ -158,7 +160,7 @@ def _seconds(text: str) -> float:
 
 
 def _alert(
-    facts: Facts, entry: DeliveryState, notice: Notice, severity: Severity, ends_s: float
+    facts: AlertBody, entry: DeliveryState, notice: Notification, severity: Severity, ends_s: float
 ) -> dict[str, Any]:
     began_s = _seconds(facts["fired_at"])
     alert: dict[str, Any] = {
@@ -172,7 +174,7 @@ def _alert(
     return alert
 
 
-def _labels(facts: Facts, severity: Severity) -> dict[str, str]:
+def _labels(facts: AlertBody, severity: Severity) -> dict[str, str]:
     """Return what makes it this alert: the same from its first event to its last."""
     labels = {
         "alertname": facts["rule"],
@@ -185,7 +187,7 @@ def _labels(facts: Facts, severity: Severity) -> dict[str, str]:
     return {name: cut(value, MAX_LABEL) for name, value in labels.items()}
 
 
-def _annotations(facts: Facts, entry: DeliveryState) -> dict[str, str]:
+def _annotations(facts: AlertBody, entry: DeliveryState) -> dict[str, str]:
     origin = facts["origin"]
     shown = {
         "summary": f"{facts['run']}: {facts['rule']} at step {facts['first_step']}",

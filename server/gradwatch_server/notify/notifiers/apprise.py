@@ -13,7 +13,7 @@ from gradwatch_server.core.alerting.wording import cut
 from gradwatch_server.core.printable import printable
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.notify.message import Message, compose
-from gradwatch_server.notify.notice import Notice
+from gradwatch_server.notify.notification import Notification
 from gradwatch_server.notify.notifiers.base import (
     MAX_REASON,
     TIMEOUT_S,
@@ -57,7 +57,7 @@ class AppriseNotifier(Notifier):
             msg = f"apprise does not take the URL{which}; its forms are in apprise's documentation"
             raise GradwatchError(msg)
 
-    def send(self, notice: Notice) -> None:
+    def send(self, notice: Notification) -> None:
         """Send a message as plain text."""
         self._send(compose(notice))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import ClassVar, Final, Self
 
-from gradwatch_server.notify.notice import Notice
+from gradwatch_server.notify.notification import Notification
 from gradwatch_server.notify.policy import Policy
 
 TIMEOUT_S: Final = 10.0
@@ -64,7 +64,7 @@ class Notifier(ABC):
         return policy
 
     @abstractmethod
-    def send(self, notice: Notice) -> None:
+    def send(self, notice: Notification) -> None:
         """Send a message, and return once the receiver has taken it.
 
         Raises:

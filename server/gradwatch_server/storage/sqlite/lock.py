@@ -27,7 +27,7 @@ _BOOT: Final = re.compile(rb"^boot ([0-9a-f]{1,64})\n", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
+class StoreEnd:
     """End of a store when it was last noted beside it."""
 
     row: int = 0
@@ -69,20 +69,20 @@ class DirectoryLock:
             )
             raise StorageError(msg, StorageFault.LOCKED) from error
         match = _NOTED.search(text)
-        self.noted = Noted(*map(int, match.groups())) if match is not None else Noted()
+        self.noted = StoreEnd(*map(int, match.groups())) if match is not None else StoreEnd()
         self._write(self.noted)
         warn_of_writers(directory)
 
-    def note(self, noted: Noted) -> None:
+    def note(self, noted: StoreEnd) -> None:
         """Note how far the store is; nothing waits for the disk."""
         if noted != self.noted:
             self._write(noted)
 
-    def _write(self, noted: Noted) -> None:
+    def _write(self, noted: StoreEnd) -> None:
         text = f"{os.getpid()}\n"
         if self._boot:
             text += f"boot {self._boot}\n"
-        if noted != Noted():
+        if noted != StoreEnd():
             text += f"log {noted.row} alerts {noted.cursor}\n"
         with contextlib.suppress(OSError):  # on a full disk nobody reads it
             # In place and shortened afterwards, so that a full disk takes nothing from it.

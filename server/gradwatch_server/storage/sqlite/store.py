@@ -11,7 +11,7 @@ from gradwatch_server.clock import Clock
 from gradwatch_server.storage.rows import Loss, StorageError, StorageFault
 from gradwatch_server.storage.sqlite.database import SQLiteDatabase
 from gradwatch_server.storage.sqlite.filesystem import network_type
-from gradwatch_server.storage.sqlite.lock import DirectoryLock, Noted
+from gradwatch_server.storage.sqlite.lock import DirectoryLock, StoreEnd
 from gradwatch_server.storage.sqlite.private_files import make_private
 from gradwatch_server.storage.store import Store
 
@@ -72,7 +72,7 @@ class SQLiteStore(Store):
     @classmethod
     def _over(cls, path: Path, clock: Clock, lock: DirectoryLock) -> Self:
         try:
-            store = cls(SQLiteDatabase(path, is_ours=lock.noted != Noted()), clock, lock)
+            store = cls(SQLiteDatabase(path, is_ours=lock.noted != StoreEnd()), clock, lock)
         except StorageError as error:
             msg = f"cannot open the log {path}: {error}{_ADVICE.get(error.fault, '')}"
             raise StorageError(msg, error.fault) from error
@@ -89,11 +89,11 @@ class SQLiteStore(Store):
     def _note(self) -> None:
         if self._lock is not None and self._compared:
             self._noted_s = time.monotonic()
-            self._lock.note(Noted(self.log.last_row, self.alert_events.last_cursor))
+            self._lock.note(StoreEnd(self.log.last_row, self.alert_events.last_cursor))
 
     def find_loss(self) -> Loss | None:
         """Compare log and alert events with what was noted beside them when they were last used."""
-        noted = self._lock.noted if self._lock is not None else Noted()
+        noted = self._lock.noted if self._lock is not None else StoreEnd()
         last = self.log.last_row
         self._compared = True
         self.alert_events.skip_to(noted.cursor)

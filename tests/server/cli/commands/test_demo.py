@@ -14,10 +14,10 @@ import pytest
 
 from gradwatch_server.cli.demo.acts import ACTS
 from gradwatch_server.cli.demo.story import (
+    DemoAlert,
+    DemoOrigin,
     Step,
     Story,
-    ToldAlert,
-    ToldOrigin,
     find_fault,
     read_steps,
 )
@@ -26,7 +26,7 @@ from tests.support.waiting import PATIENCE_S, wait_until
 _, TWO, THREE = ACTS
 
 
-def alert(step: int = TWO.first, *, ranks: tuple[int, ...] = (1,), **changed: Any) -> ToldAlert:
+def alert(step: int = TWO.first, *, ranks: tuple[int, ...] = (1,), **changed: Any) -> DemoAlert:
     fields: dict[str, Any] = {
         "cursor": 1,
         "state": "firing",
@@ -35,13 +35,13 @@ def alert(step: int = TWO.first, *, ranks: tuple[int, ...] = (1,), **changed: An
         "message": f"NaN since step {step}",
         "first_step": step,
         "fired_step": step,
-        "origin": ToldOrigin(layer="head.bias", ranks=ranks),
+        "origin": DemoOrigin(layer="head.bias", ranks=ranks),
         "received_s": 100.1,
     }
-    return ToldAlert(**fields | changed)
+    return DemoAlert(**fields | changed)
 
 
-def told(*alerts: ToldAlert) -> list[str | None]:
+def told(*alerts: DemoAlert) -> list[str | None]:
     """Return the fault of each act, if step 99 ended at 100 s and the others 0.1 s later each."""
     steps = {at: Step(at, 2.5, 0.6, 100.0 + 0.1 * (at - 99)) for at in range(166)}
     story = Story(steps, list(alerts))
@@ -72,7 +72,7 @@ def test_a_story_as_it_has_to_be_has_no_fault() -> None:
         ([alert()], 2, "it raised no alert after the fault at step 150"),
     ],
 )
-def test_what_was_wrong_is_said(alerts: list[ToldAlert], act: int, fault: str) -> None:
+def test_what_was_wrong_is_said(alerts: list[DemoAlert], act: int, fault: str) -> None:
     found = told(*alerts)
 
     assert (found[act] or "").startswith(fault)

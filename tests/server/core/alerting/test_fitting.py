@@ -20,7 +20,7 @@ from gradwatch_server.core.alerting.alert import (
     ResolvedBy,
     Spread,
     Update,
-    Worst,
+    WorstValue,
 )
 from gradwatch_server.core.alerting.fitting import MAX_RANKS, NAMES_BYTES, first_names
 from gradwatch_server.core.alerting.rules import Rules
@@ -90,7 +90,7 @@ def widest(rule: str, name: str, **changes: Any) -> Alert:
         raised_step=step,
         updated_ns=1_763_000_000_000_000_000,
         update=Update(1, 7, tuple(News), first_names([name] * 20, 20), 20_000, part),
-        worst=Worst(7, name, math.nan, None, ranks),
+        worst=WorstValue(7, name, math.nan, None, ranks),
         acknowledged=Acknowledgement(name[:200], (name * 20)[:2000], 1_763_000_000_000_000_000),
         spread=tuple(Spread(step - n, 20_000 - n, WORLD - n) for n in range(16)),
         part_of="f" * 16,

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gradwatch_server.storage.rows import StorageError, StorageFault
-from gradwatch_server.storage.sqlite.lock import LOCK_NAME, DirectoryLock, Noted, holder_in
+from gradwatch_server.storage.sqlite.lock import LOCK_NAME, DirectoryLock, StoreEnd, holder_in
 
 HOLDER = """
 import pathlib, sys, time
@@ -72,13 +72,13 @@ def test_the_directory_is_free_once_it_is_released(tmp_path: Path) -> None:
 
 def test_how_far_the_store_was_is_known_to_the_next_holder(tmp_path: Path) -> None:
     lock = DirectoryLock(tmp_path)
-    assert lock.noted == Noted()
-    lock.note(Noted(123_456, 789))
+    assert lock.noted == StoreEnd()
+    lock.note(StoreEnd(123_456, 789))
     lock.release()
     DirectoryLock(tmp_path).release()
     lock = DirectoryLock(tmp_path)
-    assert lock.noted == Noted(123_456, 789)
-    lock.note(Noted(7, 8))
+    assert lock.noted == StoreEnd(123_456, 789)
+    lock.note(StoreEnd(7, 8))
     lock.release()
 
     text = (tmp_path / LOCK_NAME).read_text()
@@ -87,11 +87,11 @@ def test_how_far_the_store_was_is_known_to_the_next_holder(tmp_path: Path) -> No
 
 def test_which_start_of_an_aggregator_has_it_is_noted(tmp_path: Path) -> None:
     lock = DirectoryLock(tmp_path, "0a1b")
-    lock.note(Noted(7, 8))
+    lock.note(StoreEnd(7, 8))
     assert holder_in((tmp_path / LOCK_NAME).read_bytes()) == (str(os.getpid()), "0a1b")
     lock.release()
     lock = DirectoryLock(tmp_path)
-    assert lock.noted == Noted(7, 8)
+    assert lock.noted == StoreEnd(7, 8)
     assert holder_in((tmp_path / LOCK_NAME).read_bytes()) == (str(os.getpid()), "")
     lock.release()
 

@@ -19,7 +19,7 @@ from gradwatch_server.clock import Clock
 from gradwatch_server.core.entries import Entry, Tick
 from gradwatch_server.storage.checksums import of_row
 from gradwatch_server.storage.encoding import pack_entries, unpack_entries
-from gradwatch_server.storage.rows import Line, NewAlertEvent, StorageError, StorageFault
+from gradwatch_server.storage.rows import LogEntry, NewAlertEvent, StorageError, StorageFault
 from gradwatch_server.storage.sqlite.database import PAGE_BYTES
 from gradwatch_server.storage.sqlite.lock import LOCK_NAME
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME, SQLiteStore
@@ -29,7 +29,7 @@ from tests.support.waiting import PATIENCE_S, wait_until
 FAR_NS = 4_100_000_000_000_000_000
 """In 2099."""
 
-TICK = [Line("gpt", Entry(1, Tick()))]
+TICK = [LogEntry("gpt", Entry(1, Tick()))]
 
 
 def replace(directory: Path) -> None:

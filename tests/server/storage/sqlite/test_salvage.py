@@ -17,7 +17,13 @@ import pytest
 from gradwatch_server.clock import Clock
 from gradwatch_server.core.entries import Entry, Received, Tick
 from gradwatch_server.curves.facts import BlockFacts, SavedBlock
-from gradwatch_server.storage.rows import Line, NewAlertEvent, RunSave, StorageError, StorageFault
+from gradwatch_server.storage.rows import (
+    LogEntry,
+    NewAlertEvent,
+    RunSave,
+    StorageError,
+    StorageFault,
+)
 from gradwatch_server.storage.sqlite import database
 from gradwatch_server.storage.sqlite.database import PAGE_BYTES
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME, SQLiteStore
@@ -38,18 +44,18 @@ def sealed(body: bytes) -> bytes:
     return zlib.crc32(body).to_bytes(4, "little") + body
 
 
-def line(step: int, layers: int) -> Line:
+def line(step: int, layers: int) -> LogEntry:
     noise = random.Random(step)
     record: Stats = stats_of(step, [noise.random() for _ in range(layers)])
     envelope = Envelope(session=SESSION, seq=step + 1, low=1, record=record)
-    return Line("gpt", Entry(step, Received(envelope)), encode(envelope))
+    return LogEntry("gpt", Entry(step, Received(envelope)), encode(envelope))
 
 
 def fill(store: SQLiteStore) -> None:
     """Write 120 records of several sizes, one of more than a page; alert events; a state."""
     for step in range(120):
         store.log.append([line(step, 20_000 if step % 40 == 7 else 700)])
-    store.log.append([Line("gpt", Entry(7, Tick()))])
+    store.log.append([LogEntry("gpt", Entry(7, Tick()))])
     store.alert_events.add(
         [
             NewAlertEvent(f"a{n}", "firing", f"r{n % 3}", f'{{"n": "{"y" * 2_000}"}}')
@@ -177,7 +183,7 @@ def test_a_damaged_file_keeps_what_can_be_read(path: Path, damage: str | int) ->
     store = SQLiteStore.open(path.parent, Clock())
     loss = store.find_loss()
     read = [offset for offset, _ in store.log.entries("gpt")]
-    store.log.append([Line("gpt", Entry(9, Tick()))])
+    store.log.append([LogEntry("gpt", Entry(9, Tick()))])
     at = store.log.last("gpt")
     cursor = store.alert_events.add([NewAlertEvent("new", "firing", "gpt", "{}")])
     told = [event.cursor for event in store.alert_events.after(0)]
@@ -299,7 +305,7 @@ def test_a_log_that_sqlite_cannot_read_is_replaced_while_it_is_used(path: Path) 
 
     assert len(list(store.log.entries("gpt"))) == 121
     assert (store.log.last("gpt"), store.alert_events.newest()) == (121, 90)
-    store.log.append([Line("gpt", Entry(9, Tick()))])
+    store.log.append([LogEntry("gpt", Entry(9, Tick()))])
     store.close()
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from gradwatch_server.clock import Clock
 from gradwatch_server.core.entries import Entry, Tick
-from gradwatch_server.storage.rows import Line, StorageError, StorageFault
+from gradwatch_server.storage.rows import LogEntry, StorageError, StorageFault
 from gradwatch_server.storage.schema import SCHEMA_VERSION
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME, SQLiteStore
 from tests.support.command import run_command
@@ -25,7 +25,7 @@ def directory(tmp_path: Path) -> Path:
     """A data directory that an aggregator left."""
     store = SQLiteStore.open(tmp_path / "data", Clock())
     store.find_loss()
-    store.log.append([Line("gpt", Entry(1, Tick()))])
+    store.log.append([LogEntry("gpt", Entry(1, Tick()))])
     store.close()
     return tmp_path / "data"
 

@@ -20,7 +20,7 @@ from gradwatch_server.core.entries import (
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.storage.checksums import of_row
 from gradwatch_server.storage.encoding import EncodedEntry, pack_entries
-from gradwatch_server.storage.rows import Line, NewAlertEvent, StorageError, StorageFault
+from gradwatch_server.storage.rows import LogEntry, NewAlertEvent, StorageError, StorageFault
 from gradwatch_server.storage.sqlite.database import PAGE_BYTES
 from gradwatch_server.storage.sqlite.files import quarantine
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME, SQLiteStore
@@ -88,9 +88,9 @@ def test_nobody_else_may_read_what_is_kept(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         store = open_store(tmp_path / "data")
-        store.log.append([Line("gpt", Entry(1, Tick()))])
+        store.log.append([LogEntry("gpt", Entry(1, Tick()))])
         store.reset(StorageError("damaged"))
-        store.log.append([Line("gpt", Entry(1, Tick()))])
+        store.log.append([LogEntry("gpt", Entry(1, Tick()))])
     finally:
         os.umask(before)
 
@@ -135,7 +135,7 @@ def test_damage_is_found_after_an_unclean_stop(
         [NewAlertEvent(f"a{i}", "firing", "gpt", "x" * 30_000) for i in range(60)]
     )
     store.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    store.log.append([Line("gpt", Entry(1, Tick()))])
+    store.log.append([LogEntry("gpt", Entry(1, Tick()))])
     path = killed_copy(store, tmp_path / "killed")
     data = path.read_bytes()
     at = data.rindex(b"x" * 3_000) // PAGE_BYTES * PAGE_BYTES
@@ -154,12 +154,12 @@ def test_damage_is_found_after_an_unclean_stop(
     assert f"is kept as {kept.name}; 1 rows of the log, {left} alert events" in loss.text
     assert "could not be read" in loss.text
     assert again.alert_events.add([NewAlertEvent("new", "firing", "gpt", "{}")]) == 61
-    again.log.append([Line("gpt", Entry(1, Tick()))])
+    again.log.append([LogEntry("gpt", Entry(1, Tick()))])
     again.close()
 
 
 def test_a_good_file_is_taken_up_after_an_unclean_stop(store: SQLiteStore, tmp_path: Path) -> None:
-    store.log.append([Line("gpt", Entry(1, Tick())), Line("gpt", Entry(2, Tick()))])
+    store.log.append([LogEntry("gpt", Entry(1, Tick())), LogEntry("gpt", Entry(2, Tick()))])
     again = open_store(killed_copy(store, tmp_path / "killed").parent)
 
     assert entries_of(again) == [Entry(1, Tick()), Entry(2, Tick())]
@@ -179,7 +179,7 @@ def test_two_damaged_files_of_one_second_are_both_kept(tmp_path: Path) -> None:
 def test_damaged_rows_cost_only_themselves(
     store: SQLiteStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store.log.append([Line("gpt", Entry(1, Opened(SESSION, HELLO)))])
+    store.log.append([LogEntry("gpt", Entry(1, Opened(SESSION, HELLO)))])
     good = pack_entries([(9, EncodedEntry(1, 103, None, None))])
     damaged_entry = pack_entries([(2, EncodedEntry(1, Kind.STATS, SESSION, b"\xc1garbage"))])
     for last, body, checksum in [
@@ -197,7 +197,7 @@ def test_damaged_rows_cost_only_themselves(
             (*row, body, right),
         )
     store = reopened(store)
-    store.log.append([Line("gpt", Entry(3, Tick()))])
+    store.log.append([LogEntry("gpt", Entry(3, Tick()))])
 
     assert [entry.body for entry in entries_of(store)] == [Opened(SESSION, HELLO), Tick()]
     told = [record.args[0] for record in caplog.records if "cannot be read" in record.msg]  # type: ignore[index]  # a tuple
@@ -210,11 +210,11 @@ def test_a_statement_that_fails_says_what_kind_of_fault_it_is(store: SQLiteStore
         other.execute("BEGIN IMMEDIATE")
         store.db.execute("PRAGMA busy_timeout=1")
         with pytest.raises(StorageError, match="locked") as caught:
-            store.log.append([Line("gpt", Entry(1, Tick()))])
+            store.log.append([LogEntry("gpt", Entry(1, Tick()))])
         assert caught.value.fault is StorageFault.BUSY
         other.rollback()
     other.close()
-    store.log.append([Line("gpt", Entry(1, Tick()))])
+    store.log.append([LogEntry("gpt", Entry(1, Tick()))])
     store.close()
     with pytest.raises(StorageError, match="is closed"):
-        store.log.append([Line("gpt", Entry(1, Tick()))])
+        store.log.append([LogEntry("gpt", Entry(1, Tick()))])

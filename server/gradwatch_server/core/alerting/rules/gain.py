@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from pydantic import Field, model_validator
 
-from gradwatch_server.core.alerting.evaluation import Context, Evaluation, Verdict
+from gradwatch_server.core.alerting.evaluation import Context, Evaluation, RuleVerdict
 from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.rules.base import FOR_STEPS, Limit, Rule, Share, Steps
 from gradwatch_server.core.arrays import BoolArray
@@ -74,11 +74,11 @@ class GainRule(Rule):
             severity=lambda _: self.severity,
         )
 
-    def verdict(self, gains: Sequence[float | None]) -> Verdict:
+    def verdict(self, gains: Sequence[float | None]) -> RuleVerdict:
         """Return what the gains of one step come to; those that were not measured do not count."""
         measured = [gain for gain in gains if gain is not None]
         outside = sum(map(self._is_outside, measured)) / len(measured) if measured else 0.0
-        return Verdict.of_run(
+        return RuleVerdict.of_run(
             raised=outside > self.share, held=outside > self.clear, seen=bool(measured)
         )
 

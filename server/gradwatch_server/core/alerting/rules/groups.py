@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field, StringConstraints, model_validator
 
 from gradwatch_server.core.alerting.attribution import ranks_of
-from gradwatch_server.core.alerting.evaluation import Context, Evaluation, Verdict
+from gradwatch_server.core.alerting.evaluation import Context, Evaluation, RuleVerdict
 from gradwatch_server.core.alerting.origin import Origin, one_rank
 from gradwatch_server.core.alerting.rules.base import Limit, Rule, Sign, Steps
 from gradwatch_server.core.arrays import BoolArray
@@ -101,7 +101,7 @@ class GroupsRule(Rule):
             group=f"{self.seed}/{self.host}",
             step=observation.step,
             received_ns=observation.received_ns,
-            verdict=Verdict.of_run(
+            verdict=RuleVerdict.of_run(
                 raised=bool(raised.any()),
                 held=bool(raised.any()) or ratio < self.clear,
                 seen=not math.isnan(ratio),

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from gradwatch_server.core.alerting.attribution import ranks_of
-from gradwatch_server.core.alerting.evaluation import NUM_BEFORE, Context, Evaluation, Verdict
+from gradwatch_server.core.alerting.evaluation import NUM_BEFORE, Context, Evaluation, RuleVerdict
 from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.rules.base import Rule
 from gradwatch_server.core.alerting.rules.patterns import (
@@ -129,7 +129,7 @@ class LayerRule(Rule):
                 group=group,
                 step=observation.step,
                 received_ns=observation.received_ns,
-                verdict=Verdict(
+                verdict=RuleVerdict(
                     raised & members, held & members, seen, observation.present, frozen
                 ),
                 names=context.names,

@@ -17,7 +17,7 @@ from gradwatch_server.core.alerting.evaluation import (
     NUM_BEFORE,
     Context,
     Evaluation,
-    Verdict,
+    RuleVerdict,
     free_group,
 )
 from gradwatch_server.core.alerting.origin import Origin, one_rank
@@ -177,7 +177,7 @@ class LayerMissingRule(LayerRule):
             group=free_group(FROZEN_GROUP, "layers", context.groups),
             step=observation.step,
             received_ns=observation.received_ns,
-            verdict=Verdict(frozen, frozen, np.ones_like(frozen)),
+            verdict=RuleVerdict(frozen, frozen, np.ones_like(frozen)),
             names=context.names,
             origin=partial(self.origin, observation, context),
             severity=lambda _: Severity.INFO,

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import numpy as np
 from pydantic import Field
 
-from gradwatch_server.core.alerting.evaluation import NOT_WORSE, Context, Evaluation, Verdict
+from gradwatch_server.core.alerting.evaluation import NOT_WORSE, Context, Evaluation, RuleVerdict
 from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.rules.base import Limit, Rule, Steps
 from gradwatch_server.core.alerting.sentences import ALL_STOPPED, Trouble
@@ -108,7 +108,7 @@ class LivenessRule(Rule):
             group="run",
             step=observation.step,
             received_ns=observation.received_ns,
-            verdict=Verdict.of_run(raised=is_raised, held=is_raised),
+            verdict=RuleVerdict.of_run(raised=is_raised, held=is_raised),
             names=(),
             origin=lambda _: self._origin(observation, trouble or Trouble.STALLED),
             severity=lambda _: self._severity(observation),

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from gradwatch_server.core.alerting.attribution import high_loss_ranks, nonfinite_ranks, ranks_of
 from gradwatch_server.core.alerting.causes import find_cause
-from gradwatch_server.core.alerting.evaluation import Context, Evaluation, Verdict
+from gradwatch_server.core.alerting.evaluation import Context, Evaluation, RuleVerdict
 from gradwatch_server.core.alerting.origin import Origin, one_rank
 from gradwatch_server.core.alerting.rules.base import Rule, Sign, Steps
 from gradwatch_server.core.arrays import BoolArray
@@ -86,7 +86,7 @@ class LossRule(Rule):
             group=GROUP,
             step=observation.step,
             received_ns=observation.received_ns,
-            verdict=Verdict.of_run(
+            verdict=RuleVerdict.of_run(
                 raised=bool(raised.any()),
                 held=bool(raised.any()) or findings.is_loss_high or is_bad,
                 seen=observation.loss is not None,

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from gradwatch_server.core.alerting.attribution import ranks_of, was_skipped
-from gradwatch_server.core.alerting.evaluation import NOT_WORSE, Context, Evaluation, Verdict
+from gradwatch_server.core.alerting.evaluation import NOT_WORSE, Context, Evaluation, RuleVerdict
 from gradwatch_server.core.alerting.origin import Origin, find_nonfinite, one_rank
 from gradwatch_server.core.alerting.rules.base import Limit, Rule, Sign, Steps
 from gradwatch_server.core.alerting.sentences import SKIPS
@@ -200,7 +200,7 @@ class LossScalerRule(Rule):
             group=SKIPS,
             step=observation.step,
             received_ns=observation.received_ns,
-            verdict=Verdict.of_run(
+            verdict=RuleVerdict.of_run(
                 raised=seen and skips_much, held=skips_much or memory.in_a_row > 0, seen=seen
             ),
             names=(),
@@ -214,7 +214,7 @@ class LossScalerRule(Rule):
             group=SCALE,
             step=observation.step,
             received_ns=observation.received_ns,
-            verdict=Verdict.of_run(
+            verdict=RuleVerdict.of_run(
                 raised=seen and falls_much and not skips_much, held=falls_much, seen=seen
             ),
             names=(),

@@ -14,12 +14,12 @@ from pydantic import Field
 
 from gradwatch_server.core.alerting.attribution import ranks_of, rising_ranks
 from gradwatch_server.core.alerting.causes import find_cause
-from gradwatch_server.core.alerting.evaluation import NUM_BEFORE, Context, Evaluation, Verdict
+from gradwatch_server.core.alerting.evaluation import NUM_BEFORE, Context, Evaluation, RuleVerdict
 from gradwatch_server.core.alerting.origin import Origin, one_rank
 from gradwatch_server.core.alerting.rules.base import Steps
 from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.arrays import BoolArray, FloatArray
-from gradwatch_server.core.frames.frame import Frame, RankPart
+from gradwatch_server.core.frames.frame import Frame, RankRecord
 from gradwatch_server.core.judge.deviations import Deviation, DeviationKind
 from gradwatch_server.core.judge.findings import Findings
 from gradwatch_server.core.judge.series import FIRST_MODULE
@@ -90,7 +90,9 @@ class ModuleRule(LayerRule):
                 group=group,
                 step=observation.step,
                 received_ns=observation.received_ns,
-                verdict=Verdict(now & members, held & members, seen, observation.present, frozen),
+                verdict=RuleVerdict(
+                    now & members, held & members, seen, observation.present, frozen
+                ),
                 names=context.names,
                 origin=partial(self.origin, observation, context),
                 severity=partial(self.severity_in, observation, context, raised & members),
@@ -195,7 +197,7 @@ def worst_layer(frame: Frame, context: Context, among: BoolArray, sign: int) -> 
 
 
 def ranks_with(
-    frame: Frame, index: int, is_broken: Callable[[RankPart], BoolArray]
+    frame: Frame, index: int, is_broken: Callable[[RankRecord], BoolArray]
 ) -> tuple[int, ...]:
     """Return the ranks whose gradient of a layer breaks the limit.
 

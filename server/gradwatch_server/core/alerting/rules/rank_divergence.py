@@ -14,7 +14,7 @@ from gradwatch_server.core.alerting.evaluation import (
     NUM_BEFORE,
     Context,
     Evaluation,
-    Verdict,
+    RuleVerdict,
     free_group,
 )
 from gradwatch_server.core.alerting.origin import Origin, one_rank
@@ -155,7 +155,7 @@ class RankDivergenceRule(LayerRule):
             group=free_group(WEIGHTS, "of replicas", context.groups),
             step=frame.step,
             received_ns=frame.received_ns,
-            verdict=Verdict(differ, differ, frame.disagreement.weights_seen),
+            verdict=RuleVerdict(differ, differ, frame.disagreement.weights_seen),
             names=context.names,
             origin=partial(self._origin, frame, context, weights=True),
             severity=lambda _: Severity.CRITICAL,

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from gradwatch_server.core.alerting.evaluation import Context, Evaluation, Verdict
+from gradwatch_server.core.alerting.evaluation import Context, Evaluation, RuleVerdict
 from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.rules.base import Rule, Sign, Steps
 from gradwatch_server.core.arrays import BoolArray
@@ -52,7 +52,7 @@ class RecordsLostRule(Rule):
         context: Context,
     ) -> BoolArray | None:
         """Return that a loss raises it, (1,)."""
-        return Verdict.of_run(raised=True, held=True).raised
+        return RuleVerdict.of_run(raised=True, held=True).raised
 
     def evaluate(
         self,
@@ -74,7 +74,7 @@ class RecordsLostRule(Rule):
             group=RECORDS,
             step=step,
             received_ns=loss.received_ns,
-            verdict=Verdict.of_run(raised=True, held=True),
+            verdict=RuleVerdict.of_run(raised=True, held=True),
             names=(),
             origin=lambda _: origin,
             severity=lambda _: self.severity,
@@ -87,7 +87,7 @@ class RecordsLostRule(Rule):
             group=RECORDS,
             step=frame.step,
             received_ns=frame.received_ns,
-            verdict=Verdict.of_run(raised=False, held=False),
+            verdict=RuleVerdict.of_run(raised=False, held=False),
             names=(),
             origin=lambda _: Origin(frame.step, None, (), None, None, 0.0, None),
             severity=lambda _: self.severity,

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from gradwatch_server.core.alerting.attribution import ranks_of
-from gradwatch_server.core.alerting.evaluation import Context, Evaluation, Verdict
+from gradwatch_server.core.alerting.evaluation import Context, Evaluation, RuleVerdict
 from gradwatch_server.core.alerting.origin import Origin, one_rank
 from gradwatch_server.core.alerting.rules.base import FOR_STEPS, Rule, Sign, Steps
 from gradwatch_server.core.arrays import BoolArray
@@ -93,7 +93,9 @@ class SilentBugRule(Rule):
             group=self.name,
             step=observation.step,
             received_ns=observation.received_ns,
-            verdict=Verdict.of_run(raised=is_raised, held=is_raised, seen=is_taken(observation)),
+            verdict=RuleVerdict.of_run(
+                raised=is_raised, held=is_raised, seen=is_taken(observation)
+            ),
             names=(),
             origin=lambda _: origin,
             severity=lambda _: self.severity if matters else Severity.INFO,

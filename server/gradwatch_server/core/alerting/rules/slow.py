@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from gradwatch_server.core.alerting.attribution import ranks_of
-from gradwatch_server.core.alerting.evaluation import Context, Evaluation, Verdict
+from gradwatch_server.core.alerting.evaluation import Context, Evaluation, RuleVerdict
 from gradwatch_server.core.alerting.origin import Origin, one_rank
 from gradwatch_server.core.alerting.rules.base import Rule, Sign, Steps
 from gradwatch_server.core.arrays import BoolArray
@@ -60,7 +60,7 @@ class SlowRule(Rule):
             group=GROUP,
             step=observation.step,
             received_ns=observation.received_ns,
-            verdict=Verdict.of_run(
+            verdict=RuleVerdict.of_run(
                 raised=is_raised,
                 held=is_raised or context.findings.is_slow,
                 seen=observation.step_time_s is not None,

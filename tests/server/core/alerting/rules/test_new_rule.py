@@ -12,7 +12,7 @@ import pytest
 from pydantic import Field
 
 from gradwatch_server.core.alerting.active import ActiveAlerts
-from gradwatch_server.core.alerting.evaluation import Context, Evaluation, Verdict
+from gradwatch_server.core.alerting.evaluation import Context, Evaluation, RuleVerdict
 from gradwatch_server.core.alerting.flags import Flags
 from gradwatch_server.core.alerting.origin import Origin
 from gradwatch_server.core.alerting.rules.base import (
@@ -112,10 +112,10 @@ class HotRule(Rule):
     def describe(self, origin: Origin) -> str:
         return f"a device is at {origin.value:g} degrees"
 
-    def _verdict(self, observation: Temperature) -> Verdict:
+    def _verdict(self, observation: Temperature) -> RuleVerdict:
         celsius = observation.celsius
         calm = self.limit * (1.0 - self.share)
-        return Verdict.of_run(raised=celsius > self.limit, held=celsius > calm)
+        return RuleVerdict.of_run(raised=celsius > self.limit, held=celsius > calm)
 
 
 @pytest.fixture(params=[ManyZerosRule])

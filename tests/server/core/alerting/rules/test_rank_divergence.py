@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradwatch_server.core.frames.frame import RankPart, RecordColumns
+from gradwatch_server.core.frames.frame import RankRecord, RecordColumns
 from gradwatch_server.core.frames.replicas import odd_ranks
 from gradwatch_server.core.state_codec import decode, encode
 from gradwatch_wire import Column
@@ -236,7 +236,7 @@ def test_open_frames_with_digests_outlive_a_restart() -> None:
     """Bit for bit."""
     bits = np.array([-1, 2**62, 3], dtype=np.int64)
     part = part_of([1.0, 1.0, 1.0], weight_bits=bits)
-    again = decode(encode(part), RankPart)
+    again = decode(encode(part), RankRecord)
 
     assert again.weight_bits is not None
     assert again.weight_bits.tolist() == bits.tolist()

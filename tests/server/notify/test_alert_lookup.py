@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gradwatch_server.core.views.snapshot import view_run
-from gradwatch_server.notify.standing import AFTER_END_S, Standing
+from gradwatch_server.notify.alert_lookup import AFTER_END_S, AlertLookup
 from tests.support.core import SECOND, Cluster
 
 
@@ -24,7 +24,7 @@ class Run:
         """Tell whether it is, some time after the newest entry."""
         runs = {"gpt": view_run(self.job.state.runs["gpt"])}
         now_s = self.job.now_ns / SECOND + after_s
-        return Standing(runs.get).is_resent("gpt", self.alert.id, now_s)
+        return AlertLookup(runs.get).is_resent("gpt", self.alert.id, now_s)
 
 
 @pytest.fixture
@@ -74,4 +74,4 @@ def test_the_day_begins_at_the_end_and_not_when_a_run_began_to_hang(run: Run) ->
 
 
 def test_not_of_a_run_that_left_memory(run: Run) -> None:
-    assert not Standing(lambda _run: None).is_resent("gpt", run.alert.id, 0.0)
+    assert not AlertLookup(lambda _run: None).is_resent("gpt", run.alert.id, 0.0)

@@ -14,7 +14,7 @@ AFTER_END_S: Final = 86_400.0
 for who could start it again."""
 
 
-class Standing:
+class AlertLookup:
     """Alerts as readers of the runs see them, for any thread."""
 
     def __init__(self, find_view: Callable[[str], RunView | None]) -> None:

@@ -1,4 +1,4 @@
-"""Notice that a notifier sends."""
+"""Notification that a notifier sends."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from gradwatch_server.notify.plan import NotificationBatch
 from gradwatch_server.storage.deliveries import DeliveryState
 from gradwatch_wire.run_page import run_page
 
-Facts: TypeAlias = Mapping[str, Any]
+AlertBody: TypeAlias = Mapping[str, Any]
 """An alert as it is stored and as `GET /alerts` shows it."""
 
-Read: TypeAlias = Callable[[DeliveryState], Facts | None]
+Read: TypeAlias = Callable[[DeliveryState], AlertBody | None]
 """Returns the alert as it was at an entry's event, None if that is not kept any more."""
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class Notification:
     """One message.
 
     Args:
