@@ -105,7 +105,7 @@ _WORST: Final = ("exploding", "vanishing", "rank_divergence", "rank_outlier")
 
 
 def headline(alert: Alert) -> str:
-    """Return the fault in at most 100 characters; long names lose their middle."""
+    """Return the fault in at most 100 characters: long names lose their middle, lists names."""
     template = HEADLINES.get(_variant(alert), OTHER_HEADLINE)
     text = template.format_map(_facts(alert, MAX_HEADLINE))
     if len(text) <= MAX_HEADLINE:  # nearly always
@@ -248,8 +248,9 @@ def _layers(alert: Alert, limit: int) -> str:
     if name is not None or origin.farthest is not None:
         which = "among them" if has_grown else "worst"
         return f"{text}, {which} {_name(name or origin.farthest, limit)}"
-    names = ", ".join(_name(name, limit) for name in alert.layers[:MAX_LISTED])
-    return f"{text} ({names}{', …' if alert.num_layers > MAX_LISTED else ''})"
+    num_listed = MAX_LISTED if limit > MIN_NAME else 1  # steps and ranks matter more than names
+    names = ", ".join(_name(name, limit) for name in alert.layers[:num_listed])
+    return f"{text} ({names}{', …' if alert.num_layers > num_listed else ''})"
 
 
 def _name(name: str | None, limit: int) -> str:

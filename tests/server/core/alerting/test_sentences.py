@@ -88,6 +88,13 @@ TABLE: tuple[tuple[Alert, str], ...] = (
         "NaN gradient since step 79 on 8 ranks: 4 layers (a, b, c, …)",
     ),
     (
+        alert("nonfinite", step=1_000_070, last_good_step=1_000_031, layers=4, bad_loss=True),
+        (
+            "Loss or forward pass not finite between steps 1000031 and 1000070 on rank 0, "
+            "then 4 layers (a, …)"
+        ),
+    ),
+    (
         alert("exploding", layers=1, layer="a", value=120.0, threshold=100.0),
         "Exploding since step 79 on rank 0: a at 120 (limit 100)",
     ),
