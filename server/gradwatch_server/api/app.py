@@ -17,7 +17,7 @@ from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gradwatch_server.api import problems
 from gradwatch_server.api.alert_stream import AlertStream
@@ -147,7 +147,13 @@ class AssistantsEndpoint:
         await self._is_ready.wait()
         app = self._tools or problems.Problem(501, MISSING)
         with contextlib.suppress(ClientDisconnect):  # who asked has gone: nobody waits
-            await app(scope, receive, send)
+            # Read before the library does, which logs a body that breaks off as an error.
+            body = [{"type": "http.request", "body": await Request(scope, receive).body()}]
+
+            async def received() -> Message:
+                return body.pop() if body else await receive()
+
+            await app(scope, received, send)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

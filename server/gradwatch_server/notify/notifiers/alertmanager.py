@@ -14,12 +14,7 @@ from gradwatch_server.core.alerting.wording import cut
 from gradwatch_server.core.printable import printable
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.notify.notification import AlertBody, Notification
-from gradwatch_server.notify.notifiers.base import (
-    MAX_REASON,
-    TIMEOUT_S,
-    DeliveryError,
-    Notifier,
-)
+from gradwatch_server.notify.notifiers.base import MAX_REASON, TIMEOUT_S, DeliveryError, Notifier
 from gradwatch_server.notify.policy import Policy
 from gradwatch_server.notify.secrets import redacted
 from gradwatch_server.storage.deliveries import DeliveryState
@@ -56,12 +51,7 @@ class AlertmanagerNotifier(Notifier):
 
     name: ClassVar[str] = "alertmanager"
     unused: ClassVar[frozenset[str]] = frozenset(
-        {
-            "group_by",
-            "group_wait_s",
-            "group_interval_s",
-            "resolved",
-        }
+        {"group_by", "group_wait_s", "group_interval_s", "resolved"}
     )
 
     def __init__(self, url: str) -> None:

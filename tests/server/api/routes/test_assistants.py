@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import socket
 from typing import Any
 
 import httpx2
@@ -65,10 +66,8 @@ def test_runs_are_those_of_http(service: Aggregator, bad_run: str) -> None:
 
 
 def test_health_is_that_of_http(service: Aggregator, bad_run: str) -> None:
-    found, health = (
-        answered(service, "health", run=bad_run),
-        service.json(f"/runs/{bad_run}/health"),
-    )
+    found = answered(service, "health", run=bad_run)
+    health = service.json(f"/runs/{bad_run}/health")
 
     assert found["first_bad"]["step"] == 8
     assert found["num_bad_ranks"] == 0
@@ -77,6 +76,16 @@ def test_health_is_that_of_http(service: Aggregator, bad_run: str) -> None:
     assert found["worst_layers"] == health["worst_layers"]
     for one, other in zip(found["alerts"], health["alerts"]["items"], strict=True):
         assert is_part_of(one, other)
+
+
+def test_a_body_that_breaks_off_is_no_fault(service: Aggregator) -> None:
+    host, _, port = service.url.removeprefix("http://").rpartition(":")
+    head = "POST /mcp HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nAccept: */*\r\n"
+    with socket.create_connection((host, int(port))) as broken:
+        broken.sendall(f"{head.format(host)}Content-Length: 99\r\n\r\n{{".encode())
+
+    assert isinstance(answered(service, "runs"), list)
+    assert "Traceback" not in service.errors
 
 
 def test_of_many_layers_the_first_few_are_named(service: Aggregator, run: str) -> None:

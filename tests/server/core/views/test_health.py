@@ -87,12 +87,7 @@ def test_before_the_first_step_nothing_is_made_up() -> None:
     assert (health["step"], health["loss"], health["first_bad"]) == (None, None, None)
     assert (health["lr"], health["step_time_s"]) == (None, None)
     assert health["score"] == {"last": None, "mean": None, "min": None}
-    assert health["window"] == {
-        "steps": 0,
-        "first_step": None,
-        "last_step": None,
-        "coverage": None,
-    }
+    assert health["window"] == {"steps": 0, "first_step": None, "last_step": None, "coverage": None}
     assert set(health["gradient_norm"].values()) == {None, 0}
     assert health["layers"]["total"] == 3
     assert [rank["last_step"] for rank in health["ranks"]] == [None, None]
@@ -193,16 +188,8 @@ def ended_with_losses(job: Any) -> None:
     [
         (healthy, "healthy", []),
         (no_step, "unknown", ["no step yet"]),
-        (
-            degraded,
-            "degraded",
-            ["Vanishing since step 1: a at 1e-09 (limit 1e-07)"],
-        ),
-        (
-            critical,
-            "critical",
-            [NAN_EVERYWHERE],
-        ),
+        (degraded, "degraded", ["Vanishing since step 1: a at 1e-09 (limit 1e-07)"]),
+        (critical, "critical", [NAN_EVERYWHERE]),
         (skipped, "healthy", []),
         (skipped_often, "critical", ["GradScaler skips steps since step "]),
         (ended, "healthy", []),
@@ -212,18 +199,12 @@ def ended_with_losses(job: Any) -> None:
         (
             one_lost,
             "critical",
-            [
-                "Rank 1 lost after step 0: no heartbeat, no clean exit",
-                "ranks lost: 1",
-            ],
+            ["Rank 1 lost after step 0: no heartbeat, no clean exit", "ranks lost: 1"],
         ),
         (
             all_lost,
             "critical",
-            [
-                "Ranks 0 and 1 lost after step 0: no heartbeat, no clean exit",
-                "ranks lost: 0, 1",
-            ],
+            ["Ranks 0 and 1 lost after step 0: no heartbeat, no clean exit", "ranks lost: 0, 1"],
         ),
         (records_lost, "incomplete", ["3 records lost", "3 records lost since step 1"]),
         (records_late, "incomplete", ["1 record too late for their step"]),
