@@ -78,7 +78,7 @@ def take_tiny_times(job: Timing, pipe: Pipe) -> None:
         times: dict[str, list[float]] = {name: [] for name in calls}
         for name in turns(list(calls), job.rounds + 1):
             times[name].append(_p50_ms(calls[name], job.case.calls, train))
-    pipe.send({name: time[1:] for name, time in times.items()})  # the first warms up
+    pipe.send({name: each[1:] for name, each in times.items()})  # the first warms up
 
 
 def _p50_ms(call: Callable[[], Any], number: int, prepare: Callable[[], None]) -> float:

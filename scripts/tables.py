@@ -38,7 +38,7 @@ def shown(budget: Budget) -> str:
     """Return a default for people: `64 MiB`, `60 per min`, `1,000`."""
     if budget.unit == "bytes":
         sizes = ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB"), (1, "bytes"))
-        size, name = next(size for size in sizes if budget.default >= size[0])
+        size, name = next(unit for unit in sizes if budget.default >= unit[0])
         return f"{budget.default / size:g} {name}"
     return f"{budget.default:,g}{'' if budget.unit == 'count' else f' {budget.unit}'}"
 

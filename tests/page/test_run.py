@@ -143,10 +143,8 @@ def test_rows_around_a_narrow_fault_are_made_larger(tab: OpenTab, aggregator: Ag
     aggregator.shows(peer)
     shown = tab("/?run=deep").until_live()
     shown.page.locator(".heat canvas[width]").wait_for()
-    labels, everything = (
-        shown.page.locator(".heat .labels button"),
-        shown.page.get_by_text("All rows"),
-    )
+    labels = shown.page.locator(".heat .labels button")
+    everything = shown.page.get_by_text("All rows")
     named = labels.get_by_text("77.w7", exact=True)
 
     shown.page.keyboard.press("n")

@@ -85,8 +85,8 @@ class OutputMagnitudes:
     def reader(self) -> OutputReader:
         """Return what makes numbers of it once they are at hand; it holds no tensor."""
         shapes = [
-            (calls, None if isinstance(number.number, Tensor) else number.number)
-            for (_, calls), number in self._numbers.items()
+            (calls, None if isinstance(output.number, Tensor) else output.number)
+            for (_, calls), output in self._numbers.items()
         ]
         steps = self._steps if len(self._steps) > 1 else []
         return OutputReader(self._habits, shapes, steps, is_complete=self._is_complete)

@@ -26,7 +26,7 @@ def tag_with(api: ApiState, number: int | str) -> str:
 def has_tag(request: Request, tag: str) -> bool:
     """Tell whether who asks has the answer of this tag already, or any at all."""
     given = ",".join(request.headers.getlist("if-none-match"))
-    return not {tag, "*"}.isdisjoint(tag.strip().removeprefix("W/") for tag in given.split(","))
+    return not {tag, "*"}.isdisjoint(each.strip().removeprefix("W/") for each in given.split(","))
 
 
 def unchanged(tag: str) -> Response:

@@ -162,6 +162,6 @@ def place_of(name: str, known: KnownLayers) -> int:
     place = known.places.get(name)
     if place is not None:
         return place
-    near = ", ".join(ascii(near[:120]) for near in known.near(name))
+    near = ", ".join(ascii(each[:120]) for each in known.near(name))
     hint = f"the nearest names are {near}" if near else "/layers has the names"
     raise HTTPException(404, f"no layer {name[:120]!a}; {hint}")

@@ -101,8 +101,8 @@ class AttemptHistory:
         live = self.live
         if live:
             return live[-1]
-        attempt = [attempt for attempt in self.judged if attempt.replayed == newest.replayed]
-        return max(attempt or [newest], key=lambda one: (one.signs.heard_ns, one.number))
+        alike = [attempt for attempt in self.judged if attempt.replayed == newest.replayed]
+        return max(alike or [newest], key=lambda one: (one.signs.heard_ns, one.number))
 
     @property
     def _newest(self) -> Attempt:

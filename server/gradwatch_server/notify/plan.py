@@ -201,8 +201,8 @@ class NotificationQueue:
 
     def _pending_from_s(self, group: str, now_s: float) -> float:
         """Return when the first pending event of a group may be told, infinity without any."""
-        entry = (self._may_end_s(entry, now_s) for entry in self._of(group) if entry.is_pending)
-        return min(entry, default=math.inf)
+        times_s = (self._may_end_s(entry, now_s) for entry in self._of(group) if entry.is_pending)
+        return min(times_s, default=math.inf)
 
     def _may_end_s(self, entry: DeliveryState, now_s: float) -> float:
         """Return when the end of an alert may be told; all else may be told at once."""

@@ -35,7 +35,7 @@ router = APIRouter()
 MAX_NAMED: Final = 64
 
 Step = Annotated[int, Path(ge=0, le=MAX_STEP)]
-WorstValue = Annotated[int, Query(ge=0, le=1_000, description="Number of the worst layers.")]
+Worst = Annotated[int, Query(ge=0, le=1_000, description="Number of the worst layers.")]
 Layer = Annotated[
     list[str] | None,
     Query(max_length=MAX_NAMED, description="Name of a layer, in place of the worst."),
@@ -50,7 +50,7 @@ async def frame(
     api: Api,
     request: Request,
     step: Step,
-    worst: WorstValue = 20,
+    worst: Worst = 20,
     layer: Layer = None,
     rank: Rank = None,
     epoch: Epoch = None,
@@ -79,7 +79,7 @@ def _add_ranks(answer: dict[str, Any], parts: RankParts, rank: int | None) -> No
     """Add what each rank sent, of one if one is asked for."""
     answer["ranks"] = [each for each in parts.describe() if rank in (None, each["rank"])]
     layers = answer["layers"]
-    of_layers = parts.of_layers([layer_["index"] for layer_ in layers])
+    of_layers = parts.of_layers([each["index"] for each in layers])
     for layer, ranks in zip(layers, of_layers, strict=True):
         layer["ranks"] = ranks and [each for each in ranks if rank in (None, each["rank"])]
 

@@ -171,8 +171,8 @@ class _Picture:
     def _usual(self, cells: Buckets, places: IndexArray) -> FloatArray:
         """Return (columns, places) usual values: by the judge then, else the row's median."""
         if self._column.stored == L2 and not self._reader.rank_facts:
-            judged_usual = self._scaled(self._reader.read(USUAL_TABLE, places), places)
-            judged: FloatArray = judged_usual.stats[MEAN]
+            usual = self._scaled(self._reader.read(USUAL_TABLE, places), places)
+            judged: FloatArray = usual.stats[MEAN]
             return judged
         if self._range.after is not None:
             cells = self._scaled(self._reader.whole().read(self._column.stored, places), places)

@@ -127,8 +127,8 @@ def _curve_of(series: dict[str, Any]) -> list[float | str | None]:
     """Return one value for each bucket; what was not finite hides none that was, but is seen."""
     nothing = [0] * len(series["max"])
     return [
-        "NaN" if nan else "Infinity" if inf else limit
-        for limit, nan, inf in zip(
+        "NaN" if nan else "Infinity" if inf else largest
+        for largest, nan, inf in zip(
             series["max"], series.get("nan", nothing), series.get("inf", nothing), strict=True
         )
     ]

@@ -1,4 +1,4 @@
-"""RankEvidence of each rank where a frame went bad: numbers that no reduction has reached.
+"""Evidence of each rank where a frame went bad: numbers that no reduction has reached.
 
 They are of the collection at which something was non-finite first. Once the optimizer has stepped,
 the weights of all ranks may be bad, and each shows it by itself.

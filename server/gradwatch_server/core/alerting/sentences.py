@@ -105,7 +105,7 @@ _WORST: Final = ("exploding", "vanishing", "rank_divergence", "rank_outlier")
 
 
 def headline(alert: Alert) -> str:
-    """Return the fault in at most 100 characters: long names lose their middle, lists names."""
+    """Return the fault in at most 100 characters: lists lose names, long names their middle."""
     template = HEADLINES.get(_variant(alert), OTHER_HEADLINE)
     text = template.format_map(_facts(alert, MAX_HEADLINE))
     if len(text) <= MAX_HEADLINE:  # nearly always

@@ -174,7 +174,7 @@ def merge(
         if whole and counted is present and _hold_all(replicas, present)
         else _joined(l2[counted], num_partial),
         loss=loss,
-        point=_common({label.get(Label.POINT) for alike in replicas for label in alike.labels}),
+        point=_common({labels.get(Label.POINT) for alike in replicas for labels in alike.labels}),
         loss_scale=_smallest(scalars[Scalar.LOSS_SCALE]) if Scalar.LOSS_SCALE in scalars else None,
         coverage=len({part.rank for part in parts}) / world,
         lr=_largest(scalars[Scalar.LR]) if Scalar.LR in scalars else None,
@@ -210,7 +210,7 @@ def _scalars_of(parts: Sequence[RankRecord]) -> dict[str, list[float]]:
         return {name: [number] for name, number in parts[0].scalars.items()}
     given = [part.scalars for part in parts]
     names = set[str]().union(*given)
-    return {name: [value[name] for value in given if name in value] for name in names}
+    return {name: [each[name] for each in given if name in each] for name in names}
 
 
 def _common(labels: set[object]) -> str | None:
@@ -308,11 +308,11 @@ def _of_ranks(replicas: Sequence[Replicas]) -> float:
     is_one = len(replicas) == 1
     if is_one and len(replicas[0].distinct) == 1:  # nearly always
         return _total_norm(replicas[0].distinct[0].values[L2])
-    layers: dict[int, list[FloatArray]] = {}
+    norms: dict[int, list[FloatArray]] = {}
     for replica in replicas:
         for part in replica.distinct if is_one else replica.parts:
-            layers.setdefault(part.rank, []).append(part.values[L2])
-    of_ranks = [layer[0] if len(layer) == 1 else np.concatenate(layer) for layer in layers.values()]
+            norms.setdefault(part.rank, []).append(part.values[L2])
+    of_ranks = [each[0] if len(each) == 1 else np.concatenate(each) for each in norms.values()]
     return _largest([_total_norm(norm) for norm in of_ranks])
 
 
@@ -363,7 +363,7 @@ def _loss(parts: Sequence[RankRecord], scalars: Mapping[str, list[float]]) -> fl
     sizes: list[float] = []
     if Scalar.BATCH_SIZE in scalars:
         given = [part.scalars for part in parts if Scalar.LOSS in part.scalars]
-        sizes = [loss.get(Scalar.BATCH_SIZE, 0.0) for loss in given]
+        sizes = [each.get(Scalar.BATCH_SIZE, 0.0) for each in given]
     if not sizes or not all(0.0 < size < math.inf for size in sizes):
         sizes = [1.0] * len(losses)
     # Divided first: the sum of finite losses, or sizes, may overflow.

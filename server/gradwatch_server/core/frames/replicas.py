@@ -190,7 +190,7 @@ def unreduced_ranks(parts: Iterable[RankRecord], layer: int) -> tuple[int, ...]:
     The mean over ranks that have different gradients has the norm of none of them but by a chance
     of about one in a hundred thousand. Needs norms from before the reduction.
     """
-    holders: dict[int, bool] = {}
+    is_own: dict[int, bool] = {}
     for part in parts:
         norms, places = part.local_l2, np.flatnonzero(part.layout.index == layer)
         if not len(places):
@@ -199,9 +199,9 @@ def unreduced_ranks(parts: Iterable[RankRecord], layer: int) -> tuple[int, ...]:
         if not 0.0 < before < np.inf:
             return ()
         after = float(part.values[L2][places[0]])
-        holders[part.rank] = abs(after - before) <= SAME_NORM * before
-    unreduced = tuple(sorted(rank for rank, is_own in holders.items() if is_own))
-    return unreduced if len(unreduced) < len(holders) else ()
+        is_own[part.rank] = abs(after - before) <= SAME_NORM * before
+    unreduced = tuple(sorted(rank for rank, own in is_own.items() if own))
+    return unreduced if len(unreduced) < len(is_own) else ()
 
 
 def moved_ranks(parts: Iterable[RankRecord], layer: int, last: FloatArray) -> tuple[int, ...]:
@@ -276,7 +276,7 @@ def _is_one_moment(labels: Sequence[Mapping[str, object]]) -> bool:
     """Tell whether all gradients were read at the same point of a step that was taken."""
     first = labels[0].get(Label.POINT)
     return all(
-        label.get(Label.POINT) == first and label.get(Label.TAKEN) is not False for label in labels
+        each.get(Label.POINT) == first and each.get(Label.TAKEN) is not False for each in labels
     )
 
 

@@ -155,12 +155,12 @@ def health(
     pending = [alert for alert in current if alert.state is AlertState.PENDING]
     layers = _layers(view)
     flags = view.flags or Flags()
-    status, reason = find_status(view, ranks, firing, fault)
+    status, reasons = find_status(view, ranks, firing, fault)
     return {
         "run": view.name,
         "phase": find_phase(view, ranks),
         "status": status,
-        "reasons": [*reason, *_beside(view, last_seen, now_ns, fault), *_relearnt(view)],
+        "reasons": [*reasons, *_beside(view, last_seen, now_ns, fault), *_relearnt(view)],
         "attempt": view.attempt,
         "revision": view.revision,
         "now": isotime(now_ns),

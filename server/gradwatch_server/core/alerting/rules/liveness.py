@@ -160,7 +160,7 @@ class LivenessRule(Rule):
     def _passed(self, observation: Liveness) -> list[tuple[Severity, float]]:
         """Return the limits of a hang that are passed, the least first."""
         idle_s = observation.idle_s or 0.0
-        return [severity for severity in self.limits_s(observation).items() if idle_s > severity[1]]
+        return [limit for limit in self.limits_s(observation).items() if idle_s > limit[1]]
 
     def _severity(self, observation: Liveness) -> Severity:
         highest = Severity.INFO

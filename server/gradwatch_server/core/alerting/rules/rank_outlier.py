@@ -81,21 +81,21 @@ class OutlierMemory:
         self.steps = np.roll(self.steps, 1)
         self.steps[0] = step
 
-    def _compare(self, ranks_norms: RankNorms) -> None:
-        if len(ranks_norms.ranks) < MIN_RANKS:
+    def _compare(self, norms_by_rank: RankNorms) -> None:
+        if len(norms_by_rank.ranks) < MIN_RANKS:
             return
-        known = np.isfinite(ranks_norms.l2).all(axis=0) & (ranks_norms.l2 >= 0.0).all(axis=0)
-        norms = np.where(known, ranks_norms.l2, 0.0)
+        known = np.isfinite(norms_by_rank.l2).all(axis=0) & (norms_by_rank.l2 >= 0.0).all(axis=0)
+        norms = np.where(known, norms_by_rank.l2, 0.0)
         usual = _medians_of_others(norms)
         known &= usual > MIN_SHARE * usual.max(initial=0.0)
         worst = norms.argmax(axis=0)
         largest = norms[worst, np.arange(norms.shape[1])]
         with np.errstate(over="ignore"):
-            self.ratio[ranks_norms.index] = np.where(
+            self.ratio[norms_by_rank.index] = np.where(
                 known, largest / np.where(known, usual, 1.0), 0.0
             )
-        self.rank[ranks_norms.index] = ranks_norms.ranks[worst]
-        self.norm[ranks_norms.index] = largest
+        self.rank[norms_by_rank.index] = norms_by_rank.ranks[worst]
+        self.norm[norms_by_rank.index] = largest
 
     def lasting(self) -> BoolArray:
         """Return (layers,) whether one rank was above the others in 6 of the last 8 frames."""
