@@ -16,39 +16,46 @@ from typing import Final, NamedTuple
 from benchmarks.bare import run_bare
 from benchmarks.harness import Worker, aggregator, cpu_seconds, logged, wait_until, workers
 from benchmarks.report import ratios, show, with_range
-from benchmarks.senders import COLUMNS, LAYERS, TIMEOUT_S, WINDOW, Sent, Work, run_sender
+from benchmarks.senders import COLUMNS, LAYERS, TIMEOUT_S, Sent, Work, run_sender
 
 RUN: Final = "bench-ingest"
-SENDERS: Final = 8
+SENDERS: Final = (1, 8, 64)
 
 
 class Pass(NamedTuple):
     """One receiver's records per second, CPU seconds for 1,000 of them, and bytes written.
 
-    `written` is the bytes written to the disk for a byte of records, by the end of the pass.
+    `written` is the bytes written to the disk for a byte of records, by the end of the pass;
+    `sent_again` the records that were sent more than once.
     """
 
     rate: float
     cpu_s: float
+    sent_again: int
     written: float = 0.0
 
 
 def run(
-    *, quick: bool = False, records: int = 24_000, senders: int = SENDERS, rounds: int = 5
+    *, quick: bool = False, records: int = 24_000, senders: int | None = None, rounds: int = 5
 ) -> None:
     """Measure and print."""
     if quick:
         records, rounds = 800, 1
+    for count in SENDERS if senders is None else (senders,):
+        _compare(records, count, rounds)
+
+
+def _compare(records: int, senders: int, rounds: int) -> None:
     steps = records // senders
     pairs = [(_gradwatch(senders, steps), _bare(senders, steps)) for _ in range(rounds)]
     own, bare = zip(*pairs, strict=True)
     show(
-        "ingest",
-        ("receiver", "records/s", "ratio", "CPU s/1000", "ratio"),
+        f"ingest, {senders} senders",
+        ("receiver", "records/s", "ratio", "CPU s/1000", "ratio", "sent again"),
         [_row("gradwatch", own, bare), _row("bare loop", bare, bare)],
         f"{LAYERS} layers x {len(COLUMNS)} columns a record; {records} records a pass; median of "
         f"{rounds} passes of each in turns (range). gradwatch: acknowledged = committed, fsynced.",
-        f"{senders} senders, a process each, with at most {WINDOW} records in flight.",
+        "senders: a process each, with the client's own session and credit.",
         "written to the disk for a byte of records: "
         f"{with_range([each.written for each in own], '.2f')}.",
         "ratio: share of the bare loop's rate, and multiple of its CPU time (all threads of the "
@@ -61,7 +68,7 @@ def _row(name: str, own: Sequence[Pass], bare: Sequence[Pass]) -> list[str]:
     for part, form, ratio_form in ((0, ",.0f", ".2f"), (1, ".3f", ".1f")):
         values, base = ([each[part] for each in passes] for passes in (own, bare))
         row += [with_range(values, form), format(median(ratios(values, base)), ratio_form)]
-    return row
+    return [*row, str(sum(each.sent_again for each in own))]
 
 
 def _gradwatch(senders: int, steps: int) -> Pass:
@@ -83,7 +90,7 @@ def _gradwatch(senders: int, steps: int) -> Pass:
         # Senders race without a barrier, so that one of many may be told to lag.
         assert all(alert["rule"] == "liveness" for alert in alerts), alerts
         written_share = written / server.stored_bytes
-    return Pass(total / seconds, 1000 * cpu_s / total, written_share)
+    return Pass(total / seconds, 1000 * cpu_s / total, _sent_again(sent), written_share)
 
 
 def _bare(senders: int, steps: int) -> Pass:
@@ -96,7 +103,11 @@ def _bare(senders: int, steps: int) -> Pass:
         receiver.tell("stop")
         received, total = receiver.receive(), sum(each.records for each in sent)
     assert received >= total, (received, sent)  # some are sent again
-    return Pass(total / seconds, 1000 * cpu_s / total)
+    return Pass(total / seconds, 1000 * cpu_s / total, _sent_again(sent))
+
+
+def _sent_again(sent: Sequence[Sent]) -> int:
+    return sum(each.sent - each.records for each in sent)
 
 
 @contextlib.contextmanager

@@ -1,9 +1,7 @@
-"""Senders for the ingest benchmark: the real protocol, with every message packed beforehand.
+"""Senders for the ingest benchmark: the client's own session, with every record packed beforehand.
 
 Packing a record costs a client about as much as the aggregator pays for reading it. On a machine
 with few cores the senders would then be what is measured, so they do that before the clock starts.
-All of a session's messages stay in memory, which is why `low` is 1 in each and any rewind can be
-served.
 """
 
 from __future__ import annotations
@@ -17,21 +15,11 @@ from typing import Final
 import zmq
 
 from benchmarks.harness import Pipe
-from gradwatch_wire import (
-    Ack,
-    Bye,
-    Column,
-    Envelope,
-    Hello,
-    Manifest,
-    Record,
-    Refuse,
-    Stats,
-    Welcome,
-    decode,
-    encode,
-)
+from gradwatch_wire import Bye, Column, Hello, Manifest, Stats, decode
 from gradwatch_wire.records import LabelValue
+from gradwatch_wire.session.driver import send_due, send_hello
+from gradwatch_wire.session.outbox import Outbox
+from gradwatch_wire.session.session import Session
 
 LAYERS: Final = 300
 COLUMNS: Final = ("l2", "l1", "linf", "zeros", "nans", "infs")
@@ -39,8 +27,8 @@ NUMEL: Final = 1 << 16
 VARIANTS: Final = 16
 """Different sets of numbers; the steps take turns with them."""
 
-WINDOW: Final = 256
-"""Records of a session that may be sent and not acknowledged: the client's own MAX_IN_FLIGHT."""
+MAX_BYTES: Final = 1 << 32
+"""Records that a sender keeps: all of them."""
 
 _LABELS: Final[Mapping[str, LabelValue]] = {
     "point": "collect",
@@ -66,91 +54,92 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Sequenced records of a sender, and `time.monotonic_ns` when the last was acknowledged."""
+    """Sequenced records of a sender, how often one was sent, and when the last was acknowledged.
+
+    `finished_ns` is of `time.monotonic_ns`.
+    """
 
     records: int
+    sent: int
     finished_ns: int
 
 
-class Session:
-    """One rank's session on a socket of its own."""
+class Sender:
+    """One rank's session on a socket of its own, by the client's own code: it keeps to its window.
+
+    All of its records are packed by then.
+    """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], work: Work) -> None:
-        self._id = random.Random(work.rank).randbytes(16)
-        self.messages = _pack(self._id, work)
-        self._acked = 0
-        self._sent = 0
+        hello = Hello(run=work.run, rank=work.rank, world=work.world)
+        self.session = Session(random.Random(work.rank).randbytes(16), hello, _packed(work))
         self.socket = context.socket(zmq.DEALER)
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.setsockopt(zmq.SNDHWM, 100)
         self.socket.connect(work.endpoint)
-        hello = Hello(run=work.run, rank=work.rank, world=work.world)
-        self.socket.send(encode(Envelope(session=self._id, record=hello)))
+
+    def greet(self) -> None:
+        """Send HELLO until WELCOME is there."""
+        send_hello(self.session, self._send, time.monotonic())
+        if not self.socket.poll(10_000):
+            raise TimeoutError("no WELCOME")
+        self._receive()
 
     def send_all(self) -> None:
         """Send until all is acknowledged."""
-        deadline = time.monotonic() + TIMEOUT_S
-        while self._acked < len(self.messages):
-            if time.monotonic() > deadline:
+        deadline_s = time.monotonic() + TIMEOUT_S
+        while not self.session.is_drained:
+            now_s = time.monotonic()
+            if now_s > deadline_s:
                 raise TimeoutError("the receiver stopped acknowledging")
-            self._fill()
+            send_due(self.session, self._send, now_s)
             if self.socket.poll(POLL_MS):
-                self.receive_answers()
+                self._receive()
+        if self.session.refused:
+            raise RuntimeError(self.session.refused)
 
-    def _fill(self) -> None:
-        """Send what the window and the socket take."""
-        last = min(self._acked + WINDOW, len(self.messages))
-        while self._sent < last:
-            try:
-                self.socket.send(self.messages[self._sent], zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            self._sent += 1
+    def _send(self, message: bytes) -> bool:
+        try:
+            self.socket.send(message, zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        return True
 
-    def receive_answers(self) -> bool:
-        has_answer = False
+    def _receive(self) -> None:
         while True:
             try:
                 message = self.socket.recv(zmq.NOBLOCK)
             except zmq.Again:
-                return has_answer
-            has_answer = True
-            match decode(message).record:
-                case Welcome() | Ack() as answer:
-                    self._acked = max(self._acked, answer.acked)
-                    if isinstance(answer, Ack) and answer.rewind:
-                        self._sent = answer.acked
-                case Refuse(reason=reason):
-                    raise RuntimeError(reason)
+                return
+            self.session.receive(decode(message), time.monotonic())
 
 
 def run_sender(work: Work, pipe: Pipe) -> None:
     """Connect, tell the parent, wait for its go, send everything, report."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
-        session = Session(context, work)
-        if not session.socket.poll(10_000) or not session.receive_answers():
-            raise TimeoutError("no WELCOME")
+        sender = Sender(context, work)
+        sender.greet()
         pipe.send("welcomed")
         pipe.recv()
-        session.send_all()
-        pipe.send(Sent(len(session.messages), time.monotonic_ns()))
+        records = sender.session.source.pending
+        sender.send_all()
+        sent = sender.session.counters["sent"]
+        pipe.send(Sent(records, sent, time.monotonic_ns()))
     finally:
         context.destroy(linger=0)
 
 
-def _pack(session: bytes, work: Work) -> list[bytes]:
+def _packed(work: Work) -> Outbox:
     # Averaged gradients are the same on all ranks; were they not, an alert would say so.
-    numbers = random.Random(0)
-    variants = healthy_columns(numbers)
+    variants = healthy_columns(random.Random(0))
     numbers = random.Random(work.rank)
-    records: list[Record] = [manifest_of(LAYERS)]
-    records += [stats_of(step, variants[step % VARIANTS], numbers) for step in range(work.steps)]
-    records.append(Bye())
-    return [
-        encode(Envelope(session=session, seq=seq, low=1, time_ns=time.time_ns(), record=record))
-        for seq, record in enumerate(records, 1)
-    ]
+    outbox = Outbox(MAX_BYTES)
+    outbox.append(manifest_of(LAYERS), time.time_ns())
+    for step in range(work.steps):
+        outbox.append(stats_of(step, variants[step % VARIANTS], numbers), time.time_ns())
+    outbox.append(Bye(), time.time_ns())
+    return outbox
 
 
 def manifest_of(layers: int) -> Manifest:

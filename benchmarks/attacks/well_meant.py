@@ -10,8 +10,9 @@ from typing import Final
 from benchmarks.alert_readers import AlertReaders
 from benchmarks.attacks.attack import Outcome, Target, paced
 from benchmarks.attacks.line import Line, Session, open_sessions, stats_record
-from benchmarks.senders import LAYERS, WINDOW, healthy_columns
+from benchmarks.senders import LAYERS, healthy_columns
 from gradwatch_wire import Bye, Column, Hello, Stats
+from gradwatch_wire.session.timing import MAX_IN_FLIGHT
 from tests.support.records import manifest_of
 
 FLAP_STEPS: Final = 12
@@ -37,7 +38,7 @@ def find_capacity(target: Target) -> float:
     rank, columns = _open_usual(line, "flood")
     began_s, step = time.monotonic(), 0
     while not line.stop():
-        if rank.seq - line.acked < WINDOW:
+        if rank.seq - line.acked < MAX_IN_FLIGHT:
             step += 1
             stats = Stats(manifest_id=1, step=step, columns=columns[step % 2])
             line.send(rank.next(stats))
