@@ -35,14 +35,12 @@ class Pass(NamedTuple):
     written: float = 0.0
 
 
-def run(
-    *, quick: bool = False, records: int = 24_000, senders: int | None = None, rounds: int = 5
-) -> None:
+def run(*, quick: bool = False, records: int = 24_000, rounds: int = 5) -> None:
     """Measure and print."""
     if quick:
         records, rounds = 800, 1
-    for count in SENDERS if senders is None else (senders,):
-        _compare(records, count, rounds)
+    for senders in SENDERS:
+        _compare(records, senders, rounds)
 
 
 def _compare(records: int, senders: int, rounds: int) -> None:

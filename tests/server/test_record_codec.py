@@ -1,4 +1,4 @@
-"""Decoding in the aggregator: quick for STATS, and alike for all (`tests/wire/test_garbage.py`)."""
+"""Decoding in the aggregator: quick for STATS and BEAT, and alike for all (`tests/wire/test_garbage.py`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgpack
 import pytest
 
 from gradwatch_server import record_codec
-from gradwatch_wire import Column, Envelope, ProtocolError, Stats, codec, decode, encode
+from gradwatch_wire import Beat, Column, Envelope, ProtocolError, Record, Stats, codec, decode, encode
 
 STATS = Stats(
     manifest_id=3,
@@ -23,8 +23,14 @@ STATS = Stats(
 )
 
 
-def test_statistics_never_reach_the_slow_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    sent = Envelope(session=bytes(16), seq=1, low=1, time_ns=5, record=STATS)
+BEAT = Beat(last_step=7, since_s=0.5, counters={"sent": 3}, training=True, shrink=2)
+
+
+@pytest.mark.parametrize(("seq", "record"), [(1, STATS), (0, BEAT)])
+def test_what_comes_most_often_never_reaches_the_slow_reader(
+    seq: int, record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = Envelope(session=bytes(16), seq=seq, low=1, time_ns=5, record=record)
     frames = encode(sent)
     monkeypatch.setattr(codec, "decode", None)
 

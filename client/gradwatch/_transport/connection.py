@@ -12,9 +12,10 @@ from zmq.utils.monitor import recv_monitor_message
 from gradwatch._transport.keys import use_key
 from gradwatch._transport.room import check_descriptors, check_room
 from gradwatch_wire.keyfile import ClientKey
+from gradwatch_wire.session.timing import SILENCE_S
 
 # Why each value: docs/protocol.md.
-_OPTIONS: Final = {
+SOCKET_OPTIONS: Final = {
     zmq.LINGER: 0,
     zmq.IMMEDIATE: 1,
     zmq.SNDHWM: 100,
@@ -24,8 +25,8 @@ _OPTIONS: Final = {
     zmq.CONNECT_TIMEOUT: 3_000,
     zmq.HANDSHAKE_IVL: 5_000,
     zmq.HEARTBEAT_IVL: 2_000,
-    zmq.HEARTBEAT_TIMEOUT: 6_000,
-    zmq.HEARTBEAT_TTL: 6_000,
+    zmq.HEARTBEAT_TIMEOUT: round(1e3 * SILENCE_S),
+    zmq.HEARTBEAT_TTL: round(1e3 * SILENCE_S),
 }
 
 _BROKEN: Final = (
@@ -87,7 +88,7 @@ class Connection:
             undo.callback(socket.close, linger=0)
             monitor = socket.get_monitor_socket(_BROKEN | zmq.Event.HANDSHAKE_SUCCEEDED)
             undo.callback(_close_monitor, socket, monitor)
-            for option, value in _OPTIONS.items():
+            for option, value in SOCKET_OPTIONS.items():
                 socket.setsockopt(option, value)
             # Only where it is asked for: with it a name may resolve to where nobody listens.
             socket.setsockopt(zmq.IPV6, int("[" in endpoint))

@@ -23,13 +23,13 @@ from gradwatch_wire import Ack, Beat, Bye, Hello
 from gradwatch_wire.health import RankState
 from gradwatch_wire.limits import BOOT_ID_BYTES
 from gradwatch_wire.session.replayed import as_replayed, is_replayed
+from gradwatch_wire.session.timing import SILENCE_S
 
 NO_BOOT: Final = bytes(BOOT_ID_BYTES)
 """The boot id of no aggregator."""
 
-SILENT_NS: Final = 6_000_000_000
-"""A session that was silent this long may be taken up by another peer: by then ZeroMQ's heartbeat
-has ended a connection that is dead."""
+SILENT_NS: Final = round(1e9 * SILENCE_S)
+"""A session that was silent this long may be taken up by another peer."""
 
 REWIND_NS: Final = 1_000_000_000
 """How often a session is asked to send again: else one that is behind would double its own load."""

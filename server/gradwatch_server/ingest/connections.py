@@ -1,8 +1,13 @@
-"""Connections to the ingest port: how many there are, and no new ones while there are too many.
+"""Connections to the ingest port: how many there are, no new ones while there are too many, and an
+end of those that are dead.
 
 ZeroMQ accepts whoever comes, and would cut all connections with the port. So at the limit the
 kernel is told to drop what asks for a new one, as if nobody were there; those that are connected go
-on, and who is not tries again. Without Linux they are only counted.
+on, and who is not tries again.
+
+Clients send a heartbeat every 2 s. ZeroMQ heeds its TTL only until the next message of the client,
+so that the connection of a client that is stopped would mostly stay for ever. The kernel knows when
+data came last. Without Linux connections are only counted.
 """
 
 from __future__ import annotations
@@ -21,6 +26,7 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from gradwatch_server.open_files import most_open
+from gradwatch_wire.session.timing import SILENCE_S
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +46,12 @@ _DROP: Final = struct.pack("HBBI", 0x06, 0, 0, 0)
 
 _RESET: Final = struct.pack("ii", 1, 0)
 """For SO_LINGER: to close is to reset."""
+
+SWEEP: Final = 32
+"""Looks within which each connection is asked once when data came last."""
+
+_LAST_DATA: Final = struct.Struct("52x I")
+"""`tcpi_last_data_recv` of `struct tcp_info` in linux/tcp.h: milliseconds since data came."""
 
 SHARE_OPEN: Final = 7 / 8
 """The port is opened again below this part of the limit."""
@@ -62,6 +74,7 @@ class Connections:
         self._listener = listener
         self._port: socket.socket | None = None  # the one that listens
         self._files: set[int] = set()
+        self._unswept: list[int] = []
         self._looked_s = 0.0
         self._closed_s: float | None = None
         # Unbounded: ZeroMQ's own thread would wait if nobody took the events.
@@ -82,6 +95,7 @@ class Connections:
             return
         self._looked_s = now_s
         self._count()
+        self._end_silent()
         if self._closed_s is None:
             if len(self._files) >= self.most:
                 self._close_port(now_s)  # what it has accepted meanwhile stays
@@ -97,6 +111,17 @@ class Connections:
             with suppress(OSError), socket.socket(fileno=os.dup(number)) as connection:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
                 connection.shutdown(socket.SHUT_RDWR)
+
+    def _end_silent(self) -> None:
+        """End connections over which nothing came for long, of some of all at each look."""
+        if sys.platform != "linux":
+            return
+        if not self._unswept:
+            self._unswept = list(self._files)
+        for number in self._unswept[: 1 + len(self._files) // SWEEP]:
+            if _silence_s(number) > SILENCE_S:
+                self.cut(number)
+        del self._unswept[: 1 + len(self._files) // SWEEP]
 
     def _count(self) -> None:
         for _ in range(MAX_EVENTS):
@@ -141,3 +166,18 @@ class Connections:
         self._events.close(linger=0)
         if self._port is not None:
             self._port.close()
+
+
+def _silence_s(number: int) -> float:
+    """Return the time since data came over a connection, 0 if that is not known."""
+    try:
+        connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=number)
+    except OSError:
+        return 0.0
+    try:
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_DATA.size)
+        return float(_LAST_DATA.unpack(info)[0]) / 1e3
+    except (OSError, struct.error):  # it has gone, or is a socket file
+        return 0.0
+    finally:
+        connection.detach()

@@ -7,6 +7,9 @@ from typing import Final
 HELLO_EVERY_S: Final = 1.0
 BEAT_EVERY_S: Final = 2.0
 
+SILENCE_S: Final = 6.0
+"""Without anything from the other side this long, heartbeats included, a connection is dead."""
+
 ACK_TIMEOUT_S: Final = 5.0
 """Without any acknowledgement this long, the session is opened anew from what was acknowledged."""
 

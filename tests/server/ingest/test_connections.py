@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+import signal
 import socket
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
 import zmq
 
+from gradwatch._transport.connection import Connection
 from gradwatch_server.budgets import Budgets, BudgetUse
 from gradwatch_server.ingest.socket import Ingest
 from gradwatch_wire import Bye, Envelope, encode
+from gradwatch_wire.session.timing import SILENCE_S
 from tests.support.waiting import wait_until
 
 MOST = 16
 GOOD = encode(Envelope(session=b"s" * 16, seq=1, low=1, record=Bye()))
+
+CLIENT = """
+import sys, time
+from gradwatch._transport.connection import Connection
+
+connection = Connection(sys.argv[1], None)
+while True:
+    connection.send(bytes.fromhex(sys.argv[2]))
+    time.sleep(0.2)
+"""
+"""A client that goes on sending: its messages end the time to live of its heartbeats."""
 
 
 @pytest.fixture
@@ -86,3 +103,22 @@ def test_above_the_limit_no_new_one_is_taken_until_there_is_room(
             other.send(GOOD)
             wait_until(lambda: list(ingest.receive(50)), "a message from a new one")
     assert caplog.text.count("connections to the ingest port") == 1
+
+
+@pytest.mark.slow
+def test_the_connection_of_a_stopped_client_ends(ingest: Ingest) -> None:
+    """That of a client which sends nothing but heartbeats stays."""
+    quiet = Connection(ingest.endpoint, None)
+    command = [sys.executable, "-c", CLIENT, ingest.endpoint, GOOD.hex()]
+    with subprocess.Popen(command) as client:
+        try:
+            wait_until(lambda: num_open(ingest) == 2, "both connections")
+            wait_until(lambda: list(ingest.receive(50)), "a message")
+            client.send_signal(signal.SIGSTOP)
+            wait_until(lambda: num_open(ingest) == 1, "the end of one connection")
+            since_s = time.monotonic()
+            while time.monotonic() - since_s < 2 * SILENCE_S:
+                assert num_open(ingest) == 1
+        finally:
+            client.kill()
+            quiet.close()
