@@ -17,6 +17,16 @@ SHARE_OF_FILES: Final = 4
 """Connections to HTTP are at most one in so many of the files that may be open."""
 
 
+BURST: Final = 32
+"""Connections that a caller may open at once."""
+
+TURN_S: Final = 0.01
+"""Time between two connections of a caller after those: a first request takes some ms."""
+
+MAX_DELAY_S: Final = 5.0
+MAX_CALLERS: Final = 4_096
+
+
 class ConnectionLimits:
     """Limits of the connections of one event loop."""
 
@@ -25,6 +35,19 @@ class ConnectionLimits:
         self.most = min(use.limits.http_connections, max(1, most_open() // SHARE_OF_FILES))
         self.refused: Counter[str] = Counter()
         self.handshakes: set[asyncio.Task[None]] = set()
+        self._turns_s: dict[str, float] = {}  # caller -> when the next turn would be
+
+    def delay_s(self, caller: str, now_s: float) -> float:
+        """Return the time until a new connection is read: a caller's connections take turns.
+
+        Those who are connected have the loop in between.
+        """
+        if len(self._turns_s) >= MAX_CALLERS:
+            self._turns_s = {each: turn for each, turn in self._turns_s.items() if turn > now_s}
+        turn_s = max(self._turns_s.get(caller, 0.0), now_s)
+        delay_s = min(max(turn_s - now_s - BURST * TURN_S, 0.0), MAX_DELAY_S)
+        self._turns_s[caller] = min(turn_s, now_s + BURST * TURN_S + MAX_DELAY_S) + TURN_S
+        return delay_s
 
 
 def untaken(transport: asyncio.Transport) -> int:

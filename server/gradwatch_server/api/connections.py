@@ -70,7 +70,15 @@ class HttpConnection(H11Protocol):
             self.limits.use["http_connections"].num_refused += 1
             self._refuse(503, f"all {self.limits.most} HTTP connections are taken; try again soon")
         self._record_count()
+        self._take_turn()
         self._wait()
+
+    def _take_turn(self) -> None:
+        """Begin to read when it is this connection's turn."""
+        delay_s = self.limits.delay_s(self.client[0] if self.client else "", self.loop.time())
+        if delay_s and not self.transport.is_closing():
+            self.transport.pause_reading()
+            self.loop.call_later(delay_s, self.transport.resume_reading)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)

@@ -226,9 +226,9 @@ class Inbox(ABC):
         """Read what is there: in a long round too, nothing is to pile up where nobody counts it.
 
         Args:
-            timeout_ms: How long to wait for a message if there is none.
+            timeout_ms: How long to wait for a message if there is none, and none has its turn.
         """
-        self._read(timeout_ms)
+        self._read(0 if self._queue else timeout_ms)
 
     def _put(self, peer: bytes, arrived: Arrived, now_s: float) -> int:
         """Let a message wait; return what it takes in memory."""
