@@ -33,7 +33,7 @@ SHARE: Final = 0.1
 MAX_SHARE: Final = 0.35
 """The same once more than `MAX_TAIL` entries would have to be applied, in proportion to these."""
 
-SLICE_NS: Final = 10_000_000
+SLICE_NS: Final = 4_000_000
 """Time in which runs are encoded at once: a small one takes 0.7 ms, and there may be 1,000."""
 
 LOOK_NS: Final = 100_000_000
