@@ -199,10 +199,7 @@ def _notes(rows: Sequence[Row], attack_s: float) -> list[str]:
         "honest refused, lost or trimmed; beside half of the capacity p99 of /health "
         f"{MAX_HALF_P99_MS:g} ms."
     )
-    notes = [
-        about,
-        f"The log is bounded to 64 MiB, `ulimit -n` {USUAL_FILES:,}.",
-    ]
+    notes = [about, f"The log is bounded to 64 MiB, `ulimit -n` {USUAL_FILES:,}."]
     notes += [f"{row.name}: {ATTACKS[row.name].summary}" for row in rows]
     notes += [f"Measured, {row.name}: {told}." for row in rows for told in row.notes]
     notes += [f"Refused, {row.name}: {_listed(row.refused)}." for row in rows if +row.refused]

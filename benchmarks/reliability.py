@@ -15,15 +15,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-from benchmarks.harness import (
-    Aggregator,
-    Pipe,
-    Worker,
-    aggregator,
-    logged,
-    wait_until,
-    workers,
-)
+from benchmarks.harness import Aggregator, Pipe, Worker, aggregator, logged, wait_until, workers
 from benchmarks.report import show
 
 RUN: Final = "bench-reliability"

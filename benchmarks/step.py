@@ -163,10 +163,7 @@ def time_looks(steps: int = 24, rounds: int = 4) -> None:
 
 
 def _watch_memory(buffer_bytes: int) -> None:
-    with (
-        aggregator() as server,
-        workers(fill, [Filling(server.ingest, buffer_bytes)]) as (worker,),
-    ):
+    with aggregator() as server, workers(fill, [Filling(server.ingest, buffer_bytes)]) as (worker,):
         assert worker.receive() == "attached"
         server.process.send_signal(signal.SIGSTOP)
         worker.tell("go")

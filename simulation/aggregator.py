@@ -206,8 +206,7 @@ class Aggregator:
                 on_alerts=lambda: None,
                 on_failure=self._fail,
                 retention=RetentionPolicy(
-                    log_max_age_s=world.scenario.log_age_s,
-                    checkpoint_s=world.scenario.checkpoint_s,
+                    log_max_age_s=world.scenario.log_age_s, checkpoint_s=world.scenario.checkpoint_s
                 ),
                 budget_use=self.budget_use,
                 boot_id=self.num_boots.to_bytes(16, "big"),

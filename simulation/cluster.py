@@ -53,10 +53,7 @@ class Cluster:
         self.invariants = InvariantChecker()
         self.trace: deque[tuple[float, tuple[object, ...]]] = deque(maxlen=TRACE_LINES)
         self.network = Network(
-            random,
-            hwm=scenario.hwm,
-            delay_s=scenario.delay_s,
-            duplicate=scenario.duplicate,
+            random, hwm=scenario.hwm, delay_s=scenario.delay_s, duplicate=scenario.duplicate
         )
         self.greedy: GreedyPeer | None = None
         if scenario.greedy:

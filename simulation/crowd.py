@@ -117,9 +117,7 @@ class Crowd:
         self._clients = {
             number.to_bytes(16, "big"): _Client(
                 Session(
-                    number.to_bytes(16, "big"),
-                    Hello(run="r", rank=0, world=1),
-                    Backlog(last, body),
+                    number.to_bytes(16, "big"), Hello(run="r", rank=0, world=1), Backlog(last, body)
                 )
             )
             for number, last in enumerate(backlogs)

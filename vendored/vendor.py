@@ -33,10 +33,7 @@ FILES: Final = {
         "dist/uPlot.min.css",
         "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
     ),
-    "LICENSE.txt": (
-        "LICENSE",
-        "8f989229699b4fe2f1a0432d0e9edc338a8a911e250e2d1b01ecd770a5f5b1bd",
-    ),
+    "LICENSE.txt": ("LICENSE", "8f989229699b4fe2f1a0432d0e9edc338a8a911e250e2d1b01ecd770a5f5b1bd"),
 }
 """Our name of a file to its path in uPlot's package, and its SHA-256."""
 

@@ -15,10 +15,7 @@ NEAR_STEPS: Final = 2
 
 HUNDRED_THOUSAND: Final = 100_000
 
-CAUSES: Final = {
-    "learning_rate": ("learning rate",),
-    "learning_rate_ramp": ("learning rate",),
-}
+CAUSES: Final = {"learning_rate": ("learning rate",), "learning_rate_ramp": ("learning rate",)}
 """Kind of fault whose cause is in the numbers of the run to words of a right one."""
 
 

@@ -48,15 +48,7 @@ ACROSS_NOTES: Final = (
     "steps: until the first warning, median / nine tenths; of sudden faults alone",
     "false alarms: incidents with a warning per 100,000 healthy steps (95 %: it is less)",
 )
-THINNED_COLUMNS: Final = (
-    "every",
-    "runs",
-    "steps",
-    "harmful",
-    "all",
-    "in time",
-    "false alarms",
-)
+THINNED_COLUMNS: Final = ("every", "runs", "steps", "harmful", "all", "in time", "false alarms")
 THINNED_NOTES: Final = (
     "every: steps between two that the client looks at; runs and faults with 16 frames before",
     "in time: of the sudden faults found, told within twice the spacing",

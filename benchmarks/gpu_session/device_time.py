@@ -16,12 +16,7 @@ from torch import Tensor, nn
 from benchmarks.gpu_session.aims import DEVICE_BFLOAT16, DEVICE_FLOAT32, Aim
 from benchmarks.gpu_session.calls import profiled
 from benchmarks.gpu_session.device import Cost, Device
-from benchmarks.gpu_session.gradients import (
-    Gradients,
-    all_gradients,
-    hand_over,
-    parameters_for,
-)
+from benchmarks.gpu_session.gradients import Gradients, all_gradients, hand_over, parameters_for
 from benchmarks.gpu_session.rows import Rows
 from gradwatch._statistics.statistics import statistics
 from gradwatch_wire.columns import L2, MEASURED_COLUMNS

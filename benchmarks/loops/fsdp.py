@@ -17,11 +17,7 @@ MICRO_BATCHES = 3
 
 
 def train(
-    trial: Trial,
-    *,
-    micro_batches: int = 1,
-    attach: dict[str, Any] | None = None,
-    **settings: Any,
+    trial: Trial, *, micro_batches: int = 1, attach: dict[str, Any] | None = None, **settings: Any
 ) -> nn.Module:
     """Train with AdamW and clipping.
 

@@ -102,11 +102,7 @@ def _start(
     command = [sys.executable, "-m", "benchmarks.loops.process", loop.name, str(file)]
     with prints.open("w") as output:
         return subprocess.Popen(
-            command,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            cwd=ROOT,
-            env=os.environ | environ,
+            command, stdout=output, stderr=subprocess.STDOUT, cwd=ROOT, env=os.environ | environ
         )
 
 

@@ -24,9 +24,7 @@ def train(trial: Trial, *, micro_batches: int) -> nn.Module:
     trial.inject(network, "blocks.1.down")
     numbers: Any = torch.arange(trial.steps * micro_batches * accelerator.num_processes)
     model, optimizer, loader = accelerator.prepare(
-        network,
-        torch.optim.AdamW(network.parameters(), lr=0.01),
-        DataLoader(numbers, batch_size=1),
+        network, torch.optim.AdamW(network.parameters(), lr=0.01), DataLoader(numbers, batch_size=1)
     )
     trial.attach(model, optimizer)
     step, losses = 0, list[float]()

@@ -10,13 +10,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
-from transformers import (
-    GPT2Config,
-    GPT2LMHeadModel,
-    Trainer,
-    TrainerCallback,
-    TrainingArguments,
-)
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
 from benchmarks.loops.stated import check_loss, check_norm
 from benchmarks.loops.trial import Trial

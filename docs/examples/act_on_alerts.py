@@ -23,10 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwatch
 
-ANSWERS = {
-    "exploding": ("save", "lower_rate"),
-    "nonfinite": ("stop",),
-}
+ANSWERS = {"exploding": ("save", "lower_rate"), "nonfinite": ("stop",)}
 """Rule to what is done about it."""
 
 

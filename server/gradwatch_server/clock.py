@@ -30,9 +30,7 @@ class Clock:
     """
 
     def __init__(
-        self,
-        wall_ns: Callable[[], int] = time.time_ns,
-        steady_ns: Callable[[], int] = _steady_ns,
+        self, wall_ns: Callable[[], int] = time.time_ns, steady_ns: Callable[[], int] = _steady_ns
     ) -> None:
         """Begin at the wall clock's time, which is asked only now.
 

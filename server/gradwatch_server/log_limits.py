@@ -19,11 +19,7 @@ from gradwatch_server.budgets import BudgetUse
 
 logger = logging.getLogger(__name__)
 
-GUARDED: Final = (
-    "asyncio",
-    "uvicorn.error",
-    "gradwatch_server.api.routes.streams",
-)
+GUARDED: Final = ("asyncio", "uvicorn.error", "gradwatch_server.api.routes.streams")
 """Loggers whose lines peers can cause."""
 
 WINDOW_S: Final = 60.0

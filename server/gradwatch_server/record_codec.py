@@ -1,4 +1,4 @@
-"""Decoding of messages: STATS and BEAT by msgspec in a third of the time, others by the wire's codec.
+"""Decoding of messages: STATS and BEAT by msgspec in a third of the time, others by the codec.
 
 A record that msgspec accepts here the codec of the wire accepts, with the same result. A record
 that msgspec refuses goes to that codec, which says what is wrong with it.

@@ -16,12 +16,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from gradwatch_server.addresses import (
-    database_name,
-    endpoint_host,
-    is_loopback,
-    split_address,
-)
+from gradwatch_server.addresses import database_name, endpoint_host, is_loopback, split_address
 from gradwatch_server.budgets import BUDGETS, Budgets
 from gradwatch_server.config_file import DEFAULT_CONFIG, find_config
 from gradwatch_server.core.alerting.rules import Rules
@@ -45,8 +40,7 @@ class Settings(BaseSettings):
     )
     data: Path = Field(Path("gradwatch-data"), description="Data directory, made if missing.")
     store: SecretStr | None = Field(
-        None,
-        description="PostgreSQL database in place of the data directory; nodes may share it.",
+        None, description="PostgreSQL database in place of the data directory; nodes may share it."
     )
     keys_dir: Path | None = Field(
         None,
@@ -120,8 +114,7 @@ class Settings(BaseSettings):
     )
     rules: Rules = Field(default_factory=Rules, description="The rules; see docs/rules.md.")
     notify: Targets = Field(
-        default_factory=Targets,
-        description="Targets of notifications; see docs/notifications.md.",
+        default_factory=Targets, description="Targets of notifications; see docs/notifications.md."
     )
 
     @field_validator("alerts_max_age_s")

@@ -110,12 +110,7 @@ def train_with_client(training: Training, watch: Any, steps: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "plain",
-        "scaler",
-        *(pytest.param(name, marks=SLOW) for name in list(RECIPES)[2:]),
-    ],
+    "name", ["plain", "scaler", *(pytest.param(name, marks=SLOW) for name in list(RECIPES)[2:])]
 )
 def test_the_records_are_those_of_the_client(name: str, aggregator: Sink) -> None:
     recorded = trained(made(RECIPES[name]))

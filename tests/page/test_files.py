@@ -62,8 +62,7 @@ def test_every_module_is_named_by_the_page(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize(
-    "path",
-    ["../routes.py", "..%2froutes.py", "%2e%2e/files.py", "nothing.js", "index.html", ""],
+    "path", ["../routes.py", "..%2froutes.py", "%2e%2e/files.py", "nothing.js", "index.html", ""]
 )
 def test_nothing_else_is_served(client: TestClient, path: str) -> None:
     digest = read_files().digest

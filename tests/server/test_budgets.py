@@ -7,14 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gradwatch_server.budgets import (
-    BUDGETS,
-    UNLIMITED,
-    Budget,
-    Budgets,
-    BudgetUse,
-    LoggedBudgets,
-)
+from gradwatch_server.budgets import BUDGETS, UNLIMITED, Budget, Budgets, BudgetUse, LoggedBudgets
 
 SUFFIXES = {"bytes": "_bytes", "s": "_s", "per min": "_per_min"}
 

@@ -1,4 +1,4 @@
-"""Decoding in the aggregator: quick for STATS and BEAT, and alike for all (`tests/wire/test_garbage.py`)."""
+"""Decoding in the aggregator: quick for STATS and BEAT, alike for all (see test_garbage.py)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,17 @@ import msgpack
 import pytest
 
 from gradwatch_server import record_codec
-from gradwatch_wire import Beat, Column, Envelope, ProtocolError, Record, Stats, codec, decode, encode
+from gradwatch_wire import (
+    Beat,
+    Column,
+    Envelope,
+    ProtocolError,
+    Record,
+    Stats,
+    codec,
+    decode,
+    encode,
+)
 
 STATS = Stats(
     manifest_id=3,

@@ -64,11 +64,7 @@ class ForkedProcess(subprocess.Popen[str]):
         """Ask the fork server for the process, in place of `fork` and `exec` in this one."""
         directory, environ = others[4:6]
         pipes = others[9:15]
-        request = {
-            "arguments": args,
-            "environ": environ,
-            "directory": str(directory or Path.cwd()),
-        }
+        request = {"arguments": args, "environ": environ, "directory": str(directory or Path.cwd())}
         given = (pipes[0], pipes[3], pipes[5])
         files = [own if number < 0 else number for own, number in enumerate(given)]
         self._connection.connect(_server(self._modules))

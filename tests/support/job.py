@@ -94,11 +94,7 @@ class Job:
 def _start(
     arguments: list[str], environ: dict[str, str], *, is_forked: bool
 ) -> subprocess.Popen[str]:
-    pipes: Any = {
-        "stdin": subprocess.PIPE,
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.STDOUT,
-    }
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     if is_forked:
         return ForkedProcess(arguments, TRAINING, environ=environ, **pipes)
     process: subprocess.Popen[str] = subprocess.Popen(

@@ -10,17 +10,7 @@ from typing import Any, ClassVar, Final, TypeAlias
 
 import zmq
 
-from gradwatch_wire import (
-    Ack,
-    Alert,
-    Envelope,
-    Hello,
-    Record,
-    Refuse,
-    Welcome,
-    decode,
-    encode,
-)
+from gradwatch_wire import Ack, Alert, Envelope, Hello, Record, Refuse, Welcome, decode, encode
 from gradwatch_wire.keyfile import ClientKey
 from tests.support.records import manifest_of, stats_of
 from tests.support.waiting import PATIENCE_S

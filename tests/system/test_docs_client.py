@@ -48,10 +48,7 @@ def _described(function: Callable[..., Any]) -> list[list[str]]:
 
 @pytest.mark.parametrize(
     ("heading", "function"),
-    [
-        ("## `attach`", gradwatch.attach),
-        ("### `collect`", gradwatch.Watch.collect),
-    ],
+    [("## `attach`", gradwatch.attach), ("### `collect`", gradwatch.Watch.collect)],
 )
 def test_every_argument_has_its_line_with_type_and_default(
     heading: str, function: Callable[..., Any]

@@ -70,12 +70,7 @@ BORN = {
     "loss": ("head.bias", "head.bias", False, GRADIENT),
     "loss-unknown": (None, "head.bias", None, MAYBE),
     "backward": ("second.bias", "second.bias", False, GRADIENT),
-    "backward-unknown": (
-        "second.bias",
-        "second.bias",
-        None,
-        GRADIENT,
-    ),
+    "backward-unknown": ("second.bias", "second.bias", None, GRADIENT),
 }
 
 

@@ -47,10 +47,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
     """Seconds where the defaults are minutes."""
     config = tmp_path / "gradwatch.toml"
     config.write_text(RULES)
-    return {
-        "GRADWATCH_CONFIG": str(config),
-        "GRADWATCH_SESSION_TIMEOUT_S": str(SESSION_TIMEOUT_S),
-    }
+    return {"GRADWATCH_CONFIG": str(config), "GRADWATCH_SESSION_TIMEOUT_S": str(SESSION_TIMEOUT_S)}
 
 
 @pytest.fixture

@@ -218,12 +218,7 @@ K = wire.Kind
 BAD: list[tuple[bytes, str, str, str]] = [
     (b"", "message", "one frame", "none or several"),
     (b"\x02", "message.version", "protocol version 1", "version 2"),
-    (
-        VERSION + bytes(limits.MAX_RECORD_BYTES),
-        "message",
-        "at most 2097152 bytes",
-        "2097153 bytes",
-    ),
+    (VERSION + bytes(limits.MAX_RECORD_BYTES), "message", "at most 2097152 bytes", "2097153 bytes"),
     (VERSION, "envelope", "valid msgpack", "No more data to unpack."),
     (VERSION + b"\xc1", "envelope", "valid msgpack", "FormatError"),
     (VERSION + b"\x91" * 5_000 + b"\xc0", "envelope", "valid msgpack", "StackError"),
@@ -429,12 +424,7 @@ BAD: list[tuple[bytes, str, str, str]] = [
     (message(K.EVENT, {"name": "x", "step": -1}), "EVENT.step", "an integer 0..", "int -1"),
     (message(K.ALERT, {"alert": {"a": {"b": b""}}}), "ALERT.alert.a", "a scalar", "0 bytes"),
     (message(K.ALERT, {"alert": {"a": {b"b": 1}}}), "ALERT.alert.a", "a string", "1 bytes"),
-    (
-        message(K.ALERT, {"alert": {"a": [[[[[[[1]]]]]]]}}),
-        "ALERT.alert.a",
-        "less nesting",
-        "int 1",
-    ),
+    (message(K.ALERT, {"alert": {"a": [[[[[[[1]]]]]]]}}), "ALERT.alert.a", "less nesting", "int 1"),
 ]
 
 

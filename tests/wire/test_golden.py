@@ -237,12 +237,7 @@ ENVELOPES: dict[str, wire.Envelope] = {
             0,
             wire.Ack(boot_id=BOOT_ID, acked=6, window_bytes=131_072, shrink=3, every=4),
         ),
-        (
-            "REDIRECT",
-            0,
-            0,
-            wire.Redirect(endpoint="tcp://node-2:5555", reason="node-2 has run r"),
-        ),
+        ("REDIRECT", 0, 0, wire.Redirect(endpoint="tcp://node-2:5555", reason="node-2 has run r")),
     )
 }
 

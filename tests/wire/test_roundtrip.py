@@ -267,10 +267,7 @@ def test_a_beat_says_whether_the_model_trains_or_nothing(training: bool | None) 
 
 def test_integers_in_place_of_floats_are_sent_as_floats() -> None:
     """`scalars={"lr": 1}` passes a type checker, so it must not be refused by the aggregator."""
-    sent = (
-        wire.Stats(manifest_id=1, step=0, scalars={"lr": 1, "on": True}),
-        wire.Beat(since_s=2),
-    )
+    sent = (wire.Stats(manifest_id=1, step=0, scalars={"lr": 1, "on": True}), wire.Beat(since_s=2))
     received = [
         wire.decode(wire.encode(wire.Envelope(session=SESSION, seq=1, record=record))).record
         for record in sent

@@ -15,13 +15,7 @@ from benchmarks.alerts.faults.nonfinite import NonfiniteGradient, NonfiniteLoss
 from benchmarks.alerts.faults.overflow import Overflow, ScaleCollapse
 from benchmarks.alerts.faults.ranks import BitError, RankLocal, Unreduced
 from benchmarks.alerts.faults.rate import NoRate, Rate, RateRamp
-from benchmarks.alerts.faults.silent import (
-    LeftOut,
-    NotZeroed,
-    SameBatch,
-    Stale,
-    UpdatesLost,
-)
+from benchmarks.alerts.faults.silent import LeftOut, NotZeroed, SameBatch, Stale, UpdatesLost
 from benchmarks.alerts.faults.time import Slowed, Stall
 from benchmarks.alerts.faults.units import DeadUnits, Saturated, SomeDeadUnits
 from benchmarks.alerts.faults.weights import ReplicaCorrupted, WeightCorrupted, WeightsGrown

@@ -136,10 +136,7 @@ class OptimizerSteps:
         self._schedule.enter()
         try:  # a context manager of Python would take as long as all the rest
             recorder.windows.begin_step(
-                number,
-                has_closure=has_closure,
-                is_nested=_is_nested,
-                is_artificial=_is_artificial,
+                number, has_closure=has_closure, is_nested=_is_nested, is_artificial=_is_artificial
             )
         except Exception as error:  # noqa: BLE001 - nothing may be raised into training
             self._faults.note("optimizer step", repr(error))

@@ -43,9 +43,7 @@ class Readback:
         self._find_ring(1)
 
     def start(
-        self,
-        values: Sequence[Tensor],
-        packed: Mapping[torch.device, PackedNumbers] | None = None,
+        self, values: Sequence[Tensor], packed: Mapping[torch.device, PackedNumbers] | None = None
     ) -> Values:
         """Enqueue the copies of all values, packed into one for each device.
 

@@ -288,10 +288,7 @@ class Recorder:
 
     def _end_row(self, step: int, *, is_skipped: bool) -> None:
         self.history.end_step(
-            step,
-            self._config.optimizers,
-            was_measured=self._was_measured,
-            is_skipped=is_skipped,
+            step, self._config.optimizers, was_measured=self._was_measured, is_skipped=is_skipped
         )
 
     @torch.no_grad()

@@ -73,9 +73,7 @@ class StepSample:
     found_inf: list[Tensor] = field(default_factory=list)
 
     def measure(
-        self,
-        gradients: Sequence[Tensor],
-        columns_on: Callable[[torch.device], Sequence[str]],
+        self, gradients: Sequence[Tensor], columns_on: Callable[[torch.device], Sequence[str]]
     ) -> str:
         """Enqueue the statistics of all gradients, device by device.
 

@@ -154,10 +154,7 @@ def _flat(stored: Tensor) -> Tensor:
 
 @lru_cache(maxsize=16)
 def _shares(
-    sizes: tuple[int, ...],
-    stored: tuple[int, ...],
-    wholes: tuple[int, ...],
-    device: torch.device,
+    sizes: tuple[int, ...], stored: tuple[int, ...], wholes: tuple[int, ...], device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return of each weight how many elements were read, its part, and the factor of its L2 norm.
 

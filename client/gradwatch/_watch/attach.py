@@ -301,11 +301,7 @@ def attach(
 
 
 def _new_schedule(
-    config: WatchConfig,
-    every: int | None,
-    share: float | None,
-    world: int,
-    sender: Sender,
+    config: WatchConfig, every: int | None, share: float | None, world: int, sender: Sender
 ) -> Schedule:
     """Return the schedule, with a budget where nothing else decides how often is measured."""
     is_decided = every is not None or config.report_every > 1

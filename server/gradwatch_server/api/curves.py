@@ -47,10 +47,7 @@ def as_arrays(
     curves: Sequence[Curve], steps: IndexArray, times_ns: IndexArray
 ) -> dict[str, npt.NDArray[Any]]:
     """Return the arrays of an answer: `step`, `time`, `0.min` and so on."""
-    arrays: dict[str, npt.NDArray[Any]] = {
-        "time": times_ns / 1e9,
-        "step": steps_as_array(steps),
-    }
+    arrays: dict[str, npt.NDArray[Any]] = {"time": times_ns / 1e9, "step": steps_as_array(steps)}
     for number, curve in enumerate(curves):
         arrays |= {f"{number}.{name}": values for name, values in curve.arrays()}
     return arrays

@@ -8,13 +8,7 @@ from typing import Any, Final
 
 import httpx
 
-from gradwatch_server.cli.client import (
-    TIMEOUT,
-    UNREACHABLE,
-    check,
-    no_answer,
-    not_an_aggregator,
-)
+from gradwatch_server.cli.client import TIMEOUT, UNREACHABLE, check, no_answer, not_an_aggregator
 from gradwatch_server.cli.credentials import credentials
 
 MOST_KEPT: Final = 16

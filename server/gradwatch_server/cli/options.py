@@ -14,8 +14,7 @@ from gradwatch_wire.names import DEFAULT_HTTP
 DEFAULT_URL: Final = f"http://{DEFAULT_HTTP}"
 
 Url = Annotated[
-    str,
-    typer.Option("--url", envvar="GRADWATCH_URL", help="HTTP address of the aggregator."),
+    str, typer.Option("--url", envvar="GRADWATCH_URL", help="HTTP address of the aggregator.")
 ]
 Config = Annotated[
     Path | None,

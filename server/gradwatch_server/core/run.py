@@ -160,9 +160,7 @@ class Run(AttemptHistory):
                         yield from attempt.active_alerts.acknowledge(alert_id, who)
 
     def _put_in_force(
-        self,
-        body: Began | RulesSet | BudgetsSet | SilenceAdded | SilenceRemoved,
-        now_ns: int,
+        self, body: Began | RulesSet | BudgetsSet | SilenceAdded | SilenceRemoved, now_ns: int
     ) -> Iterator[Alert]:
         match body:
             case Began(attempts, rules, budgets, silences):

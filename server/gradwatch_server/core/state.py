@@ -41,12 +41,7 @@ class State:
     def beginning(self, name: str, attempts: int) -> Began:
         """Return the entry with which a run of this name begins that had so many attempts."""
         fitting = [silence for silence in self.silences.state_dict() if fits(silence["run"], name)]
-        return Began(
-            attempts,
-            self.rules.json_text,
-            self.budgets.model_dump_json(),
-            tuple(fitting),
-        )
+        return Began(attempts, self.rules.json_text, self.budgets.model_dump_json(), tuple(fitting))
 
     def apply_to(self, name: str, entry: Entry, number: int | None = None) -> list[Alert]:
         """Apply an entry of one run's log; return the alerts that come of it, in order.

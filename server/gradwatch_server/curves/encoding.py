@@ -95,8 +95,7 @@ def _plain(packed: bytes) -> Any:
 
 
 def encode_block(
-    arrays: Sequence[npt.NDArray[Any]],
-    tables: Iterable[tuple[str, Sequence[npt.NDArray[Any]]]],
+    arrays: Sequence[npt.NDArray[Any]], tables: Iterable[tuple[str, Sequence[npt.NDArray[Any]]]]
 ) -> tuple[bytes, bytes]:
     """Return head and body of a block.
 

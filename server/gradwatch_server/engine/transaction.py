@@ -99,10 +99,7 @@ class Transaction:
         return self.state.silences.version != self._silences_version
 
     def commit(
-        self,
-        lines: Sequence[LogEntry],
-        events: Sequence[NewAlertEvent],
-        saves: Sequence[RunSave],
+        self, lines: Sequence[LogEntry], events: Sequence[NewAlertEvent], saves: Sequence[RunSave]
     ) -> bool:
         """Commit entries, the alert events that come of them, and runs to be saved.
 
@@ -135,10 +132,7 @@ class Transaction:
         return True
 
     def _write(
-        self,
-        lines: Sequence[LogEntry],
-        events: Sequence[NewAlertEvent],
-        saves: Sequence[RunSave],
+        self, lines: Sequence[LogEntry], events: Sequence[NewAlertEvent], saves: Sequence[RunSave]
     ) -> int:
         """Write once; return the cursor of the newest alert event."""
         store = self.store

@@ -1,5 +1,4 @@
-"""Connections to the ingest port: how many there are, no new ones while there are too many, and an
-end of those that are dead.
+"""Connections to the ingest port: no new ones while there are too many, an end of dead ones.
 
 ZeroMQ accepts whoever comes, and would cut all connections with the port. So at the limit the
 kernel is told to drop what asks for a new one, as if nobody were there; those that are connected go

@@ -81,11 +81,7 @@ class CurveStore:
         return StoredBlocks(self._db, run, attempt)
 
     def save(
-        self,
-        run: str,
-        attempt: int,
-        blocks: Sequence[SavedBlock],
-        layers: bytes | None = None,
+        self, run: str, attempt: int, blocks: Sequence[SavedBlock], layers: bytes | None = None
     ) -> None:
         """Write blocks, each in place of what it was, all or none; and the layers, if given."""
         of = run, attempt

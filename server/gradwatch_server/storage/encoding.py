@@ -152,9 +152,7 @@ Notice: TypeAlias = (
 """What is of no session, and was asked for by nobody."""
 
 
-def _encode_notice(
-    notice: Notice,
-) -> tuple[int, None, bytes | None]:
+def _encode_notice(notice: Notice) -> tuple[int, None, bytes | None]:
     match notice:
         case Beats(progress):
             return _BEATS, None, msgpack.packb([_plain(each) for each in progress])

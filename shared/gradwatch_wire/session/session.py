@@ -20,24 +20,9 @@ from typing import Generic, Protocol, TypeVar
 
 from gradwatch_wire.codec import encode, join
 from gradwatch_wire.limits import MAX_IN_FLIGHT_BYTES, RECORD_OVERHEAD_BYTES
-from gradwatch_wire.records import (
-    Ack,
-    Alert,
-    Beat,
-    Envelope,
-    Hello,
-    Json,
-    Record,
-    Refuse,
-    Welcome,
-)
+from gradwatch_wire.records import Ack, Alert, Beat, Envelope, Hello, Json, Record, Refuse, Welcome
 from gradwatch_wire.session.send_buffer import BufferedRecord
-from gradwatch_wire.session.timing import (
-    ACK_TIMEOUT_S,
-    BEAT_EVERY_S,
-    HELLO_EVERY_S,
-    MAX_IN_FLIGHT,
-)
+from gradwatch_wire.session.timing import ACK_TIMEOUT_S, BEAT_EVERY_S, HELLO_EVERY_S, MAX_IN_FLIGHT
 
 
 class RecordSource(Protocol):

@@ -105,8 +105,7 @@ def test_norms_equal_those_that_autograd_gives() -> None:
 
 
 @pytest.mark.parametrize(
-    ("norm_type", "expected"),
-    [("l2", 5.0), ("l1", 7.0), ("linf", 4.0), ("mean", 7.0 / 3)],
+    ("norm_type", "expected"), [("l2", 5.0), ("l1", 7.0), ("linf", 4.0), ("mean", 7.0 / 3)]
 )
 def test_each_norm_type_is_the_norm_of_its_name(norm_type: str, expected: float) -> None:
     block = Block(1.0)

@@ -45,9 +45,7 @@ class Loop:
         mixed_precision: str = "no",
     ) -> None:
         self.accelerator = Accelerator(
-            cpu=True,
-            gradient_accumulation_steps=accumulate,
-            mixed_precision=mixed_precision,
+            cpu=True, gradient_accumulation_steps=accumulate, mixed_precision=mixed_precision
         )
         if mixed_precision == "fp16":
             # Accelerate makes a scaler on a GPU only; with one for the CPU it goes the same way.

@@ -109,9 +109,7 @@ def test_parts_of_any_scale_are_put_together(dtype: torch.dtype) -> None:
 @pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("dtype", "last"),
-    [*((dtype, "large") for dtype in DTYPES), (torch.float32, math.inf)],
-    ids=str,
+    ("dtype", "last"), [*((dtype, "large") for dtype in DTYPES), (torch.float32, math.inf)], ids=str
 )
 def test_a_program_goes_on_after_the_longest_segment(dtype: torch.dtype, last: Any) -> None:
     size = (MAX_TILES + 2) * TILE_BYTES // dtype.itemsize + 3
@@ -287,11 +285,7 @@ def test_a_number_that_is_kept_outlasts_the_memory_it_was_measured_in() -> None:
 def test_what_the_kernel_is_not_for_takes_the_other_path(monkeypatch: pytest.MonkeyPatch) -> None:
     slots = NormSlots([Expected(DEVICE, [torch.float32])])
     plain = torch.ones(4, 4, device=DEVICE)
-    odd = [
-        plain[:, ::2],
-        plain.to(torch.float8_e4m3fn),
-        plain[:2].bfloat16(),
-    ]
+    odd = [plain[:, ::2], plain.to(torch.float8_e4m3fn), plain[:2].bfloat16()]
     tried: list[Any] = []
     monkeypatch.setattr(norms, "_try", lambda *given: tried.append(given))
 

@@ -120,10 +120,7 @@ WRONG: Final[list[tuple[dict[str, Any], type[Exception], str]]] = [
     ({"groups": {"a": []}}, ValueError, "groups: 'a' matches no watched parameter"),
     ({"groups": {"a": "x.*"}}, ValueError, "groups: 'a': pattern 'x.\\*' matches none of 2"),
     ({"groups": {"g" * 513: "*"}}, ValueError, "groups: the name 'ggg.* is no text of at most"),
-    (
-        {"groups": {str(n): "*" for n in range(65)}},
-        *(ValueError, "groups: at most 64, got 65"),
-    ),
+    ({"groups": {str(n): "*" for n in range(65)}}, *(ValueError, "groups: at most 64, got 65")),
     ({"include": "x.*"}, ValueError, "include: pattern 'x.\\*' matches none of 2 names"),
     ({"include": 5}, TypeError, "include: one item or a list of them, got int"),
     ({"include": [5]}, TypeError, "include: patterns are strings, got int"),
@@ -264,7 +261,7 @@ def test_what_is_left_behind_would_be_seen() -> None:
 
     assert {"descriptors", "threads", "of all optimizers"} < changed
     assert {name.partition(" ")[2] for name in changed} >= {
-        *("_forward_hooks", "_post_accumulate_grad_hooks", "_optimizer_step_pre_hooks"),
+        *("_forward_hooks", "_post_accumulate_grad_hooks", "_optimizer_step_pre_hooks")
     }
     assert left_behind() == before
 

@@ -51,8 +51,7 @@ def test_an_unknown_run_is_one_line(invoke: Command, service: Aggregator, name: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "url",
-    ["http://127.0.0.1:1", "http://a..b:80", "http://[", "ftp://x", "", "x"],
+    "url", ["http://127.0.0.1:1", "http://a..b:80", "http://[", "ftp://x", "", "x"]
 )
 def test_no_aggregator_there_is_one_line(invoke: Command, url: str) -> None:
     for arguments in (["runs"], ["health", "x"], ["tail"], ["tail", "--after", "0"]):

@@ -175,7 +175,7 @@ def test_a_late_hello_of_an_old_process_does_not_end_a_training_that_was_away() 
 
     assert (first.num_frames, first.counts.num_late, first.retired) == (5, 0, False)
     assert [(alert.attempt, alert.rule) for alert in training.alerts] == [
-        *((1, "liveness"), (1, "nonfinite")),
+        *((1, "liveness"), (1, "nonfinite"))
     ]
     assert run.current is first
 

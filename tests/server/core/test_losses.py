@@ -92,7 +92,7 @@ def test_an_unknown_session_from_a_file_does_not_disturb_the_training() -> None:
 
     assert job.attempt is current
     assert [(a.number, a.retired, sorted(a.sessions)) for a in run.attempts] == [
-        *((1, False, [0, 1]), (2, True, [0, 1])),
+        *((1, False, [0, 1]), (2, True, [0, 1]))
     ]
     assert job.frame.step == 7
     assert (run.num_stored, run.current.counts.num_late) == (8, 0)

@@ -22,10 +22,7 @@ def settings_of(folder: Path, text: str) -> Settings:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (
-            f'url = "{URL}"\nurll = "{URL}"',
-            "'notify.oncall.urll' is not known; there are type",
-        ),
+        (f'url = "{URL}"\nurll = "{URL}"', "'notify.oncall.urll' is not known; there are type"),
         (f'url = "{URL}"\ntype = "pager"', "'notify.oncall.type': Input should be one of apprise"),
         (f'url = ["{URL}"]', "'notify.oncall.url': should be a text in quotes, such as"),
         (f'url = "{URL}"\nurl_env = 5', "'notify.oncall.url_env': should be a text in quotes, suc"),
@@ -41,10 +38,7 @@ def settings_of(folder: Path, text: str) -> Settings:
             f'url = "{URL}"\nseverities = "critical"',
             '\'notify.oncall.severities\': should be a list, such as ["one", "two"], got \'crit',
         ),
-        (
-            f'url = "{URL}"\nurl_env = "X"',
-            "url_env and url_file, and has url and url_env",
-        ),
+        (f'url = "{URL}"\nurl_env = "X"', "url_env and url_file, and has url and url_env"),
         ('rules = ["vanishing"]', "'notify.oncall': should have one of url, url_env and url_file"),
         (f'url = "{URL}"\nrules = ["nonfinit"]', "'notify.oncall.rules': 'nonfinit' fits no rule"),
         (f'url = "{URL}"\nrules = "vanishing"', "'notify.oncall.rules': Input should be a list of"),

@@ -16,12 +16,7 @@ from gradwatch_server.core.entries import (
     SilenceAdded,
     SilenceRemoved,
 )
-from gradwatch_server.storage.encoding import (
-    RECORD_KINDS,
-    EncodedEntry,
-    decode_entry,
-    encode_entry,
-)
+from gradwatch_server.storage.encoding import RECORD_KINDS, EncodedEntry, decode_entry, encode_entry
 from gradwatch_server.storage.rows import LogEntry
 from gradwatch_wire import SEQUENCED, Bye, Envelope, Hello, decode, encode
 from tests.support.records import stats_of
@@ -41,8 +36,7 @@ def test_a_record_is_kept_byte_by_byte() -> None:
 
 
 @pytest.mark.parametrize(
-    "head",
-    [b"\xdc\x00\x06\x08", b"\xdd\x00\x00\x00\x06\x08", b"\x96\xcc\x08", b"\x96\xcd\x00\x08"],
+    "head", [b"\xdc\x00\x06\x08", b"\xdd\x00\x00\x00\x06\x08", b"\x96\xcc\x08", b"\x96\xcd\x00\x08"]
 )
 def test_a_kind_spelt_at_length_is_read_back(head: bytes) -> None:
     """msgpack has several ways to write an array of six and a kind; all of them are valid."""

@@ -306,7 +306,7 @@ def test_a_run_that_ended_long_ago_makes_room_for_another(
     assert running.shows(frames=1).attempt == 2
     stored = running.store.alert_events.after(0)
     assert [(event.alert["rule"], event.alert["attempt"]) for event in stored] == [
-        *(("nonfinite", 1), ("liveness", 1), ("nonfinite", 2)),
+        *(("nonfinite", 1), ("liveness", 1), ("nonfinite", 2))
     ]
     running = start(endpoint=running.endpoint)
     assert (running.view().attempt, running.published.cursor) == (2, 3)

@@ -63,9 +63,7 @@ def test_a_stored_run_raises_what_the_rules_say(
         engine.close()
     same = judge(**SOON_OVER)
 
-    assert [(own.id, own.message) for own in same] == [
-        (events[-1]["id"], events[-1]["message"]),
-    ]
+    assert [(own.id, own.message) for own in same] == [(events[-1]["id"], events[-1]["message"])]
     assert rows(same) == [("exploding", 1, 2, 6)]
     assert rows(judge(**STRICT)) == [("exploding", 1, 2, 6), ("exploding", 1, 7, 11)]
     assert rows(judge(exploding={"layers": ["x*"]})) == []

@@ -25,12 +25,7 @@ from gradwatch_wire import (
 from gradwatch_wire.limits import MAX_MANIFESTS
 from gradwatch_wire.session.outbox import Outbox
 from gradwatch_wire.session.session import Session, SessionPhase
-from gradwatch_wire.session.timing import (
-    ACK_TIMEOUT_S,
-    BEAT_EVERY_S,
-    HELLO_EVERY_S,
-    MAX_IN_FLIGHT,
-)
+from gradwatch_wire.session.timing import ACK_TIMEOUT_S, BEAT_EVERY_S, HELLO_EVERY_S, MAX_IN_FLIGHT
 
 SESSION = b"s" * 16
 BOOT, OTHER_BOOT = b"b" * 16, b"o" * 16
@@ -151,7 +146,7 @@ def test_records_go_out_in_order_with_what_can_still_be_supplied(welcomed: Clien
     second = welcomed.send()
 
     assert [(e.seq, e.low, e.record) for e in first + second] == [
-        *((1, 1, event(10)), (2, 1, event(11)), (3, 2, event(12))),
+        *((1, 1, event(10)), (2, 1, event(11)), (3, 2, event(12)))
     ]
     assert {(e.session, e.time_ns) for e in first + second} == {(SESSION, 7)}
 
@@ -475,7 +470,7 @@ def test_a_manifest_does_not_hide_the_loss_of_a_record_that_gave_way() -> None:
 
     assert small.session.counters["evicted"] == 1
     assert [(e.seq, e.low, e.record.step) for e in sent if isinstance(e.record, Event)] == [
-        *((3, 3, 3), (4, 3, 4)),
+        *((3, 3, 3), (4, 3, 4))
     ]
 
 
@@ -567,10 +562,7 @@ def test_answers_for_another_session_are_ignored(welcomed: Client) -> None:
 
 @pytest.mark.parametrize(
     "answer",
-    [
-        lambda: Ack(boot_id=BOOT, acked=1 << 40),
-        lambda: Welcome(boot_id=BOOT, acked=1 << 40),
-    ],
+    [lambda: Ack(boot_id=BOOT, acked=1 << 40), lambda: Welcome(boot_id=BOOT, acked=1 << 40)],
 )
 def test_an_acknowledgement_of_what_never_was_does_not_stop_the_session(
     welcomed: Client, answer: Callable[[], Record]

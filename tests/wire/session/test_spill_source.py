@@ -5,16 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from gradwatch_wire import (
-    Ack,
-    Envelope,
-    Event,
-    Hello,
-    Refuse,
-    Welcome,
-    decode,
-    encode_body,
-)
+from gradwatch_wire import Ack, Envelope, Event, Hello, Refuse, Welcome, decode, encode_body
 from gradwatch_wire.session.driver import send_due
 from gradwatch_wire.session.send_buffer import BufferedRecord
 from gradwatch_wire.session.session import SessionPhase

@@ -149,9 +149,7 @@ class Tools:
         )
 
     async def explain_alert(
-        self,
-        context: Context,
-        alert: Annotated[str, Field(description="The 16 digits of its id.")],
+        self, context: Context, alert: Annotated[str, Field(description="The 16 digits of its id.")]
     ) -> str:
         """Explain an alert: cause, norms before and after, last good step, hints, its rule."""
         answer = await self._get(f"/alerts/{quote(alert, safe='')}")

@@ -41,9 +41,7 @@ class Acknowledging(BaseModel):
 
 
 @router.get(
-    "/runs/{run}/alerts",
-    summary="Alerts of a run as they stand, newest first",
-    response_class=Json,
+    "/runs/{run}/alerts", summary="Alerts of a run as they stand, newest first", response_class=Json
 )
 async def run_alerts(
     run: str,

@@ -152,11 +152,7 @@ def _worst(l2: Rows, usual: Rows) -> IndexArray:
 
 
 def _describe(
-    known: KnownLayers,
-    place: int,
-    at: int,
-    columns: dict[str, Rows | None],
-    usual: Rows,
+    known: KnownLayers, place: int, at: int, columns: dict[str, Rows | None], usual: Rows
 ) -> dict[str, Any]:
     described: dict[str, Any] = {"index": int(place), "name": known.names[place]}
     for name, rows in columns.items():

@@ -17,12 +17,7 @@ router = APIRouter()
 
 
 @router.get("/runs/{run}/layers", summary="Layers, in their order", response_class=Json)
-async def layers(
-    view: View,
-    api: Api,
-    request: Request,
-    page: Page,
-) -> Response:
+async def layers(view: View, api: Api, request: Request, page: Page) -> Response:
     known = await api.curve_reads.run(lambda: _read(view, api))
     tag = tag_with(api, f"{view.attempt}-{known.digest}-{known.state}")
     if has_tag(request, tag):

@@ -32,8 +32,7 @@ Column = Annotated[
     Query(max_length=len(FRAME_COLUMNS), description="Columns of the layers; all by default."),
 ]
 Layer = Annotated[
-    str,
-    Query(max_length=600, description=f"Pattern of names of layers; `{NO_LAYER}` for none."),
+    str, Query(max_length=600, description=f"Pattern of names of layers; `{NO_LAYER}` for none.")
 ]
 From = Annotated[int, Query(ge=0, le=MAX_STEP, alias="from", description="First step.")]
 To = Annotated[int, Query(ge=0, le=MAX_STEP, description="Last step.")]

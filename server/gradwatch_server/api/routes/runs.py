@@ -217,9 +217,7 @@ async def delete_run(run: str, api: Api, confirm: Confirm = None) -> Response:
 
 
 @router.get(
-    "/runs/{run}/health",
-    summary="Health of a run, and where it went wrong",
-    response_class=Json,
+    "/runs/{run}/health", summary="Health of a run, and where it went wrong", response_class=Json
 )
 async def run_health(view: View, api: Api, request: Request) -> Response:
     tag = tag_of(api, view)

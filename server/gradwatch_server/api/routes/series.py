@@ -58,8 +58,7 @@ Column = Annotated[
 ]
 Points = Annotated[int, Query(ge=1, le=MAX_POINTS, description="Largest number of buckets.")]
 Form = Annotated[
-    Literal["json", "safetensors"],
-    Query(alias="format", description="`json` or `safetensors`."),
+    Literal["json", "safetensors"], Query(alias="format", description="`json` or `safetensors`.")
 ]
 
 
@@ -126,11 +125,7 @@ def _answer(view: RunView, api: ApiState, asked: _Request) -> Response:
 
 
 def _reader(
-    range_: Range,
-    known: KnownLayers,
-    api: ApiState,
-    asked: _Request,
-    tables: Sequence[SeriesTable],
+    range_: Range, known: KnownLayers, api: ApiState, asked: _Request, tables: Sequence[SeriesTable]
 ) -> BucketReader:
     if asked.rank is None:
         names = {each.table for each in tables} | ({RUN_TABLE} if asked.wanted.of_run else set())

@@ -115,9 +115,7 @@ async def alert_lines(
 
 
 @router.get(
-    "/alerts/stream",
-    response_class=EventStream,
-    summary="Alert events as they happen, server-sent",
+    "/alerts/stream", response_class=EventStream, summary="Alert events as they happen, server-sent"
 )
 async def stream(
     api: Api,
@@ -134,10 +132,7 @@ async def stream(
     summary="Alert events of one run, server-sent",
 )
 async def run_stream(
-    run: str,
-    api: Api,
-    silenced: Silenced = False,
-    last_event_id: LastEventId = None,
+    run: str, api: Api, silenced: Silenced = False, last_event_id: LastEventId = None
 ) -> EventStream:
     api.check_run(run)
     return _stream(api, last_event_id, EventFilter(run, silenced))

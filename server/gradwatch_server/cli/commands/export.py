@@ -32,8 +32,7 @@ def export(
     to: Annotated[str, typer.Option(metavar="|".join(FORMATS), help="What to write.")],
     url: Url = DEFAULT_URL,
     out: Annotated[
-        Path | None,
-        typer.Option(help="The directory that is made.", show_default="RUN-FORMAT"),
+        Path | None, typer.Option(help="The directory that is made.", show_default="RUN-FORMAT")
     ] = None,
     attempt: Annotated[
         int | None, typer.Option(min=1, help="An attempt.", show_default="the current one")

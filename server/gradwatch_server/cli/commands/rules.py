@@ -92,8 +92,7 @@ def _watches(watched: dict[str, Any]) -> str:
 def check(
     file: Annotated[Path, typer.Argument(help="A settings file, such as gradwatch.toml.")],
     run: Annotated[
-        str | None,
-        typer.Option(help="Judge what is stored of this run by the rules of the file."),
+        str | None, typer.Option(help="Judge what is stored of this run by the rules of the file.")
     ] = None,
     data: Annotated[
         Path | None,

@@ -133,12 +133,7 @@ class ActiveAlert:
 
     @classmethod
     def begin(
-        cls,
-        name: str,
-        evaluation: Evaluation,
-        context: Context,
-        taken: set[str],
-        body_bytes: int,
+        cls, name: str, evaluation: Evaluation, context: Context, taken: set[str], body_bytes: int
     ) -> Self:
         """Return a pending alert of what a rule raises.
 

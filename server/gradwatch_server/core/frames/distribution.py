@@ -13,10 +13,7 @@ from gradwatch_server.core.arrays import BoolArray, numbers
 from gradwatch_wire import Manifest
 from gradwatch_wire.names import Dimension, Mark
 
-_WORDS: Final = {
-    Dimension.PIPELINE: "pipeline stage",
-    Dimension.EXPERT_TENSOR: "expert tensor",
-}
+_WORDS: Final = {Dimension.PIPELINE: "pipeline stage", Dimension.EXPERT_TENSOR: "expert tensor"}
 
 
 @dataclass

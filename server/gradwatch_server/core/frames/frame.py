@@ -13,12 +13,7 @@ from gradwatch_server.core.arrays import BoolArray, FloatArray, IndexArray, numb
 from gradwatch_server.core.frames.idle import LayersWithoutGradient, idle_layers
 from gradwatch_server.core.frames.layout import Layout
 from gradwatch_server.core.frames.rows import FRAME_COLUMNS, ROW_OF
-from gradwatch_server.core.frames.sizes import (
-    RECORD_BYTES,
-    array_bytes,
-    keys_bytes,
-    labels_bytes,
-)
+from gradwatch_server.core.frames.sizes import RECORD_BYTES, array_bytes, keys_bytes, labels_bytes
 from gradwatch_server.core.frames.step_numbers import StepNumbers, merge_steps
 from gradwatch_server.core.state_codec import Shared
 from gradwatch_wire import Column

@@ -66,13 +66,7 @@ def _row(column: StatisticColumn) -> Row:
 def _rows() -> Iterable[Row]:
     columns = {column.name: column for column in STATISTIC_COLUMNS}
     yield from (_row(columns[name]) for name in FRAME_COLUMNS)
-    yield Row(
-        L2_MIN,
-        columns[L2].combine,
-        np.minimum,
-        counts_nonfinite=False,
-        nan_is_value=True,
-    )
+    yield Row(L2_MIN, columns[L2].combine, np.minimum, counts_nonfinite=False, nan_is_value=True)
     yield _row(columns[L2_MAX])
 
 

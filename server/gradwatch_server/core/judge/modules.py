@@ -97,11 +97,7 @@ class Modules:
 
         with np.errstate(over="ignore"):  # it then gives the largest float
             return combine_norms(
-                norms,
-                np,
-                largest=largest,
-                add=added,
-                spread=lambda scale: scale[of_layer],
+                norms, np, largest=largest, add=added, spread=lambda scale: scale[of_layer]
             )
 
     def _place(self, name: str) -> int:

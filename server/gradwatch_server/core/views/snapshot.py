@@ -191,11 +191,7 @@ def _view_line(attempt: Attempt, before: AttemptView | None) -> AttemptView:
     if before is not None and (before.frames, before.first_bad) == line:
         return before
     return AttemptView(
-        attempt.number,
-        attempt.started_ns,
-        attempt.world,
-        attempt.num_frames,
-        attempt.first_bad,
+        attempt.number, attempt.started_ns, attempt.world, attempt.num_frames, attempt.first_bad
     )
 
 

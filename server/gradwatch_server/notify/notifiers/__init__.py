@@ -5,9 +5,5 @@ from gradwatch_server.notify.notifiers.apprise import AppriseNotifier
 from gradwatch_server.notify.notifiers.base import Notifier
 
 NOTIFIERS: dict[str, type[Notifier]] = {
-    notifier.name: notifier
-    for notifier in (
-        AppriseNotifier,
-        AlertmanagerNotifier,
-    )
+    notifier.name: notifier for notifier in (AppriseNotifier, AlertmanagerNotifier)
 }

@@ -14,12 +14,7 @@ from gradwatch_server.core.printable import printable
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.notify.message import Message, compose
 from gradwatch_server.notify.notification import Notification
-from gradwatch_server.notify.notifiers.base import (
-    MAX_REASON,
-    TIMEOUT_S,
-    DeliveryError,
-    Notifier,
-)
+from gradwatch_server.notify.notifiers.base import MAX_REASON, TIMEOUT_S, DeliveryError, Notifier
 from gradwatch_server.notify.secrets import redacted
 from gradwatch_wire.health import Severity
 

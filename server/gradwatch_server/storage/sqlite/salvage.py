@@ -17,12 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from gradwatch_server.storage.checksums import (
-    is_good_event,
-    is_good_row,
-    is_good_state,
-    text_of,
-)
+from gradwatch_server.storage.checksums import is_good_event, is_good_row, is_good_state, text_of
 from gradwatch_server.storage.sqlite.files import num_bytes_of, side_of
 
 logger = logging.getLogger(__name__)

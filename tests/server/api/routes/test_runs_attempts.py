@@ -59,10 +59,7 @@ def test_every_attempt_can_be_asked_for(crashing: Any) -> None:
 
     for route in ROUTES:
         refused = problem(crashing.get(f"/runs/gpt{route}?attempt={ATTEMPTS + 1}"))
-        assert refused == (
-            404,
-            f"no attempt {ATTEMPTS + 1} of run 'gpt'; kept are 1 to {ATTEMPTS}",
-        )
+        assert refused == (404, f"no attempt {ATTEMPTS + 1} of run 'gpt'; kept are 1 to {ATTEMPTS}")
         assert problem(crashing.get(f"/runs/gpt{route}?attempt=0"))[0] == 422
 
 

@@ -297,10 +297,7 @@ def test_wrong_questions_are_answered_with_a_sentence(
     assert ask("heatmap?layer=nothing*")[0] == 404
     assert ask("heatmap?columns=1025")[0] == 422
     assert ask("series?points=5000")[0] == 422
-    assert ask("series?rank=7") == (
-        404,
-        f"no rank 7 in attempt 1 of run {run!r}; there are 0",
-    )
+    assert ask("series?rank=7") == (404, f"no rank 7 in attempt 1 of run {run!r}; there are 0")
     own = "of the run there are norm, loss, lr, loss_scale, step_time, and the columns of layers"
     assert ask("series?rank=0&column=score") == (
         422,

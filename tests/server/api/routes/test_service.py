@@ -125,10 +125,7 @@ def test_noise_on_the_port_does_no_harm(serve: Serve) -> None:
         b"GET /runs HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
         b"GET /run",
     ):
-        with (
-            socket.create_connection((host, int(port))) as raw,
-            contextlib.suppress(OSError),
-        ):
+        with socket.create_connection((host, int(port))) as raw, contextlib.suppress(OSError):
             raw.settimeout(0.3)
             raw.sendall(noise)
             raw.recv(100)

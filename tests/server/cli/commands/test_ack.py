@@ -18,7 +18,4 @@ def test_an_alert_is_acknowledged(ask: Command, fired: tuple[dict[str, Any], Pee
     )
     assert "firing, acknowledged" in ask("alerts", event["run"]).stdout
     gone = ask("ack", "0" * 16)
-    assert (gone.returncode, gone.stderr) == (
-        1,
-        f"gradwatch: no alert '{'0' * 16}' is in memory\n",
-    )
+    assert (gone.returncode, gone.stderr) == (1, f"gradwatch: no alert '{'0' * 16}' is in memory\n")

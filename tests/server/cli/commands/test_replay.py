@@ -80,7 +80,7 @@ def test_a_directory_is_replayed_session_by_session(
     assert report["records"]["stored"] == 1201
     assert report["records"]["lost"] == 3
     assert [(gap["first"], gap["last"]) for gap in report["ranks"][1]["gaps"]] == [
-        *((10, 11), (500, 500)),
+        *((10, 11), (500, 500))
     ]
     assert path.exists()
 

@@ -9,13 +9,7 @@ from pydantic import Field
 
 from gradwatch_server.core.alerting.attribution import explosion_ranks
 from gradwatch_server.core.alerting.evaluation import Context
-from gradwatch_server.core.alerting.rules.base import (
-    FOR_STEPS,
-    SEVERITY,
-    HealthShare,
-    Limit,
-    Steps,
-)
+from gradwatch_server.core.alerting.rules.base import FOR_STEPS, SEVERITY, HealthShare, Limit, Steps
 from gradwatch_server.core.alerting.rules.layer import LayerRule
 from gradwatch_server.core.alerting.rules.module import ranks_with
 from gradwatch_server.core.alerting.rules.registry import REGISTRY

@@ -147,8 +147,7 @@ def test_what_matters_less_leaves_room_for_what_matters_more() -> None:
     """An info that flaps cannot keep a warning from being told."""
     job = Cluster(names=("a", "b")).start()
     job.rules(
-        nonfinite={"severity": "info", "layers": ["a"]},
-        exploding={"layers": ["b"], "for_steps": 1},
+        nonfinite={"severity": "info", "layers": ["a"]}, exploding={"layers": ["b"], "for_steps": 1}
     )
     job.budgets(**SMALL)
     for step in range(240):

@@ -348,9 +348,6 @@ def test_who_alone_holds_a_layer_may_have_got_its_nan_from_another_rank(
 
 def test_a_replica_that_is_fine_shows_that_no_reduction_made_the_other_bad() -> None:
     """Also where the two have other layers beside it, in another order."""
-    parts = [
-        part_of([1.0, NAN], rank=0, index=[0, 1]),
-        part_of([1.0, 2.0], rank=1, index=[1, 2]),
-    ]
+    parts = [part_of([1.0, NAN], rank=0, index=[0, 1]), part_of([1.0, 2.0], rank=1, index=[1, 2])]
 
     assert nonfinite_ranks(frame_of(*parts)) == (0,)

@@ -21,11 +21,7 @@ FINE = (1.0, 2.0, 3.0, 4.0)
 
 def outputs(*magnitudes: float, first: float | None = None, **scalars: float) -> dict[str, Any]:
     """Return what a record with magnitudes has; *first* is the place of the first bad module."""
-    return {
-        "activations": Column.pack("<f8", magnitudes),
-        "nonfinite_module": first,
-        **scalars,
-    }
+    return {"activations": Column.pack("<f8", magnitudes), "nonfinite_module": first, **scalars}
 
 
 def attached(cluster: Any, world: int, **settings: Any) -> Any:

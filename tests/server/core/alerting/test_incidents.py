@@ -94,10 +94,7 @@ def test_what_begins_long_after_is_its_own(job: Any) -> None:
 
 def test_the_same_again_within_some_steps_is_info(job: Any) -> None:
     told = [*job.next(300.0, 1.0, 1.0), *(event for _ in range(25) for event in job.next())]
-    assert said(told) == [
-        ("exploding", "firing", "warning"),
-        ("exploding", "resolved", "warning"),
-    ]
+    assert said(told) == [("exploding", "firing", "warning"), ("exploding", "resolved", "warning")]
 
     (again,) = job.next(300.0, 1.0, 1.0)
 

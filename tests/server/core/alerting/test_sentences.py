@@ -161,18 +161,12 @@ TABLE: tuple[tuple[Alert, str], ...] = (
         "Gradient ratio seed/host low since step 79: 0.005 (limit 0.01)",
     ),
     (alert("not_learning"), "Learning rate 0 since step 79: the steps change no weight"),
-    (
-        alert("not_zeroed"),
-        "Gradients not zeroed since step 79: each step adds to those before",
-    ),
+    (alert("not_zeroed"), "Gradients not zeroed since step 79: each step adds to those before"),
     (
         alert("repeated_gradient"),
         "Gradients repeat since step 79: every norm is that of the step before",
     ),
-    (
-        alert("same_batch"),
-        "Same batch on all ranks since step 79: their local probes are equal",
-    ),
+    (alert("same_batch"), "Same batch on all ranks since step 79: their local probes are equal"),
     (
         alert("weights_unchanged", layers=2, layer="a"),
         "Weights unchanged since step 79: 2 layers, first a, though with a gradient",

@@ -86,11 +86,7 @@ def test_an_alert_outlives_its_silence() -> None:
     for step in (3, 4, 5):
         job.step(step)
 
-    assert (told.change, told.silenced, told.update.news) == (
-        "firing:1",
-        False,
-        ("silence_ended",),
-    )
+    assert (told.change, told.silenced, told.update.news) == ("firing:1", False, ("silence_ended",))
     assert told.message.endswith("; at step 2: no longer silenced")
     assert [(a.change, a.silenced) for a in job.alerts[-1:]] == [("resolved", False)]
 

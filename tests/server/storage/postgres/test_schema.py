@@ -85,10 +85,7 @@ def test_a_full_disk_leaves_nothing(database: FreshDatabase) -> None:
 
 
 def test_a_lost_connection_leaves_nothing(database: FreshDatabase) -> None:
-    with (
-        psycopg.connect(database.url) as first,
-        ThreadPoolExecutor(1) as threads,
-    ):
+    with psycopg.connect(database.url) as first, ThreadPoolExecutor(1) as threads:
         first.execute("SELECT pg_advisory_xact_lock(%s)", (schema._LOCK,))
         second = threads.submit(refusal, database.url)
         database.cut_off(wait_until(lambda: database.waiting("advisory"), "it waits"))

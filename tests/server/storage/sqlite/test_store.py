@@ -12,11 +12,7 @@ from pathlib import Path
 import pytest
 
 from gradwatch_server.clock import Clock
-from gradwatch_server.core.entries import (
-    Entry,
-    Opened,
-    Tick,
-)
+from gradwatch_server.core.entries import Entry, Opened, Tick
 from gradwatch_server.errors import GradwatchError
 from gradwatch_server.storage.checksums import of_row
 from gradwatch_server.storage.encoding import EncodedEntry, pack_entries
@@ -24,10 +20,7 @@ from gradwatch_server.storage.rows import LogEntry, NewAlertEvent, StorageError,
 from gradwatch_server.storage.sqlite.database import PAGE_BYTES
 from gradwatch_server.storage.sqlite.files import quarantine
 from gradwatch_server.storage.sqlite.store import DATABASE_NAME, SQLiteStore
-from gradwatch_wire import (
-    Hello,
-    Kind,
-)
+from gradwatch_wire import Hello, Kind
 
 SESSION = bytes(range(16))
 HELLO = Hello(run="gpt", rank=1, world=2, host="node", pid=7, versions={"torch": "2"}, job="9/0")

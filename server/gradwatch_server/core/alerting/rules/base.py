@@ -120,11 +120,7 @@ class Rule(BaseModel, ABC):
     def watches(self, run: str) -> bool:
         return matches(self.runs, run)
 
-    def watched(
-        self,
-        names: tuple[str, ...],
-        groups: Mapping[str, BoolArray],
-    ) -> BoolArray | None:
+    def watched(self, names: tuple[str, ...], groups: Mapping[str, BoolArray]) -> BoolArray | None:
         """Return the layers that the rule is limited to, (layers,), None if it is to none.
 
         Args:

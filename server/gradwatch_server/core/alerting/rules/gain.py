@@ -59,10 +59,7 @@ class GainRule(Rule):
         return self.verdict(observation.gains).raised
 
     def evaluate(
-        self,
-        observation: GainFrame,
-        raised: BoolArray,
-        context: Context,
+        self, observation: GainFrame, raised: BoolArray, context: Context
     ) -> Iterator[Evaluation]:
         yield Evaluation(
             group="blocks",

@@ -46,19 +46,12 @@ class RecordsLostRule(Rule):
         3, description="Consecutive frames without a new loss before a firing alert is resolved."
     )
 
-    def raised(
-        self,
-        observation: DeclaredLoss,
-        context: Context,
-    ) -> BoolArray | None:
+    def raised(self, observation: DeclaredLoss, context: Context) -> BoolArray | None:
         """Return that a loss raises it, (1,)."""
         return RuleVerdict.of_run(raised=True, held=True).raised
 
     def evaluate(
-        self,
-        observation: DeclaredLoss | Frame,
-        raised: BoolArray,
-        context: Context,
+        self, observation: DeclaredLoss | Frame, raised: BoolArray, context: Context
     ) -> Iterator[Evaluation]:
         """Yield the one evaluation: a loss is bad, a frame is a step without a new one."""
         if isinstance(observation, Frame):

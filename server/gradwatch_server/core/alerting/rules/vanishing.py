@@ -60,9 +60,7 @@ class VanishingRule(ModuleRule):
     kinds: ClassVar[tuple[DeviationKind, ...]] = DOWN
     yields_to = ("exploding",)
     health = HealthShare.VANISHING
-    further_counts: ClassVar = {
-        "dead": lambda frame: int(np.count_nonzero(frame.l2_max == 0.0)),
-    }
+    further_counts: ClassVar = {"dead": lambda frame: int(np.count_nonzero(frame.l2_max == 0.0))}
     formula = """
         every layer of a module has `l2 < limit` on some rank, held while each has `l2 < clear`; or
         the mean of 16 or 64 frames is below the record by more than a margin

@@ -129,10 +129,7 @@ def test_a_loss_that_nobody_gave_is_told_of_by_the_scale(scaled: Callable[..., S
     run = scaled().settle()
     told = [event for _ in range(60) for event in run.go(skip=True, loss=None)]
 
-    assert told == [
-        ("loss_scaler", "firing", "warning"),
-        ("loss_scaler", "firing", "critical"),
-    ]
+    assert told == [("loss_scaler", "firing", "warning"), ("loss_scaler", "firing", "critical")]
 
 
 def test_skips_below_one_are_not_the_search_for_a_scale(scaled: Callable[..., Scaled]) -> None:

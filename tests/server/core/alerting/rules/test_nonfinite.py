@@ -141,11 +141,7 @@ def test_trouble_between_reports_is_told_with_its_own_step() -> None:
     ],
 )
 def test_it_began_after_the_last_step_that_was_looked_at(
-    norms: list[float],
-    last_good: int,
-    layer: str | None,
-    first_gradient: str | None,
-    when: str,
+    norms: list[float], last_good: int, layer: str | None, first_gradient: str | None, when: str
 ) -> None:
     """Where all layers are bad after steps that were not looked at, the weights may have been."""
     job = Cluster().start()

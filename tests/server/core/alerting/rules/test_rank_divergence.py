@@ -141,11 +141,7 @@ def test_of_two_ranks_nobody_knows_which_is_wrong(job: Callable[..., Any]) -> No
 
 @pytest.mark.parametrize(
     "labels",
-    [
-        {**MEAN, "reduction": "none"},
-        {**MEAN, "reduction": "unknown"},
-        {**MEAN, "taken": False},
-    ],
+    [{**MEAN, "reduction": "none"}, {**MEAN, "reduction": "unknown"}, {**MEAN, "taken": False}],
 )
 def test_only_averaged_gradients_of_a_step_that_was_taken_have_to_be_equal(
     job: Callable[..., Any], labels: dict[str, Any]

@@ -65,7 +65,7 @@ def test_each_episode_is_an_alert_of_its_own() -> None:
 
     alerts = [alert for alert in job.alerts if alert.rule == "records_lost"]
     assert states(alerts) == [
-        *(("records_lost", state) for state in ("firing", "resolved", "firing")),
+        *(("records_lost", state) for state in ("firing", "resolved", "firing"))
     ]
     assert alerts[0].origin.step == alerts[2].origin.step == 1
     assert alerts[0].id == alerts[1].id != alerts[2].id

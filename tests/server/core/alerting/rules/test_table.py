@@ -65,11 +65,7 @@ def test_defaults_are_those_of_the_design() -> None:
 @pytest.mark.parametrize(
     ("rules", "key", "says"),
     [
-        (
-            {"explodng": {}},
-            "explodng",
-            "the rules are nonfinite, exploding, dead_layer, vanishing",
-        ),
+        ({"explodng": {}}, "explodng", "the rules are nonfinite, exploding, dead_layer, vanishing"),
         ({"exploding": {"limt": 5}}, "exploding.limt", "the keys of exploding are enabled, fo"),
         ({"gain": {"layers": ["h.*"]}}, "gain.layers", "the keys of gain are enabled"),
         ({"exploding": {"limit": 0}}, "exploding.limit", "greater than 0"),
