@@ -43,14 +43,16 @@ def encode_body(record: Record) -> tuple[Kind, bytes]:
 
 def join(kind: int, session: bytes, seq: int, low: int, time_ns: int, body: bytes) -> bytes:
     """Return the message of an already packed body: `low` moves on while a record waits."""
-    head = map(msgpack.packb, (kind, session, seq, low, time_ns))
-    return b"".join((_HEADER, *head, body))
+    head: bytes = msgpack.packb((kind, session, seq, low, time_ns))
+    return b"".join((_HEADER, head[1:], body))  # without the header of an array of 5
 
 
 def encode(envelope: Envelope) -> bytes:
     """Return a message."""
-    kind, body = encode_body(envelope.record)
-    return join(kind, envelope.session, envelope.seq, envelope.low, envelope.time_ns, body)
+    record, schema = envelope.record, BY_RECORD[type(envelope.record)]
+    head = schema.kind, envelope.session, envelope.seq, envelope.low, envelope.time_ns
+    packed: bytes = msgpack.packb((*head, schema.write(record)))
+    return _VERSION + packed
 
 
 def decode(message: bytes, *, max_record_bytes: int = MAX_RECORD_BYTES) -> Envelope:

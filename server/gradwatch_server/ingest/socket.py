@@ -292,7 +292,8 @@ class Ingest(Inbox):
 
     def _send(self, peer: bytes, message: bytes) -> bool:
         try:
-            self._socket.send_multipart([peer, message], zmq.NOBLOCK)
+            self._socket.send(peer, zmq.NOBLOCK | zmq.SNDMORE)
+            self._socket.send(message, zmq.NOBLOCK)
         except zmq.ZMQError:
             return False
         return True
