@@ -18,7 +18,7 @@ from benchmarks.harness import Pipe, turns
 
 SLOW: Final = (HAND_OUT, WANDB)
 BUSY: Final = (COLLECT, WANDB)
-"""They work on, in threads and processes of their own, after the call has returned."""
+"""Peers that work on in threads and processes of their own after the call."""
 
 SETTLE_S: Final = 0.3
 STEP_WIDTH: Final = 160

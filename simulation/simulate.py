@@ -21,7 +21,7 @@ from simulation.scenario import SECOND_NS, Scenario, draw, draw_long
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a seed.
+    """Result of a seed.
 
     Args:
         seed: The seed.

@@ -69,7 +69,7 @@ class Judged:
 
     @property
     def warnings(self) -> list[Finding]:
-        """Those that are meant to wake somebody, in the order of their steps."""
+        """Alerts that are meant to wake somebody, in the order of their steps."""
         return [each for each in self.findings if each.is_warning]
 
     @property

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Verdict(StrEnum):
-    """What a cell of the table says."""
+    """Verdict of a cell of the table."""
 
     RIGHT = "right"
     NULL = "null"

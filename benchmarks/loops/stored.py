@@ -1,4 +1,4 @@
-"""What gradwatch says of a run: its health and alerts over HTTP, its records from the store."""
+"""Answers of gradwatch about a run: health and alerts over HTTP, records from the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a loop notes of itself, without gradwatch: norms, loss and learning rate of each step."""
+"""Numbers that a loop records without gradwatch: norms, loss and learning rate of each step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 @dataclass(slots=True)
 class Note:
-    """What is true of one optimizer's update.
+    """Truth about one optimizer's update.
 
     Args:
         step: Training step, from 0.

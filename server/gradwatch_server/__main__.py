@@ -4,7 +4,7 @@ import gc
 import sys
 
 WITHOUT_SERVER = ("--version", "--help", "doctor", "replay")
-"""What works where the extra `server` is not installed."""
+"""Commands that work without the extra `server`."""
 
 
 def main() -> None:

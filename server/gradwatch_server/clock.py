@@ -15,8 +15,8 @@ def _steady_ns() -> int:
 
 
 MAX_AHEAD_NS: Final = 86_400 * 10**9
-"""How far ahead of the system's clock times may go on. What is further is a log whose clock was
-wrong, which must not stamp everything after it for years."""
+"""Largest lead of times over the system's clock. A log that is further ahead had a clock that was
+wrong, and must not stamp everything after it for years."""
 
 FIRST_NS: Final = 1_767_225_600 * 10**9
 """2026-01-01, before the first version: a system's clock that is behind it was not set yet, as on

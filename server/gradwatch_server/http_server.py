@@ -28,7 +28,7 @@ ACCEPTS: Final = 2
 """Connections that are accepted at once: they take files until those above the limit are closed."""
 
 GRACE_S: Final = 1
-"""How long open requests may take to end at shutdown; the streams end by themselves."""
+"""Seconds that open requests may take at shutdown; the streams end by themselves."""
 
 
 class HttpServer(uvicorn.Server):

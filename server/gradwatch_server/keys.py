@@ -38,7 +38,7 @@ TOKENS: Final = "tokens.toml"
 
 RUN_PATTERN: Final = re.compile(r"[A-Za-z0-9._*?\[\]!-]{1,128}")
 TOKEN: Final = re.compile(r"[!-~]{32,256}")
-"""What fits into a header, and is too long to be guessed if it is random."""
+"""Form of a token: it fits into a header, and a random one is too long to be guessed."""
 
 
 @dataclass(frozen=True, slots=True)

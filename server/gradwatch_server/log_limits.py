@@ -29,7 +29,7 @@ LINES_PER_CAUSE: Final = 1
 """Lines of one kind about one caller in that time."""
 
 MAX_TOLD: Final = 10
-"""Kinds and peers that are named when it is told what was left out."""
+"""Kinds and peers that the line about omitted lines names."""
 
 Cause = tuple[str, str]
 """The kind of a line and the peer that caused it."""
@@ -39,7 +39,7 @@ class LogLimits(logging.Filter):
     """Lets so many lines of each kind and peer pass, and so many in all. For any thread.
 
     Args:
-        use: What may be logged, and where it is noted what was not.
+        use: Budget of log lines, and the counter of omitted ones.
     """
 
     def __init__(self, use: BudgetUse, clock_s: Callable[[], float] = time.monotonic) -> None:

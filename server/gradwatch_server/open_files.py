@@ -9,7 +9,7 @@ from typing import Final
 logger = logging.getLogger(__name__)
 
 UNLIMITED: Final = 1 << 20
-"""What is taken for the limit where there is none."""
+"""Limit that stands for none."""
 
 
 def raise_limit() -> None:

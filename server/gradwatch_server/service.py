@@ -118,7 +118,7 @@ class RulesReload:
 logger = logging.getLogger(__name__)
 
 GROWN_BYTES: Final = 64 << 20
-"""All objects are looked at when the process has become so much larger since the last time."""
+"""Growth of the process since the last full collection of garbage that leads to the next."""
 
 GROWN_SHARE: Final = 0.25
 """Or by so much of its size, if that is more."""

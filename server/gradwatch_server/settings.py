@@ -207,7 +207,7 @@ _ALLOWED: Final[Mapping[str, str]] = {
     **dict.fromkeys(("float_type", "float_parsing"), "a number"),
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
 }
-"""What pydantic calls an error of the type, and the type in words of a settings file."""
+"""Pydantic's name of each type's error, and the type in words of a settings file."""
 
 
 def _first(error: ValidationError) -> str:

@@ -108,6 +108,6 @@ class EventName(StrEnum):
 INGEST_PORT: Final = 5555
 HTTP_PORT: Final = 8420
 DEFAULT_ENDPOINT: Final = f"tcp://127.0.0.1:{INGEST_PORT}"
-"""Where the aggregator takes records in, and clients send them."""
+"""Endpoint to which clients send records."""
 DEFAULT_HTTP: Final = f"127.0.0.1:{HTTP_PORT}"
-"""Where the aggregator answers HTTP."""
+"""Address at which the aggregator answers HTTP."""

@@ -30,7 +30,7 @@ BAD_STEP: Final = 20
 
 @dataclass(frozen=True)
 class Mirrored:
-    """What the examples left behind."""
+    """Files that the examples left behind."""
 
     aggregator: Aggregator
     folder: Path

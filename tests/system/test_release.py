@@ -1,4 +1,4 @@
-"""What is released: versions that agree, and archives that hold what they should."""
+"""Contents of a release: versions that agree, and archives that are complete."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Overflow(Fault):
 
 
 class ScaleCollapse(Overflow):
-    """It never ends, and the scale goes to nothing."""
+    """An overflow that never ends: the scale goes to nothing."""
 
     kind = "loss_scale"
 

@@ -8,7 +8,7 @@ from benchmarks.alerts.recording import Job
 
 
 class Rate(Fault):
-    """It is multiplied.
+    """A learning rate that is multiplied.
 
     Args:
         site: Where it is put.
@@ -32,7 +32,7 @@ class Rate(Fault):
 
 
 class NoRate(Rate):
-    """It is zero: nothing is learnt any more."""
+    """A learning rate of zero: nothing is learnt any more."""
 
     kind = "learning_rate_zero"
     rules = ("not_learning",)
@@ -43,7 +43,7 @@ class NoRate(Rate):
 
 
 class RateRamp(Rate):
-    """It grows by some per cent per step."""
+    """A learning rate that grows by some per cent per step."""
 
     kind = "learning_rate_ramp"
     rules = LOUD

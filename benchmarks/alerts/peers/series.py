@@ -1,4 +1,4 @@
-"""What rules outside gradwatch see of a run: the numbers that a training loop has at hand."""
+"""Numbers of a run for rules outside gradwatch: those that a training loop has at hand."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from gradwatch._layers.wrappers import is_compiled, is_compiled_wrapper
 from gradwatch._statistics.capture import in_capture
 
 MAX_STEPS: Final = 16
-"""Steps that are looked at without finding the order of the layers that had gradients."""
+"""Steps after which the search for the order of the layers with gradients ends."""
 
 MAX_REPEATS: Final = 2
 """Graphs of one step that show nothing new: the rest of an accumulation shows nothing, either."""

@@ -20,7 +20,7 @@ from gradwatch._hooks.untraced import untraced
 Numbers = TypeVar("Numbers")
 
 _IDLE: Final[Callable[..., Any]] = unserializable_hook(partial(deque[Tensor](maxlen=0).append))
-"""What stands in the place of a hook that has nothing to do: it returns None and keeps nothing.
+"""A hook that does nothing, in the place of one that is not needed: it returns None.
 
 It runs without a frame of Python, which costs a tenth and which Dynamo would look at. That the hook
 stays where it is among the others of its parameter keeps their order.

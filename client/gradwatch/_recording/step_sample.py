@@ -19,7 +19,7 @@ from gradwatch_wire.names import Label, Scalar
 from gradwatch_wire.records import LabelValue
 
 UNSCALED_COLUMNS: Final = COUNT_COLUMNS.union(DIGEST_COLUMNS, UPDATE_COLUMNS)
-"""What no loss scale is in."""
+"""Columns that a loss scale does not multiply."""
 
 
 Versions: TypeAlias = tuple[Sequence[int], Sequence[int]]

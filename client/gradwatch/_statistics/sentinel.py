@@ -86,7 +86,7 @@ class Sentinel:
 
 @dataclass(slots=True)
 class _Part:
-    """Parameters that are looked at together, and what is usual of them."""
+    """Parameters that the sentinel inspects together, and their usual numbers."""
 
     parameters: Sequence[nn.Parameter]
     small: list[nn.Parameter] = field(default_factory=list)

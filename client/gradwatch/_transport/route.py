@@ -17,7 +17,7 @@ UNCONNECTED_AFTER_S: Final = 1.0
 """Limit of an endpoint that takes no connection, where there are others."""
 
 LOOK_AFTER_S: Final = 3.0
-"""Seconds without a connection after which it is looked at what listens there."""
+"""Seconds without a connection after which the client checks what listens there."""
 
 LAST_LOOK_S: Final = 0.5
 """Seconds after which no further endpoint is looked at while the session closes."""

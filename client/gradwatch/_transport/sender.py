@@ -29,7 +29,7 @@ from gradwatch_wire.session.spill_source import OrphanedSessions
 from gradwatch_wire.session.timing import CLOSE_S, MAX_BATCH, ROUND_MS
 
 JOIN_S: Final = CLOSE_S + 0.5
-"""How long `close` waits: the thread looks at the clock once in a while only."""
+"""Longest wait of `close`: the thread looks at the clock once in a while only."""
 
 PAUSE_S: Final = 0.2
 """Longest pause while nothing is under way; an alert for `on_alert` waits for its end."""

@@ -24,7 +24,7 @@ OVERHEAD_VARIABLE: Final = "GRADWATCH_OVERHEAD"
 _CUT: Final = "…"
 
 LAST_STEP: Final = MAX_STEP // 2
-"""What may be given: far from where counting on would leave the wire's range."""
+"""Last step that may be given: counting on from it stays within the wire's range."""
 
 
 def checked_step(step: int | None) -> int | None:

@@ -1,4 +1,4 @@
-"""The watch: what the training script holds. What it is asked for enqueues work and returns."""
+"""The watch: the object that the training script holds. Its calls enqueue work and return."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from gradwatch_wire.columns import INFS, L2, LINF, LOCAL_L2, NANS
 from gradwatch_wire.names import Label, Scalar
 
 LOOK_BACK: Final = 8_192
-"""Entries before a step closed among which its records are looked for."""
+"""Entries before the close of a step that the search for its records reads."""
 
 LOOK_AHEAD: Final = 1_024
 """Entries after it among which late ones are."""

@@ -30,7 +30,7 @@ MOST_STEPS: Final = 1_024
 """Steps of which records are read, the newest of the range: each is read whole."""
 
 MOST_ENTRIES: Final = 16_384
-"""Entries of the log among which they are looked for."""
+"""Entries of the log that the search for a rank's rows reads at most."""
 
 SHOWN_RANKS: Final = 8
 

@@ -176,7 +176,7 @@ class SilenceRemoved:
 
 
 Request: TypeAlias = Acknowledged | SilenceAdded | SilenceRemoved
-"""What people ask of the aggregator."""
+"""Requests of people to the aggregator."""
 
 Body: TypeAlias = (
     Opened

@@ -75,7 +75,7 @@ def known_seconds(seconds: float | None) -> float | None:
 
 
 SIGN_EVERY_S: Final = 4.0
-"""How often the log has a sign of life at least of a rank that lives and sends no records."""
+"""Longest time between two signs of life in the log of a live rank without records."""
 
 LOGGED_AFTER_S: Final = 5.0
 """A sign of life may be so much later than the last one that is in the log."""

@@ -22,7 +22,7 @@ from gradwatch_wire.limits import MAX_STEP
 from gradwatch_wire.names import EventName
 
 EXCEPTION: Final = "exception"
-"""What the BYE of a rank says that ended with one."""
+"""Reason in the BYE of a rank that ended with an exception."""
 
 SESSION_BYTES: Final = 3_000
 """Memory of a session beside the texts of its HELLO, measured with tracemalloc."""

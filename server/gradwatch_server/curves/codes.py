@@ -47,7 +47,7 @@ NAMES: Final = {
     "skipped": SKIPPED,
     "first": FIRST,
 }
-"""What readers are told."""
+"""Codes as readers see them."""
 
 
 def encode(magnitudes: FloatArray) -> CodeArray:

@@ -41,7 +41,7 @@ def run_numbers(closed: ClosedFrame) -> list[float | None]:
 
 @dataclass(frozen=True, slots=True)
 class LayerColumn:
-    """A number of each layer, as it is asked for.
+    """A number of each layer, under the name in requests.
 
     Args:
         power: Exponent of the layer's elements by which the stored column is divided.

@@ -62,7 +62,7 @@ ITEM_TABLES: Final = frozenset(
 GAIN_TABLES: Final = frozenset(
     table_of(ItemKind.BLOCK, column) for column in ITEM_COLUMNS[ItemKind.BLOCK]
 )
-"""Those whose rows are not of frames: gains come by themselves, at steps of their own."""
+"""Columns whose rows are not of frames: gains have records and steps of their own."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -25,7 +25,7 @@ from gradwatch_wire.health import RUN_NAME_RULE, is_run_name
 logger = logging.getLogger(__name__)
 
 MAX_HELLO_BYTES: Final = 8_192
-"""Those of our client take some 300 bytes."""
+"""Largest HELLO, bytes; one of our client has some 300."""
 
 MAX_WAITING: Final = 512
 """HELLOs that wait for the next round; one more is not answered, and its client says it again."""

@@ -33,7 +33,7 @@ MAX_WAITING: Final = 65_536
 
 @dataclass(frozen=True, slots=True)
 class AlertChange:
-    """A change of an alert, and how it is told: made once for the store and for all ranks.
+    """A change of an alert and its message, made once for the store and for all ranks.
 
     Args:
         event: What is stored once per alert and change: it fires, has news, is resolved.

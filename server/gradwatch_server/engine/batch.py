@@ -58,7 +58,7 @@ class Batch:
         every_of: Callable[[bytes], int],
         now_s: float,
     ) -> Iterator[tuple[bytes, bytes, Welcome | Ack]]:
-        """Yield peer, session and what it is told; only to be sent once the lines are committed.
+        """Yield peer, session and answer; to be sent only once the lines are committed.
 
         Args:
             every_of: Returns how many steps a session's attempt has between two measurements.

@@ -42,7 +42,7 @@ class CommandError(Exception):
 
 
 Asked: TypeAlias = Acknowledged | Forgotten | SilenceAdded | SilenceRemoved
-"""What a command puts into the log."""
+"""Entries that a command puts into the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class _Waiting:
 
 @dataclass(slots=True)
 class Commands:
-    """Those that wait, and those that were taken and are not committed yet."""
+    """Commands that wait, and commands that are accepted and not committed yet."""
 
     _waiting: queue.Queue[_Waiting] = field(
         default_factory=lambda: queue.Queue(maxsize=MAX_WAITING)

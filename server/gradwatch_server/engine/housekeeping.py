@@ -17,7 +17,7 @@ from gradwatch_wire.session.timing import BEAT_EVERY_S
 
 TICK_NS: Final = 1_000_000_000
 WATCH_NS: Final = 5_000_000_000
-"""How often time passes in the log while a rank that lives is not heard of."""
+"""Nanoseconds between ticks in the log of a run with a live rank that is not heard of."""
 
 FRESH_NS: Final = round(BEAT_EVERY_S * 1e9) + TICK_NS
 """A BEAT that is older says nothing of now: a rank that lives would have sent the next one."""
@@ -26,7 +26,7 @@ AWAY_NS: Final = 3_000_000_000
 """The engine was held up if it looked at nothing this long; a round takes some 50 ms."""
 
 FORGET_NS: Final = 60_000_000_000
-"""How often it is looked whether a run ended long ago."""
+"""Nanoseconds between checks for runs that ended long ago."""
 
 
 MAX_TICKS: Final = 64

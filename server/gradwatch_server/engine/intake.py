@@ -32,13 +32,13 @@ SILENT_NS: Final = round(1e9 * SILENCE_S)
 """A session that was silent this long may be taken up by another peer."""
 
 REWIND_NS: Final = 1_000_000_000
-"""How often a session is asked to send again: else one that is behind would double its own load."""
+"""Least time between two rewinds of a session: more of them would double its load."""
 
 FREED_AFTER_S: Final = 5.0
 """Time without a record after which a session that does not live keeps nothing of the queue."""
 
 ASK_NS: Final = 500_000_000
-"""How often it is looked whether the peer of a session is still connected."""
+"""Least time between two checks whether the peer of a session is connected."""
 
 
 class Intake:

@@ -272,7 +272,7 @@ class RunMemory:
         self._use["total_bytes"].used = self._total.num_bytes
 
     def report(self) -> None:
-        """Count the use of budgets of which the largest counts: all runs are looked at."""
+        """Count the use of budgets in which the largest run counts."""
         use = self._use
         use["runs_per_client"].used = max(
             (count for client, count in self._runs_of.items() if client), default=0

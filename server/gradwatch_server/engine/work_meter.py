@@ -14,13 +14,13 @@ from gradwatch_server.ingest.inbox import WORK_S, Inbox
 from gradwatch_server.ingest.message import IngestMessage
 
 MOST_WORK_S: Final = 0.04
-"""What the messages of one batch may be expected to cost at most."""
+"""Largest expected cost of the messages of one batch."""
 
 WORK_PER_WRITE: Final = 4.0
 """Work for each second of writing: a batch takes a write, however little is in it."""
 
 SMOOTHING: Final = 0.1
-"""What the newest one counts in what is usual."""
+"""Weight of the newest write in the usual one."""
 
 WRITE_BYTES: Final = 1 << 20
 """A batch below it takes as long to write as an empty one."""
@@ -31,7 +31,7 @@ class WorkMeter:
 
     def __init__(self, ingest: Inbox, peers: Mapping[bytes, bytes]) -> None:
         self.work_s = WORK_S
-        """What the messages of the next batch may be expected to cost."""
+        """Expected cost up to which the next batch takes messages."""
         self._ingest = ingest
         self._peers = peers
         self._bytes: Counter[bytes] = Counter()  # of the batch, by peer

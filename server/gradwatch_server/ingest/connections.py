@@ -36,7 +36,7 @@ MAX_EVENTS: Final = 4_096
 """Events taken in at once."""
 
 CLOSED_S: Final = 1.0
-"""How long the port stays closed at least."""
+"""Least time for which the port stays closed."""
 
 SO_ATTACH_FILTER: Final = 26
 SO_DETACH_FILTER: Final = 27
@@ -68,7 +68,7 @@ class Connections:
         self, listener: zmq.Socket[bytes], context: zmq.Context[zmq.Socket[bytes]], limit: int
     ) -> None:
         self.num_closed = 0
-        """How often the port was closed."""
+        """Times that the port was closed."""
         self.most = min(limit, most_open() // 2)
         self._listener = listener
         self._port: socket.socket | None = None  # the one that listens

@@ -26,7 +26,7 @@ NEW_SHARE: Final = 4
 without windows: whoever opens thousands of them leaves the rest to those that send."""
 
 MAX_LOOKED: Final = 512
-"""Waiting sessions that are looked at in one round."""
+"""Waiting sessions that one round considers."""
 
 LOOK_EVERY_S: Final = 0.05
 """Time between two looks at all that wait, where the first of them cannot be served."""
@@ -35,7 +35,7 @@ CONFIRM_S: Final = 6.0
 """Time after which a client that confirms nothing has to say HELLO again."""
 
 MARGIN_BYTES: Final = 64
-"""What a client counts for a record more than it takes in the queue, at most."""
+"""Largest difference between a client's count of a record and its size in the queue."""
 
 IDLE_S: Final = 1.0
 """Time without a record after which the window is taken back to the size of one record."""

@@ -22,13 +22,13 @@ from weakref import WeakValueDictionary
 T = TypeVar("T")
 
 FIRST_S: Final = 0.0005
-"""What a peer's first message is expected to cost."""
+"""Expected cost of a peer's first message, seconds."""
 
 DECAY: Final = 0.9
-"""How much of an expectation is left after a message that cost less."""
+"""Share of an expectation that is left after a message that cost less."""
 
 SLOW_DECAY: Final = 0.99
-"""Likewise of what the messages of a group cost: whatever it is, its peers are to stay together."""
+"""The same share for a group of peers: all of its peers have one expectation."""
 
 HEAD_START_S: Final = 0.05
 """Time that all peers that were idle may be ahead of a waiting one, together: a peer that sends now

@@ -30,7 +30,7 @@ REFILL_PER_S: Final = 1.0
 """Bad messages that a peer may send for ever: a fault worth seeing, and no attack."""
 
 TELL_EVERY_S: Final = 1.0
-"""How often a peer is told what is wrong with its messages."""
+"""Least time between two answers that say what is wrong with a peer's messages."""
 
 MUTE_S: Final = 5.0
 
@@ -138,13 +138,13 @@ CONTROL_SHARE: Final = 8
 """Part of the queue that is not granted: messages that are no records wait there."""
 
 CONTROL_BYTES: Final = 256 << 10
-"""What such messages of one connection may take."""
+"""Bytes that such messages of one connection may take."""
 
 MESSAGE_BYTES: Final = 500
 """Bytes that a message takes in memory beside its own."""
 
 WORK_S: Final = 0.02
-"""What the messages of one batch may be expected to cost."""
+"""Expected cost of the messages of one batch, seconds."""
 
 MAX_DROPPED: Final = 4_096
 """Sessions of which it is remembered that a message was dropped."""
@@ -154,7 +154,7 @@ class Inbox(ABC):
     """Messages that have arrived. Only the thread that calls `receive` may call the rest."""
 
     endpoint: str
-    """Where clients attach."""
+    """Address at which clients attach."""
 
     def __init__(self, budget_use: BudgetUse) -> None:
         """Begin with nothing heard and nothing waiting."""

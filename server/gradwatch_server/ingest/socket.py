@@ -112,19 +112,19 @@ BEAT: Final = bytes([Kind.BEAT])
 """Third byte of a message of that kind."""
 
 GATHER_S: Final = 0.05
-"""Time for more to come where nothing came but BEATs: a round takes as long as many of them."""
+"""Seconds in which more BEATs may come where nothing else came: a round costs as much as many."""
 
 LOOK_S: Final = 0.005
-"""Time after which it ends where anything else has come."""
+"""Seconds between two looks whether anything else has come."""
 
 READ_MESSAGES: Final = 2_048
 READ_BYTES: Final = 32 << 20
-"""What is read from the socket in one go: what is there has to be heard too."""
+"""Largest read from the socket in one go: after it the messages have their turn."""
 
 MAX_WAKES: Final = 4_096
 
 DRAIN_S: Final = 0.1
-"""How long it takes to see that one is to stop."""
+"""Seconds between checks whether the engine is to stop."""
 
 # Why each value: docs/protocol.md.
 SOCKET_OPTIONS: Final = {

@@ -9,7 +9,7 @@ from typing import Final
 from gradwatch_server.notify.notifiers.base import DeliveryError
 
 DEADLINE_S: Final = 30.0
-"""How long a message may take in all: who says a byte now and then keeps every timeout."""
+"""Seconds that a message may take in all: a receiver that sends single bytes keeps each timeout."""
 
 
 class Deadline:

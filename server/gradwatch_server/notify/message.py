@@ -24,7 +24,7 @@ MAX_TEXT: Final = 700
 RESOLVED: Final = "resolved"
 
 _CALLS: Final = re.compile(r"@(?=everyone|here|channel)|<(?=[!@#])")
-"""What some chats take for a call to everybody: names of layers come from the wire."""
+"""Text that some chats take for a call to everybody: names of layers come from the wire."""
 
 
 @dataclass(frozen=True, slots=True)

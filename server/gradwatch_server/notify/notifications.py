@@ -15,7 +15,7 @@ from gradwatch_server.storage.alert_events import AlertEvents
 from gradwatch_server.storage.deliveries import DeliveryLog
 
 STOP_S: Final = 1.0
-"""How long the end waits for messages on their way; what they were is kept."""
+"""Seconds that the end waits for messages on their way; they are kept in the store."""
 
 
 class Notifications:

@@ -20,7 +20,7 @@ class Policy:
         rules: Patterns of names of rules; all without.
         runs: Patterns of names of runs; all without.
         severities: Severities that are told.
-        resolved: Whether it is told when an alert is over.
+        resolved: Whether the target hears of the end of an alert.
         group_by: Keys of an alert; alerts that have the same values go in one message.
         group_wait_s: How long a message waits for more alerts of its group.
         group_interval_s: Time between two messages of a group.

@@ -32,13 +32,13 @@ from gradwatch_wire.health import AlertState
 logger = logging.getLogger(__name__)
 
 LOOK_S: Final = 60.0
-"""How often it looks without being woken: somebody may set the clock."""
+"""Seconds between checks of a worker that nobody wakes: the clock may have been set."""
 
 PAUSE_S: Final = 0.05
 """Least time between two reads: what comes at once is read at once."""
 
 PATIENCE_S: Final = 86_400.0
-"""How long a message is tried anew. A target that has failed for longer gets each message once."""
+"""Seconds of retries of a message. A target that fails for longer gets each message once."""
 
 
 FIRST_RETRY_S: Final = 1.0

@@ -18,7 +18,7 @@ from starlette.routing import Route
 FOLDER: Final = Path(__file__).with_name("static")
 
 LINES: Final = "vendor/uplot/uPlot.esm.js"
-"""What draws lines. It is not of ours and not in the repository: `scripts/vendor` gets it."""
+"""Library that draws lines. It is not in the repository: `scripts/vendor` gets it."""
 
 TYPES: Final = {
     ".css": "text/css; charset=utf-8",
@@ -96,7 +96,7 @@ POLICY: Final = "; ".join(
         "trusted-types 'none'",
     )
 )
-"""What the page may load and run: its own files, and no text that becomes markup or script."""
+"""Content policy: the page loads its own files, and no text becomes markup or script."""
 
 HEADERS: Final = {"Content-Security-Policy": POLICY}
 

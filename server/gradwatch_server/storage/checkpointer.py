@@ -43,7 +43,7 @@ RETRY_NS: Final = 10_000_000_000
 """Time after a failed save until the next one."""
 
 TRIM_NS: Final = 10_000_000_000
-"""How often it is looked whether something is to be trimmed."""
+"""Nanoseconds between checks whether the log is to be trimmed."""
 
 
 @dataclass(slots=True)

@@ -149,7 +149,7 @@ def _encode_body(line: LogEntry) -> tuple[int, bytes | None, bytes | None]:
 Notice: TypeAlias = (
     Beats | Resumed | Tick | Began | RulesSet | BudgetsSet | Forgotten | FramesClosed
 )
-"""What is of no session, and was asked for by nobody."""
+"""Entries of no session that nobody asked for."""
 
 
 def _encode_notice(notice: Notice) -> tuple[int, None, bytes | None]:

@@ -29,7 +29,7 @@ class RecordSource(Protocol):
     """Numbered records, oldest first, some of which may be gone for ever."""
 
     counters: Counter[str]
-    """What became of the records, for `BEAT` and for people. The session counts those `sent`."""
+    """Counts of records by outcome, for `BEAT` and for people. The session counts `sent`."""
 
     def get(self, seq: int) -> BufferedRecord | None:
         """Return the record of a number, None if it is gone or was not made yet."""

@@ -1,4 +1,4 @@
-"""Which parameters are watched, and under which names."""
+"""Choice of the watched parameters, and their names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which modules `attach(activations=...)` chooses, and what it refuses."""
+"""Modules that `attach(activations=...)` chooses, and arguments that it refuses."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ FORMATS: Final = {
     torch.float32: "fp32",
     torch.float64: "fp64",
 }
-"""What the kernel reads, and what it calls it."""
+"""Dtypes that the kernel reads, with their names in Triton."""
 
 PROGRAMS_PER_MULTIPROCESSOR: Final = 8
 

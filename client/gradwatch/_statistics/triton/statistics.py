@@ -19,7 +19,7 @@ from gradwatch._statistics.triton.plan import FORMATS, DeviceSize, LaunchPlan
 from gradwatch_wire.columns import INFS, L1, L2, LINF, NANS, ZEROS
 
 ROW_COLUMNS: Final = (L2, L1, LINF, ZEROS, NANS, INFS)
-"""What the rows of the kernels' output are."""
+"""Columns in the order of the rows of the kernels' output."""
 
 MAX_PLANS: Final = 64
 """Sets of sizes and dtypes that are remembered per device and stream."""

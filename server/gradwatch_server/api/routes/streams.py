@@ -37,7 +37,7 @@ EVICTED: Final = b": another reader got this place; resume after the last id\n\n
 """Ends a stream that had to go."""
 
 SEND_BUFFER_BYTES: Final = 1 << 16
-"""What the system holds for a reader, about: the rest stays in the store until it is asked for."""
+"""About the bytes that the system holds for a reader: the rest waits in the store."""
 
 
 class EventStream(StreamingResponse):

@@ -28,7 +28,7 @@ PAGE_PREFIX: Final = "/static/"
 """Below it are the files of the page, which need no token either: they hold no data."""
 
 STREAM_SUFFIX: Final = "/alerts/stream"
-"""How the paths of alert streams end."""
+"""End of the paths of alert streams."""
 
 IS_HEAD: Final = "gradwatch.is_head"
 """Key in a scope whose request was made with HEAD: only the header of the answer is wanted."""

@@ -64,7 +64,7 @@ class StreamLimit:
     """The open streams, of one event loop.
 
     Args:
-        use: What may be used, and where it is noted what is.
+        use: Budgets, and the counters of their use.
     """
 
     def __init__(

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 STREAM_TOKEN_S: Final = 60
-"""How long a token is good for, seconds."""
+"""Seconds for which a token is valid."""
 
 
 class StreamTokens:

@@ -23,7 +23,7 @@ POINTS: Final[dict[str, str]] = {
     Point.COLLECT: "the call of collect(), as they are there",
     Point.OPTIMIZER_STEP: "the optimizer's step, after clipping",
 }
-"""Where in the training step the gradients were read."""
+"""Points of the training step at which the gradients were read, in words."""
 
 
 def health(

@@ -10,7 +10,7 @@ from gradwatch_server.core.frames.rows import FRAME_COLUMNS
 from gradwatch_server.curves.columns import RUN_COLUMNS
 
 RUN_NAMES: Final = tuple("step_time_s" if one == "step_time" else one for one in RUN_COLUMNS)
-"""What the numbers of a step are called in files: `RUN_COLUMNS`, with their units."""
+"""Names of a step's numbers in files: `RUN_COLUMNS`, with their units."""
 
 EXPORTED_AT: Final = "exported_at"
 """The fact that is another one each time: what is exported twice is otherwise the same."""

@@ -32,7 +32,7 @@ READ_TIMEOUT: Final = httpx.Timeout(60.0, connect=3.0)
 """A page is read from the disk, and waits for others that read."""
 
 BUSY_ROUNDS: Final = 60
-"""How often it is asked again, as the answer says when, where too many read at once."""
+"""Retries of a request, after the time that the answer names, while too many read at once."""
 
 _PAGE_LAYERS: Final = 10_000
 

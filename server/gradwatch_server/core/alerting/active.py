@@ -79,7 +79,7 @@ class Incidents:
         """Return the alert that one beginning at a step is a consequence of, None if of none.
 
         Args:
-            of: Id of the alert that it is asked for, which is no consequence of itself.
+            of: Id of the alert in question, which is no consequence of itself.
             again: Its rule and group, if it may be the same once more that was over.
         """
         for rule in follows:

@@ -56,13 +56,13 @@ def with_spread(alert: Alert, step: int) -> Alert:
 
 
 WORSE: Final = 10.0
-"""What is this many times what was told before is told again."""
+"""Factor by which a value must exceed the reported one to be reported again."""
 
 INTERVAL_NS: Final = 60_000_000_000
 """In the long run an alert tells of itself at most this often."""
 
 BURST: Final = 3
-"""So many events may follow each other at once."""
+"""Events that may follow each other at once."""
 
 
 @dataclass(slots=True)

@@ -27,7 +27,7 @@ STANDS_OUT: Final = 5.0
 """A rank is the origin of a rise if it has this many times what any other has."""
 
 _KINDS: Final = (local, probe, forward, loss)
-"""What a reduction cannot have spread, the best first: it is of the bad layer itself."""
+"""Evidence that no reduction has spread, the best first: it is of the bad layer itself."""
 
 
 def ranks_of(parts: Iterable[RankRecord]) -> tuple[int, ...]:

@@ -52,7 +52,7 @@ class Silence:
 
 @dataclass(slots=True)
 class Silences:
-    """Those in force, by id, in the order in which they were made.
+    """Silences in force, by id, in the order in which they were made.
 
     Attributes:
         version: Changes whenever they do.

@@ -26,7 +26,7 @@ LAYER_BYTES: Final = 5_000
 """Memory of the baselines of a layer, its last norms and its counts, measured with tracemalloc."""
 
 MEMBER_BYTES: Final = 64
-"""What a layer takes as a member of a group."""
+"""Bytes of a layer as a member of a group."""
 
 
 UNKNOWN_PARTITION: Final = -1

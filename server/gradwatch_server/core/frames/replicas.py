@@ -32,7 +32,7 @@ from gradwatch_wire.names import Label, Reduction
 EXACT: Final = (LINF, ZEROS, NANS, INFS)
 SUMS: Final = (L2, L1)
 NORMS: Final = (L2, WEIGHT_L2)
-"""Where NaN is a value."""
+"""Columns in which NaN is a value."""
 
 SAME_NORM: Final = 1e-6
 """Relative difference of two norms of the same gradient, taken before and after a reduction."""

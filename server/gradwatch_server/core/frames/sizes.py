@@ -13,16 +13,16 @@ from typing import Any, Final, Protocol
 import numpy.typing as npt
 
 RECORD_BYTES: Final = 1_000
-"""What a record takes beside its numbers and texts."""
+"""Bytes of a record beside its numbers and texts."""
 
 ARRAY_BYTES: Final = 112
-"""What an array takes beside its items."""
+"""Bytes of an array beside its items."""
 
 MAX_ITEM_BYTES: Final = 8
-"""What an item of an array takes, whatever its dtype."""
+"""Largest size of an item of an array."""
 
 ITEM_BYTES: Final = 100
-"""What a name takes with its value in a map, or with its place in a list."""
+"""Bytes of a name with its value in a map, or with its place in a list."""
 
 
 class Item(Protocol):

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     import httpx
 
 RESEND_S: Final = 120.0
-"""How often what fires is sent again."""
+"""Seconds between two messages about an alert that fires."""
 
 VALID_S: Final = 600.0
-"""How long Alertmanager takes an alert for firing that is not sent again: we may be gone."""
+"""Seconds that an alert fires in Alertmanager if no message follows: gradwatch may be gone."""
 
 HEARD_S: Final = 60.0
 """Time for which an alert fires there at least: what is over within its `group_wait`, by default

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from apprise import Apprise
 
 _STATUS: Final = re.compile(r"\berror=(\d{3})\b")
-"""How apprise's plugins write the status of an answer into their log."""
+"""Status of an answer in the log of apprise's plugins."""
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,15}://")
 

@@ -9,7 +9,7 @@ from gradwatch_server.notify.notification import Notification
 from gradwatch_server.notify.policy import Policy
 
 TIMEOUT_S: Final = 10.0
-"""How long a receiver may take to connect, and to say something."""
+"""Seconds that a receiver may take to connect, and to answer."""
 
 MAX_REASON: Final = 200
 """Characters of the reason that a receiver gives."""

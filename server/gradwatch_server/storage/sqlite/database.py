@@ -53,7 +53,7 @@ FREE_SLACK_BYTES: Final = 32 << 20
 """Space in the file that is free and waits for new records rather than being given back."""
 
 BUSY_S: Final = 5.0
-"""How long a connection waits for a lock; in WAL mode it meets one only while a file is opened."""
+"""Seconds that a connection waits for a lock; in WAL mode one is held only at an opening."""
 
 _PRAGMAS: Final = (
     f"page_size={PAGE_BYTES}",  # before auto_vacuum, after which it is ignored

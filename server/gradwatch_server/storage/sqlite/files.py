@@ -13,7 +13,7 @@ _MAGIC: Final = b"SQLite format 3\0"
 _HEADER_BYTES: Final = 100
 
 NEW: Final = ".new"
-"""What a file is called until all is in it that could be read of a damaged one."""
+"""Suffix of a file that is being filled with the readable rows of a damaged one."""
 
 SIDE_FILES: Final = ("-wal", "-shm", "-journal")
 

@@ -26,7 +26,7 @@ BATCH_ROWS: Final = 500
 """Rows of one transaction: what is taken over stays if the disk is full then."""
 
 MAX_GAPS: Final = 8_000
-"""Gaps of one table that are looked into, in a second; a bad page of 3,000 rows has 6,000."""
+"""Gaps of one table that are searched, in a second; a bad page of 3,000 rows has 6,000."""
 
 _LAST_ROW: Final = (1 << 63) - 1
 

@@ -18,7 +18,7 @@ from gradwatch_server.storage.store import Store
 DATABASE_NAME: Final = "gradwatch.db"
 
 NOTE_S: Final = 1.0
-"""How often it is noted beside the file how far it is."""
+"""Seconds between two notes of the log's end beside the file."""
 
 _ADVICE: Final = {
     StorageFault.DAMAGED: "; move the file away to start afresh",
@@ -26,7 +26,7 @@ _ADVICE: Final = {
     StorageFault.FAILED: "; see to its disk and owner, or choose another directory with --data",
     StorageFault.BUSY: "; end the program that has it open",
 }
-"""What to do; where nothing is said the error itself does."""
+"""Advice for each error; an error that is absent has its own."""
 
 
 class SQLiteStore(Store):

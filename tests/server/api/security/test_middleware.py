@@ -1,4 +1,4 @@
-"""How long a body may be, and the headers that every answer gets."""
+"""Length of a body, and the headers that every answer gets."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class Rule(BaseModel, ABC):
         yields_to: Rules registered before it; what one of these flags is not flagged by this one.
         follows: Rules whose alerts explain one of this rule, the best explanation first: one that
             begins beside or soon after such an alert is `info`. Where it matters more, that alert
-            is told to matter as much, or it is told itself if that alert is over.
+            is raised to its severity, or this alert is reported itself if that alert is over.
         recurs: Whether an alert that begins soon after the last one of its rule and group was over
             is the same once more, and `info` likewise. For rules whose alerts are over within a
             few frames; not where time passes without steps.

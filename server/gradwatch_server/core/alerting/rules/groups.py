@@ -50,7 +50,7 @@ class GroupsRule(Rule):
 
     seed: GroupName = Field("seed", description="Name of the group that is to learn.")
     host: GroupName = Field("host", description="Name of the group that it is compared with.")
-    limit: Limit = Field(0.01, description="Ratio below which it is told.")
+    limit: Limit = Field(0.01, description="Ratio below which an alert begins.")
     clear: Limit = Field(0.02, description="Ratio at or above which it is over.")
     for_steps: Steps = Field(
         16, description="Consecutive frames that must be bad before the alert fires."

@@ -25,7 +25,7 @@ MIN_GAPS = 5
 """Gaps between steps from which on it is known what is usual."""
 
 EVALUATIONS = 2.0
-"""An evaluation may take so many times the longest one so far before it is told as info."""
+"""Times the longest evaluation so far that an evaluation may take before an info."""
 
 MAX_LISTED: Final = 8
 """Steps in a note, and ranks at each of them."""
@@ -89,8 +89,8 @@ class LivenessRule(Rule):
     behind_frames: Steps = Field(
         8, description="Frames in a row, two steps or more ahead of a rank, that leave it behind."
     )
-    info_s: Limit = Field(30.0, description="Seconds without a step before it is told at all.")
-    info_factor: Limit = Field(10.0, description="Times the median gap before it is told at all.")
+    info_s: Limit = Field(30.0, description="Seconds without a step before the first alert.")
+    info_factor: Limit = Field(10.0, description="Times the median gap before the first alert.")
     warning_s: Limit = Field(300.0, description="Seconds without a step before it is a warning.")
     warning_factor: Limit = Field(5.0, description="Times the largest gap before it is a warning.")
     critical_s: Limit = Field(1800.0, description="Seconds without a step before it is critical.")

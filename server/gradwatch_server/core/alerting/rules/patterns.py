@@ -17,7 +17,7 @@ MAX_PATTERNS: Final = 64
 """Patterns of one setting: each is tried on each layer."""
 
 NOT: Final = "!"
-"""What begins a pattern of names that are left out."""
+"""First character of a pattern of names that are left out."""
 
 
 def _listed(given: Any) -> Any:

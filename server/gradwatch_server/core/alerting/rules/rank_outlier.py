@@ -19,7 +19,7 @@ from gradwatch_wire.health import Severity
 
 FRAMES: Final = 8
 LEAST: Final = 6
-"""It lasts where it is so in 6 of 8 frames."""
+"""Frames of the last 8 in which a rank must stand out for the alert to last."""
 
 MIN_RANKS: Final = 3
 """Of two ranks nobody knows which is unusual."""

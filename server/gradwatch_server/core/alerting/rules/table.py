@@ -124,7 +124,7 @@ class Rules(BaseModel):
 
     @cached_property
     def counted(self) -> Sequence[LayerRule]:
-        """Those whose layers `/health` counts."""
+        """Rules whose layers `/health` counts."""
         return tuple(
             rule
             for rule in self.root.values()
