@@ -6,10 +6,11 @@ import asyncio
 import socket
 from typing import Any
 
+import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from gradwatch_server.api.connection_limits import ConnectionLimits
+from gradwatch_server.api.connection_limits import BURST, MAX_DELAY_S, TURN_S, ConnectionLimits
 from gradwatch_server.api.connections import HttpConnection
 from gradwatch_server.budgets import BudgetUse
 
@@ -49,3 +50,14 @@ def test_each_connection_sends_at_once() -> None:
         return int(option)
 
     assert asyncio.run(no_delay()) != 0
+
+
+def test_new_connections_of_a_caller_take_turns() -> None:
+    """Others are read at once, and nobody waits longer than `MAX_DELAY_S`."""
+    limits = ConnectionLimits(BudgetUse())
+    assert max(limits.delay_s("many", 100.0) for _ in range(BURST + 1)) == pytest.approx(0.0)
+    delays = [limits.delay_s("many", 100.0) for _ in range(2_000)]
+    assert delays[:3] == pytest.approx([TURN_S, 2 * TURN_S, 3 * TURN_S])
+    assert max(delays) == MAX_DELAY_S
+    assert limits.delay_s("one", 100.0) == 0.0
+    assert limits.delay_s("many", 110.0) == 0.0

@@ -292,3 +292,21 @@ def test_who_sends_a_malformed_message_is_told_once_a_second(
     peer.send(GOOD)
     received(ingest, 1)
     assert decode(peer.recv()).session == bytes(16)
+
+
+def test_nothing_is_waited_for_while_a_message_has_its_turn(
+    ingest: Ingest, dealer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a record that came while the engine did something else would wait for the next one."""
+    dealer().send(GOOD)
+
+    def has_come() -> bool:
+        ingest.listen(50)
+        return ingest.has_waiting
+
+    wait_until(has_come, "the message")
+    waits: list[int] = []
+    monkeypatch.setattr(ingest, "_wait", waits.append)
+    ingest.listen(60_000)
+
+    assert waits == [0]
