@@ -92,7 +92,7 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
         module="idle",
         figures="CPU time and memory of sessions that only say that they live",
         pages=("costs.md",),
-        options={"quick": False, "sessions": 10_000, "seconds": 20.0},
+        options={"quick": False, "sessions": 4_000, "seconds": 20.0},
     ),
     "fold": Benchmark(
         module="fold",
