@@ -38,7 +38,7 @@ class ConnectionLimits:
         self._turns_s: dict[str, float] = {}  # caller -> when the next turn would be
 
     def delay_s(self, caller: str, now_s: float) -> float:
-        """Return the time until a new connection is read: a caller's connections take turns.
+        """Return the time until a new connection is served: a caller's connections take turns.
 
         Those who are connected have the loop in between.
         """

@@ -21,6 +21,9 @@ from gradwatch_server.api.problems import Problem
 CONNECTION: Final = "gradwatch.connection"
 """Key in `scope["state"]` of the connection that a request came on."""
 
+MAX_EARLY_BYTES: Final = 16 << 10
+"""Data of a connection that are read before its turn."""
+
 MALFORMED: Final = "http"
 """Kind under which requests that are no HTTP are counted."""
 
@@ -52,6 +55,10 @@ class HttpConnection(H11Protocol):
     _waiting_for: Wait | None = None
     _deadline: asyncio.TimerHandle | None = None
     _unsent = 0  # bytes that the caller had not taken at the last look
+    _turn_s = 0.0  # when it may be served first
+    _turn: asyncio.TimerHandle | None = None
+    _has_turn = False
+    _early = b""  # data that came before the turn
 
     @classmethod
     def under(cls, limits: ConnectionLimits) -> type[HttpConnection]:
@@ -70,20 +77,16 @@ class HttpConnection(H11Protocol):
             self.limits.use["http_connections"].num_refused += 1
             self._refuse(503, f"all {self.limits.most} HTTP connections are taken; try again soon")
         self._record_count()
-        self._take_turn()
+        caller = self.client[0] if self.client else ""
+        self._turn_s = self.loop.time() + self.limits.delay_s(caller, self.loop.time())
         self._wait()
-
-    def _take_turn(self) -> None:
-        """Begin to read when it is this connection's turn."""
-        delay_s = self.limits.delay_s(self.client[0] if self.client else "", self.loop.time())
-        if delay_s and not self.transport.is_closing():
-            self.transport.pause_reading()
-            self.loop.call_later(delay_s, self.transport.resume_reading)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._record_count()
         self._wait_for(None)
+        if self._turn is not None:
+            self._turn.cancel()
         # Else the connection is freed only when garbage is collected.
         self.app_state = {}
         self.cycle = None  # type: ignore[assignment]  # as at its beginning
@@ -92,8 +95,28 @@ class HttpConnection(H11Protocol):
         self.limits.use["http_connections"].used = len(self.connections)
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._wait()
+        if self._has_turn or not self._is_early(data):
+            super().data_received(data)
+            self._wait()
+
+    def _is_early(self, data: bytes) -> bool:
+        """Keep data that come before the connection's turn; return False once that has come."""
+        if self._turn is None:
+            self._has_turn = self.loop.time() >= self._turn_s
+            if self._has_turn:
+                return False
+            self._turn = self.loop.call_at(self._turn_s, self._begin)
+        self._early += data
+        if len(self._early) > MAX_EARLY_BYTES:
+            self.transport.pause_reading()
+        return True
+
+    def _begin(self) -> None:
+        self._has_turn = True
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
+            early, self._early = self._early, b""
+            self.data_received(early)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()  # begins with a request that waits

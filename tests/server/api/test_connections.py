@@ -61,3 +61,38 @@ def test_new_connections_of_a_caller_take_turns() -> None:
     assert max(delays) == MAX_DELAY_S
     assert limits.delay_s("one", 100.0) == 0.0
     assert limits.delay_s("many", 110.0) == 0.0
+
+
+def test_a_request_in_pieces_is_answered_when_its_turn_has_come() -> None:
+    """Also where the connection before took the turn, and one that was closed is gone at once."""
+
+    async def answer() -> tuple[bytes, int]:
+        limits = ConnectionLimits(BudgetUse())
+        for _ in range(BURST + 50):
+            limits.delay_s("127.0.0.1", asyncio.get_running_loop().time())
+        config = uvicorn.Config(_teapot, log_config=None)
+        config.load()
+        state, bound = ServerState(), socket.create_server(("127.0.0.1", 0))
+        made = HttpConnection.under(limits)
+        async with await asyncio.get_running_loop().create_server(
+            lambda: made(config, state, {}), sock=bound
+        ):
+            reader, writer = await asyncio.open_connection(*bound.getsockname())
+            _, other = await asyncio.open_connection(*bound.getsockname())
+            other.write(b"GET / HTTP/1.1\r\n")
+            other.close()
+            for piece in (b"GET / HT", b"TP/1.1\r\nHost: a\r\n", b"\r\n"):
+                writer.write(piece)
+                await asyncio.sleep(0.01)
+            num_open = len(state.connections)
+            line = await reader.readline()
+            writer.close()
+        return line, num_open
+
+    assert asyncio.run(answer()) == (b"HTTP/1.1 418 I'm a Teapot\r\n", 1)
+
+
+async def _teapot(scope: Any, receive: Any, send: Any) -> None:
+    """Answer at once."""
+    await send({"type": "http.response.start", "status": 418, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
