@@ -89,7 +89,11 @@ def decode(message: bytes) -> Envelope:
     if len(message) <= MAX_RECORD_BYTES and message[:1] == _VERSION:
         try:
             head = _HEAD.decode(memoryview(message)[1:])
-            record = _read(head)
+            record: Stats | Beat | None = None
+            if head.kind == Kind.STATS and head.seq and _is_valid(body := _STATS.decode(head.body)):
+                record = Stats(**dict(zip(_NAMES, _values(body), strict=True)))
+            elif head.kind == Kind.BEAT:
+                record = _read_beat(head.body)
             if record is not None:
                 return Envelope(
                     session=head.session,
@@ -103,24 +107,18 @@ def decode(message: bytes) -> Envelope:
     return codec.decode(message)
 
 
-def _read(head: _Head) -> Stats | Beat | None:
-    """Return a record of the kinds that come most often, None if it is another one or not valid."""
-    if head.kind == Kind.STATS:
-        body = _STATS.decode(head.body)
-        if head.seq and _is_valid(body):
-            return Stats(**dict(zip(_NAMES, _values(body), strict=True)))
-    elif head.kind == Kind.BEAT:
-        beat = _BEAT.decode(head.body)
-        if type(beat.since_s) is float and "".join(beat.counters).isascii():
-            return Beat(
-                last_step=beat.last_step,
-                since_s=beat.since_s,
-                counters=beat.counters,
-                training=beat.training,
-                shrink=beat.shrink,
-                waiting_bytes=beat.waiting_bytes,
-            )
-    return None
+def _read_beat(body: msgspec.Raw) -> Beat | None:
+    beat = _BEAT.decode(body)
+    if type(beat.since_s) is not float or not "".join(beat.counters).isascii():
+        return None
+    return Beat(
+        last_step=beat.last_step,
+        since_s=beat.since_s,
+        counters=beat.counters,
+        training=beat.training,
+        shrink=beat.shrink,
+        waiting_bytes=beat.waiting_bytes,
+    )
 
 
 def _is_valid(body: Any) -> bool:

@@ -46,8 +46,11 @@ _DROP: Final = struct.pack("HBBI", 0x06, 0, 0, 0)
 _RESET: Final = struct.pack("ii", 1, 0)
 """For SO_LINGER: to close is to reset."""
 
-SWEEP: Final = 32
-"""Looks within which each connection is asked once when data came last."""
+SWEEP_S: Final = 3.0
+"""Time in which each connection is asked once when data came last."""
+
+SWEEP_LOOKS: Final = 24
+"""Looks among which that is divided."""
 
 _LAST_DATA: Final = struct.Struct("52x I")
 """`tcpi_last_data_recv` of `struct tcp_info` in linux/tcp.h: milliseconds since data came."""
@@ -74,6 +77,7 @@ class Connections:
         self._port: socket.socket | None = None  # the one that listens
         self._files: set[int] = set()
         self._unswept: list[int] = []
+        self._swept_s = 0.0
         self._looked_s = 0.0
         self._closed_s: float | None = None
         # Unbounded: ZeroMQ's own thread would wait if nobody took the events.
@@ -94,7 +98,8 @@ class Connections:
             return
         self._looked_s = now_s
         self._count()
-        self._end_silent()
+        if self._unswept or now_s - self._swept_s > SWEEP_S:
+            self._end_silent(now_s)
         if self._closed_s is None:
             if len(self._files) >= self.most:
                 self._close_port(now_s)  # what it has accepted meanwhile stays
@@ -111,16 +116,16 @@ class Connections:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
                 connection.shutdown(socket.SHUT_RDWR)
 
-    def _end_silent(self) -> None:
+    def _end_silent(self, now_s: float) -> None:
         """End connections over which nothing came for long, of some of all at each look."""
-        if sys.platform != "linux":
-            return
         if not self._unswept:
-            self._unswept = list(self._files)
-        for number in self._unswept[: 1 + len(self._files) // SWEEP]:
+            self._swept_s = now_s
+            self._unswept = list(self._files) if sys.platform == "linux" else []
+        count = 1 + len(self._files) // SWEEP_LOOKS
+        for number in self._unswept[:count]:
             if _silence_s(number) > SILENCE_S:
                 self.cut(number)
-        del self._unswept[: 1 + len(self._files) // SWEEP]
+        del self._unswept[:count]
 
     def _count(self) -> None:
         for _ in range(MAX_EVENTS):
